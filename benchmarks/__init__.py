@@ -1,0 +1,1 @@
+"""Measured figures, as ratios taken side by side in one run."""

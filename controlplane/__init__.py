@@ -1,0 +1,1 @@
+"""The controller: topology, P4Runtime, routes, state."""

@@ -1,0 +1,57 @@
+"""The command line. Each subcommand is a module in `entrain/commands` whose `command` is the click command."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from machine.errors import BadInput, EntrainError
+
+_COMMANDS = Path(__file__).parent / "commands"
+
+
+class _LazyGroup(click.Group):
+    """Imports a subcommand's module only when it is used, so that `entrain --help` starts quickly."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(path.stem for path in _COMMANDS.glob("*.py") if path.stem != "__init__")
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command = importlib.import_module(f"entrain.commands.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="entrain")
+def cli() -> None:
+    """Schedule the traffic of distributed DNN training, from P4 switches to congestion windows."""
+
+
+def main() -> None:
+    """Run the command line; exit status 0, 1 (failed) or 2 (bad input)."""
+    try:
+        cli(standalone_mode=False)
+    except click.exceptions.Exit as exit_:
+        sys.exit(exit_.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except EntrainError as error:
+        if "--json" in sys.argv:
+            click.echo(json.dumps({"error": str(error)}))
+        click.echo(f"entrain: {error}", err=True)
+        sys.exit(2 if isinstance(error, BadInput) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Subcommands of `entrain`, one module each."""

@@ -1,0 +1,1 @@
+"""The datapath of a host: pacing, slot header, MLTCP, agent."""

@@ -1,0 +1,1 @@
+"""What runs on this machine and must not outlive us: records of owned resources, errors, subprocesses."""

@@ -1,0 +1,1 @@
+"""Mininet topologies and node classes: switch targets, hosts, shaped links."""

@@ -1,0 +1,1 @@
+"""The scheduling algorithms and nothing else: no I/O, no clock, no sockets."""

@@ -1,0 +1,1 @@
+"""What training jobs send: collectives over real sockets."""
