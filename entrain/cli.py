@@ -1,4 +1,4 @@
-"""The command line. Each subcommand is a module in `entrain/commands` whose `command` is the click command."""
+"""The command line. A subcommand is a module in `entrain/commands` whose `command` is the click command."""
 
 from __future__ import annotations
 

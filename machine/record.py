@@ -189,7 +189,7 @@ def clean_stale(root: Path = RECORDS) -> list[Resource]:
 
 @contextlib.contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """Within, SIGTERM and SIGHUP raise SystemExit, so that `with Record(...)` cleans up as it does on SIGINT."""
+    """Within, SIGTERM and SIGHUP raise SystemExit, so that `with Record(...)` cleans up as on SIGINT."""
 
     def leave(signum: int, _: FrameType | None) -> None:
         raise SystemExit(128 + signum)

@@ -1,0 +1,101 @@
+"""Makes the P4 header and the C struct of the slot header from its definition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wire.slot_header import (
+    ETHERTYPE,
+    FIELDS,
+    HEADER_BYTES,
+    LANE_FIELDS,
+    LANES,
+    RATE_UNIT_MBPS,
+    VERSION,
+    FieldSpec,
+    Kind,
+)
+
+_ROOT = Path(__file__).resolve().parent.parent
+P4_HEADER = _ROOT / "p4src/shared/slot_header.p4"
+C_HEADER = _ROOT / "hostbpf/bpf/slot_header.h"
+
+_NOTICE = "Generated from wire/slot_header.toml by `python -m wire`; edit that file."
+
+
+def p4_header() -> str:
+    """The P4 constants and header types; lanes are `lane0` .. `lane9`, because Tofino wants no stack here."""
+
+    def fields(specs: tuple[FieldSpec, ...]) -> str:
+        return "\n".join(f"    bit<{spec.bits}> {spec.name};".ljust(34) + f"// {spec.doc}" for spec in specs)
+
+    kinds = "\n".join(f"const bit<4> SLOT_{kind.name} = {kind.value};" for kind in Kind)
+    return f"""// {_NOTICE}
+#ifndef _SLOT_HEADER_P4_
+#define _SLOT_HEADER_P4_
+
+const bit<16> ETHERTYPE_SLOT = {ETHERTYPE:#06x};
+const bit<4> SLOT_VERSION = {VERSION};
+{kinds}
+
+header slot_t {{
+{fields(FIELDS)}
+}}
+
+header lane_t {{
+{fields(LANE_FIELDS)}
+}}
+
+// M(n) once for each of the K = {LANES} lanes.
+#define FOR_EACH_LANE(M) {" ".join(f"M({lane})" for lane in range(LANES))}
+
+#endif
+"""
+
+
+def _c_fields(specs: tuple[FieldSpec, ...]) -> str:
+    lines = []
+    nibbles: list[str] = []
+    for spec in specs:
+        if spec.bits < 8:
+            nibbles.append(spec.name)
+            if len(nibbles) == 2:
+                lines.append(f"\t__u8 {nibbles[0]}_{nibbles[1]};  /* high, low four bits */")
+            continue
+        kind = {8: "__u8", 16: "__be16", 32: "__be32", 48: "__u8"}[spec.bits]
+        array = "[6]" if spec.bits == 48 else ""
+        lines.append(f"\t{kind} {spec.name}{array};  /* {spec.doc} */")
+    return "\n".join(lines)
+
+
+def c_header() -> str:
+    """The C structs, packed, in network byte order."""
+    kinds = "\n".join(f"#define SLOT_{kind.name} {kind.value}" for kind in Kind)
+    return f"""/* {_NOTICE} */
+#ifndef SLOT_HEADER_H
+#define SLOT_HEADER_H
+
+#define ETHERTYPE_SLOT {ETHERTYPE:#06x}
+#define SLOT_VERSION {VERSION}
+#define SLOT_LANES {LANES}
+#define SLOT_RATE_UNIT_MBPS {RATE_UNIT_MBPS}
+{kinds}
+
+struct slot_lane {{
+{_c_fields(LANE_FIELDS)}
+}} __attribute__((packed));
+
+struct slot_header {{
+{_c_fields(FIELDS)}
+\tstruct slot_lane lanes[SLOT_LANES];
+}} __attribute__((packed));
+
+_Static_assert(sizeof(struct slot_header) == {HEADER_BYTES}, "slot header");
+
+#endif
+"""
+
+
+def outputs() -> dict[Path, str]:
+    """What each generated file must hold."""
+    return {P4_HEADER: p4_header(), C_HEADER: c_header()}

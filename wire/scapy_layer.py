@@ -1,0 +1,54 @@
+"""The slot header as a Scapy layer, built from the one definition in `slot_header.toml`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scapy.fields import BitField, PacketListField, SignedIntField, XShortField
+from scapy.layers.inet import IP
+from scapy.layers.l2 import ARP, Ether
+from scapy.packet import Packet, bind_layers
+
+from wire.slot_header import ETHERTYPE, FIELDS, LANE_FIELDS, LANES, MAX_U32, VERSION, FieldSpec, Kind
+
+_DEFAULTS = {
+    "version": VERSION,
+    "kind": int(Kind.SCHEDULE),
+    "next_ethertype": 0x0800,
+    "headroom": MAX_U32,
+}
+
+
+def _field(spec: FieldSpec) -> Any:
+    default = _DEFAULTS.get(spec.name, 0)
+    if spec.name == "next_ethertype":
+        return XShortField(spec.name, default)
+    if spec.name == "delta":
+        return SignedIntField(spec.name, default)
+    return BitField(spec.name, default, spec.bits)
+
+
+class SlotLane(Packet):  # type: ignore[misc]
+    """One lane: epoch, delta, load, headroom."""
+
+    name = "SlotLane"
+    fields_desc = [_field(spec) for spec in LANE_FIELDS]  # noqa: RUF012
+
+    def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
+        """What follows a lane is the next lane."""
+        return b"", s
+
+
+class SlotHeader(Packet):  # type: ignore[misc]
+    """The slot header with its K lanes; between Ethernet and what `next_ethertype` names."""
+
+    name = "SlotHeader"
+    fields_desc = [  # noqa: RUF012
+        *(_field(spec) for spec in FIELDS),
+        PacketListField("lanes", [SlotLane() for _ in range(LANES)], SlotLane, count_from=lambda _: LANES),
+    ]
+
+
+bind_layers(Ether, SlotHeader, type=ETHERTYPE)
+bind_layers(SlotHeader, IP, next_ethertype=0x0800)
+bind_layers(SlotHeader, ARP, next_ethertype=0x0806)

@@ -1,0 +1,140 @@
+"""The slot header: its definition read from `slot_header.toml`, and the codec made from it.
+
+A carrier is an Ethernet frame whose EtherType is `ETHERTYPE`, then the fixed fields, then K lanes, then what
+`next_ethertype` says. Slot s travels in lane s mod K with epoch s div K.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+DEFINITION = Path(__file__).with_name("slot_header.toml")
+_DEFINED: dict[str, Any] = tomllib.loads(DEFINITION.read_text())
+
+
+@dataclass(frozen=True)
+class FieldSpec:
+    """One field of the header: its name, width in bits, and meaning."""
+
+    name: str
+    bits: int
+    doc: str
+
+
+ETHERTYPE: int = _DEFINED["ethertype"]
+VERSION: int = _DEFINED["version"]
+LANES: int = _DEFINED["lanes"]
+RATE_UNIT_MBPS: int = _DEFINED["rate_unit_mbps"]
+FIELDS = tuple(FieldSpec(**spec) for spec in _DEFINED["fields"])
+LANE_FIELDS = tuple(FieldSpec(**spec) for spec in _DEFINED["lane"])
+FIXED_BYTES = sum(spec.bits for spec in FIELDS) // 8
+LANE_BYTES = sum(spec.bits for spec in LANE_FIELDS) // 8
+HEADER_BYTES = FIXED_BYTES + LANES * LANE_BYTES
+MAX_U32 = 2**32 - 1
+
+
+class Kind(IntEnum):
+    """What a carrier is for (`kind` of the header)."""
+
+    SCHEDULE = _DEFINED["kinds"]["schedule"]
+    FEEDBACK = _DEFINED["kinds"]["feedback"]
+    QUERY = _DEFINED["kinds"]["query"]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One slot in a carrier; `delta`, `load` and `headroom` are in rate units (1 Mbit/s by default)."""
+
+    epoch: int = 0
+    delta: int = 0
+    load: int = 0
+    headroom: int = MAX_U32
+
+
+@dataclass(frozen=True)
+class SlotHeader:
+    """A slot header; `lanes` always has LANES entries, by lane and not by slot."""
+
+    kind: Kind
+    base_slot: int = 0
+    next_ethertype: int = 0x0800
+    hops: int = 0
+    port: int = 0
+    flow: int = 0
+    bytes_received: int = 0
+    bytes_onward: int = 0
+    lanes: tuple[Lane, ...] = field(default_factory=lambda: (Lane(),) * LANES)
+    version: int = VERSION
+
+    def pack(self) -> bytes:
+        """The header's HEADER_BYTES bytes; raises ValueError where a value does not fit its field."""
+        if len(self.lanes) != LANES:
+            raise ValueError(f"a slot header has {LANES} lanes, not {len(self.lanes)}")
+        fixed = _pack(FIELDS, [int(getattr(self, spec.name)) for spec in FIELDS])
+        return fixed + b"".join(
+            _pack(LANE_FIELDS, [lane.epoch, lane.delta & MAX_U32, lane.load, lane.headroom])
+            for lane in self.lanes
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes) -> SlotHeader:
+        """Read a header from the start of `data`; raises ValueError where it is short, or not ours."""
+        if len(data) < HEADER_BYTES:
+            raise ValueError(f"a slot header takes {HEADER_BYTES} bytes, got {len(data)}")
+        values = _unpack(FIELDS, data)
+        if values["version"] != VERSION:
+            raise ValueError(f"slot header of version {values['version']}, this is version {VERSION}")
+        kind = Kind(values.pop("kind"))
+        lanes = []
+        for number in range(LANES):
+            lane = _unpack(LANE_FIELDS, data[FIXED_BYTES + number * LANE_BYTES :])
+            lane["delta"] -= (lane["delta"] >> 31) << 32
+            lanes.append(Lane(**lane))
+        return cls(kind=kind, lanes=tuple(lanes), **values)
+
+
+def lane_of(slot: int) -> int:
+    """The lane that slot `slot` travels in, and its register in the switch."""
+    return slot % LANES
+
+
+def epoch_of(slot: int) -> int:
+    """The epoch of slot `slot`."""
+    return slot // LANES
+
+
+def announcement(base_slot: int, deltas: Sequence[int]) -> tuple[Lane, ...]:
+    """Lanes of a SCHEDULE that changes slots base_slot + i by deltas[i] rate units (up to LANES of them)."""
+    if len(deltas) > LANES:
+        raise ValueError(f"{len(deltas)} slots announced, the horizon is {LANES}")
+    lanes = [Lane()] * LANES
+    for offset in range(LANES):
+        slot = base_slot + offset
+        delta = deltas[offset] if offset < len(deltas) else 0
+        lanes[lane_of(slot)] = Lane(epoch=epoch_of(slot), delta=delta)
+    return tuple(lanes)
+
+
+def _pack(specs: Sequence[FieldSpec], values: Sequence[int]) -> bytes:
+    number = bits = 0
+    for spec, value in zip(specs, values, strict=True):
+        if not 0 <= value < 1 << spec.bits:
+            raise ValueError(f"{spec.name} = {value} does not fit {spec.bits} bits")
+        number = number << spec.bits | value
+        bits += spec.bits
+    return number.to_bytes(bits // 8, "big")
+
+
+def _unpack(specs: Sequence[FieldSpec], data: bytes) -> dict[str, int]:
+    bits = sum(spec.bits for spec in specs)
+    number = int.from_bytes(data[: bits // 8], "big")
+    values = {}
+    for spec in specs:
+        bits -= spec.bits
+        values[spec.name] = number >> bits & ((1 << spec.bits) - 1)
+    return values
