@@ -1,0 +1,216 @@
+"""A network as values: switches, hosts, links, and the check that they fit together."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+Role = Literal["leaf", "spine", "switch"]
+Target = Literal["softswitch", "bmv2", "tofino"]
+
+MAX_PORT = 254
+"""Ports are 9 bits wide in the program; 255 is the CPU port, and the per-port registers end there."""
+
+MAX_INTERFACE_NAME = 15
+"""IFNAMSIZ - 1: `leaf1-eth12` has to fit."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """One port of a switch: its number, and the node and port at the other end of its link."""
+
+    number: int
+    peer: str
+    peer_port: int
+    rate_mbps: float
+    queue_packets: int
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A P4 switch; `role` tells leaves (which have hosts) from spines, `switch` is anything else."""
+
+    name: str
+    role: Role
+    device_id: int
+    grpc_port: int
+    target: Target
+    ports: tuple[Port, ...] = ()
+    grpc_host: str = "127.0.0.1"
+
+    @property
+    def grpc_address(self) -> str:
+        """`HOST:PORT` of its P4Runtime server."""
+        return f"{self.grpc_host}:{self.grpc_port}"
+
+    def interface(self, port: int) -> str:
+        """Name of the network interface of `port`."""
+        return f"{self.name}-eth{port}"
+
+    def port(self, number: int) -> Port:
+        """The port with that number; raises KeyError."""
+        for port in self.ports:
+            if port.number == number:
+                return port
+        raise KeyError(number)
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host with one NIC (its port 0, interface `NAME-eth0`) on port `leaf_port` of switch `leaf`."""
+
+    name: str
+    ip: str
+    prefix_len: int
+    mac: str
+    leaf: str
+    leaf_port: int
+
+    @property
+    def interface(self) -> str:
+        """Name of its network interface."""
+        return f"{self.name}-eth0"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A duplex link; rate and queue hold for each direction. `loss` is a fraction, `delay_ms` is one way."""
+
+    a: str
+    a_port: int
+    b: str
+    b_port: int
+    rate_mbps: float
+    queue_packets: int
+    delay_ms: float | None = None
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Switches, hosts and links, checked: names, addresses and ports are unique, and all is connected."""
+
+    name: str
+    switches: tuple[Switch, ...]
+    hosts: tuple[Host, ...]
+    links: tuple[Link, ...]
+
+    @cached_property
+    def switch_by_name(self) -> Mapping[str, Switch]:
+        """The switches by name."""
+        return {switch.name: switch for switch in self.switches}
+
+    @cached_property
+    def host_by_name(self) -> Mapping[str, Host]:
+        """The hosts by name."""
+        return {host.name: host for host in self.hosts}
+
+    @cached_property
+    def host_by_ip(self) -> Mapping[str, Host]:
+        """The hosts by address."""
+        return {host.ip: host for host in self.hosts}
+
+    @property
+    def is_leaf_spine(self) -> bool:
+        """Whether all switches are leaves or spines, and links join only leaves to spines or hosts."""
+        roles = {switch.name: switch.role for switch in self.switches}
+        return all(role != "switch" for role in roles.values()) and all(
+            {roles.get(link.a), roles.get(link.b)} in ({"leaf", "spine"}, {"leaf", None})
+            for link in self.links
+        )
+
+    def hosts_of(self, switch: str) -> tuple[Host, ...]:
+        """The hosts on that switch, by port."""
+        return tuple(
+            sorted((host for host in self.hosts if host.leaf == switch), key=lambda host: host.leaf_port)
+        )
+
+    def with_target(self, target: Target) -> Topology:
+        """The same topology with every switch of `target`."""
+        return replace(self, switches=tuple(replace(switch, target=target) for switch in self.switches))
+
+
+def build(name: str, switches: Iterable[Switch], hosts: Iterable[Host], links: Iterable[Link]) -> Topology:
+    """A checked topology; the switches' ports follow from `links`. Raises ValueError, a line per problem."""
+    switches, hosts, links = tuple(switches), tuple(hosts), tuple(links)
+    ports: dict[str, list[Port]] = defaultdict(list)
+    for link in links:
+        ports[link.a].append(Port(link.a_port, link.b, link.b_port, link.rate_mbps, link.queue_packets))
+        ports[link.b].append(Port(link.b_port, link.a, link.a_port, link.rate_mbps, link.queue_packets))
+    switches = tuple(
+        replace(switch, ports=tuple(sorted(ports[switch.name], key=lambda port: port.number)))
+        for switch in switches
+    )
+    topology = Topology(name, switches, hosts, links)
+    if problems := list(_problems(topology)):
+        raise ValueError("\n".join(problems))
+    return topology
+
+
+def _problems(topology: Topology) -> Iterable[str]:
+    unique = {
+        "name": [node.name for node in topology.switches] + [host.name for host in topology.hosts],
+        "device_id": [str(switch.device_id) for switch in topology.switches],
+        "grpc_port": [switch.grpc_address for switch in topology.switches],
+        "ip": [host.ip for host in topology.hosts],
+        "mac": [host.mac for host in topology.hosts],
+    }
+    remedies = {
+        "name": "give each switch and host its own name",
+        "device_id": "give each switch its own device_id, or leave it out",
+        "grpc_port": "two switches cannot listen on one address; leave grpc_port out, or change one",
+        "ip": "give each host its own address, or leave ip out",
+        "mac": "give each host its own address, or leave mac out",
+    }
+    for key, values in unique.items():
+        for value, count in Counter(values).items():
+            if count > 1:
+                yield f"{key}: {value} is used {count} times; {remedies[key]}"
+    for switch in topology.switches:
+        if not 1 <= switch.grpc_port <= 65535:
+            yield f"grpc_port: {switch.name} would listen on {switch.grpc_port}; choose a lower grpc_port"
+        if not switch.ports:
+            yield f"switch {switch.name}: no link; connect it with a [[link]], or remove it"
+        for number, count in Counter(port.number for port in switch.ports).items():
+            if count > 1:
+                peers = ", ".join(port.peer for port in switch.ports if port.number == number)
+                yield f"port {number} of {switch.name}: used by {count} links (to {peers}); change one"
+        for port in switch.ports:
+            if len(switch.interface(port.number)) > MAX_INTERFACE_NAME:
+                yield _too_long(switch.name, len(f"-eth{port.number}"))
+                break
+    for host in topology.hosts:
+        if len(host.interface) > MAX_INTERFACE_NAME:
+            yield _too_long(host.name, len("-eth0"))
+    networks = {ipaddress.IPv4Interface(f"{host.ip}/{host.prefix_len}").network for host in topology.hosts}
+    if len(networks) > 1:
+        listed = ", ".join(sorted(map(str, networks)))
+        yield f"ip: hosts are in different networks ({listed}); there is no gateway: give all one prefix"
+    yield from _unreachable(topology)
+
+
+def _too_long(name: str, suffix: int) -> str:
+    longest = MAX_INTERFACE_NAME - suffix
+    return f"name: {name} is too long for an interface name; use at most {longest} characters"
+
+
+def _unreachable(topology: Topology) -> Iterable[str]:
+    neighbours: dict[str, set[str]] = defaultdict(set)
+    for link in topology.links:
+        neighbours[link.a].add(link.b)
+        neighbours[link.b].add(link.a)
+    connected = [switch.name for switch in topology.switches if switch.ports]
+    reached: set[str] = set()
+    frontier = connected[:1]
+    while frontier:
+        node = frontier.pop()
+        if node not in reached:
+            reached.add(node)
+            frontier += neighbours[node]
+    for name in connected:
+        if name not in reached:
+            yield f"switch {name}: has no path to {connected[0]}; connect the two parts with a [[link]]"
