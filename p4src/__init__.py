@@ -1,0 +1,1 @@
+"""The switch programs, and what p4c made of them."""

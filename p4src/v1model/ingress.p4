@@ -1,0 +1,148 @@
+// Where a packet goes: VRF, route, source route or ECMP; ARP answers; packet-out.
+
+control FabricIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    counter(MAX_PORTS, CounterType.packets_and_bytes) port_in;
+    counter(MAX_VRFS, CounterType.packets_and_bytes) vrf_counter;
+    counter(DROP_REASONS, CounterType.packets) drops;
+
+    @hidden action drop(bit<32> reason) {
+        drops.count(reason);
+        mark_to_drop(standard_metadata);
+    }
+
+    // --- which virtual switch the ingress port belongs to (vClos, section IV) ---
+
+    action set_vrf(VrfId_t vrf) {
+        meta.vrf = vrf;
+    }
+
+    table vrf {
+        key = { standard_metadata.ingress_port: exact @name("ingress_port"); }
+        actions = { set_vrf; @defaultonly NoAction; }
+        const default_action = NoAction();
+        size = VRF_TABLE_SIZE;
+    }
+
+    // --- by destination; what a VRF does not know is dropped ---
+
+    action to_port(PortId_t port, bit<48> dmac) {
+        standard_metadata.egress_spec = port;
+        hdr.ethernet.dst = dmac;
+    }
+
+    action to_group(GroupId_t group) {
+        meta.group = group;
+    }
+
+    action to_controller() {
+        standard_metadata.egress_spec = CPU_PORT;
+    }
+
+    action deny() {
+        drop(DROP_NO_ROUTE);
+    }
+
+    table route {
+        key = {
+            meta.vrf: exact @name("vrf");
+            hdr.ipv4.dst: lpm @name("dst");
+        }
+        actions = { to_port; to_group; to_controller; deny; }
+        const default_action = deny();
+        size = ROUTE_TABLE_SIZE;
+    }
+
+    // --- the uplink: fixed by the ingress port (f(i) of vClos), or else by a hash of the 5-tuple ---
+
+    action to_uplink(PortId_t port) {
+        standard_metadata.egress_spec = port;
+    }
+
+    table source_route {
+        key = {
+            standard_metadata.ingress_port: exact @name("ingress_port");
+            hdr.ipv4.dst: ternary @name("dst");
+        }
+        actions = { to_uplink; @defaultonly NoAction; }
+        const default_action = NoAction();
+        size = SOURCE_ROUTE_TABLE_SIZE;
+    }
+
+    action_selector(HashAlgorithm.crc16, ECMP_MEMBERS, 16) ecmp_selector;
+
+    table ecmp {
+        key = {
+            meta.group: exact @name("group");
+            hdr.ipv4.src: selector;
+            hdr.ipv4.dst: selector;
+            hdr.ipv4.protocol: selector;
+            meta.src_port: selector;
+            meta.dst_port: selector;
+        }
+        actions = { to_uplink; @defaultonly NoAction; }
+        implementation = ecmp_selector;
+        size = ECMP_TABLE_SIZE;
+    }
+
+    // --- the leaf answers ARP, so that hosts need no static neighbours ---
+
+    action reply_arp(bit<48> mac) {
+        hdr.arp.operation = ARP_REPLY;
+        hdr.arp.target_mac = hdr.arp.sender_mac;
+        hdr.ethernet.dst = hdr.arp.sender_mac;
+        hdr.ethernet.src = mac;
+        hdr.arp.sender_mac = mac;
+        bit<32> asked = hdr.arp.target_ip;
+        hdr.arp.target_ip = hdr.arp.sender_ip;
+        hdr.arp.sender_ip = asked;
+        standard_metadata.egress_spec = standard_metadata.ingress_port;
+    }
+
+    action unknown_arp() {
+        drop(DROP_NO_ROUTE);
+    }
+
+    table arp_reply {
+        key = { hdr.arp.target_ip: exact @name("target_ip"); }
+        actions = { reply_arp; @defaultonly unknown_arp; }
+        const default_action = unknown_arp();
+        size = ARP_TABLE_SIZE;
+    }
+
+    apply {
+        port_in.count((bit<32>)standard_metadata.ingress_port);
+
+        if (standard_metadata.parser_error != error.NoError || standard_metadata.checksum_error == 1 ||
+            meta.malformed) {
+            drop(DROP_MALFORMED);
+        } else if (hdr.packet_out.isValid()) {
+            if (hdr.slot.isValid() && hdr.slot.kind == SLOT_QUERY) {
+                standard_metadata.egress_spec = CPU_PORT;
+            } else {
+                standard_metadata.egress_spec = hdr.packet_out.egress_port;
+            }
+            hdr.packet_out.setInvalid();
+        } else if (hdr.slot.isValid() && hdr.slot.kind == SLOT_QUERY) {
+            drop(DROP_FORGED_QUERY);
+        } else if (!vrf.apply().hit) {
+            drop(DROP_NO_VRF);
+        } else if (hdr.arp.isValid() && hdr.arp.operation == ARP_REQUEST) {
+            arp_reply.apply();
+        } else if (!hdr.ipv4.isValid()) {
+            drop(DROP_NOT_IP);
+        } else if (hdr.ipv4.ttl <= 1) {
+            drop(DROP_TTL);
+        } else {
+            vrf_counter.count((bit<32>)meta.vrf);
+            hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
+            route.apply();
+            if (meta.group != 0) {
+                if (!source_route.apply().hit) {
+                    if (!ecmp.apply().hit) {
+                        drop(DROP_NO_UPLINK);
+                    }
+                }
+            }
+        }
+    }
+}
