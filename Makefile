@@ -1,0 +1,61 @@
+# The two verbs to know: `make run` (the main experiment) and `make test`. Each sets up what it needs.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: run test test-fast lint deploy p4 bench doctor clean setup help
+
+PYTHON := .venv/bin/python
+TARGET ?= softswitch
+TOPOLOGY ?= experiments/leaf-spine.toml
+OUT ?= results/source-routing
+BENCH ?= switch
+
+run: setup  ## Run the main experiment: ECMP against source routing, on 4 leaves, 4 spines and 16 hosts
+	.venv/bin/entrain run experiments/source-routing.toml --target $(TARGET) --out $(OUT)
+
+test: .venv/.dev  ## Run all tests; what needs root, BMv2 or p4c is skipped with its reason where that is missing
+	$(PYTHON) -m pytest $(ARGS)
+
+test-fast: .venv/.dev  ## Run the tests that need neither root nor long
+	$(PYTHON) -m pytest -m "not root and not slow" $(ARGS)
+
+lint: .venv/.dev  ## Check style and types
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+deploy: setup  ## Bring up TOPOLOGY on TARGET (softswitch or bmv2) and set its pipelines and tables
+	.venv/bin/entrain up $(TOPOLOGY) --target $(TARGET)
+	.venv/bin/entrain deploy --target $(TARGET)
+
+p4: setup  ## Compile the switch program anew (needs p4c)
+	$(PYTHON) -m wire
+	$(PYTHON) -m p4src.compile
+	$(PYTHON) -m controlplane.generate
+
+bench: setup  ## Measure: BENCH=switch, BENCH=simulation, BENCH=host
+	$(PYTHON) -m benchmarks $(BENCH)
+
+doctor: setup  ## Say what this machine has and lacks, and the remedy
+	.venv/bin/entrain doctor
+
+clean: setup  ## Remove what a crashed run left on the machine
+	.venv/bin/entrain clean
+
+setup: .venv/.ready
+
+.venv/.packages: packages.txt
+	./setup-packages
+	mkdir -p .venv && touch $@
+
+.venv/.ready: .venv/.packages pyproject.toml constraints.lock
+	/usr/bin/python3 -m venv --system-site-packages .venv
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.lock -e .
+	touch $@
+
+.venv/.dev: .venv/.ready
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.lock -e '.[dev,parquet]'
+	touch $@
+
+help:  ## Show this
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12

@@ -1,0 +1,27 @@
+"""Skips tests that need something this machine lacks, with the reason."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+_NEEDS = {
+    "root": (lambda: os.geteuid() == 0, "needs root: namespaces, interfaces, BPF"),
+    "bmv2": (
+        lambda: shutil.which("simple_switch_grpc") is not None,
+        "needs simple_switch_grpc (BMv2) on PATH",
+    ),
+    "p4c": (lambda: shutil.which("p4c-bm2-ss") is not None, "needs p4c-bm2-ss on PATH"),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark a test skipped where what its marker names is missing."""
+    for marker, (present, reason) in _NEEDS.items():
+        if present():
+            continue
+        for item in items:
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))

@@ -1,0 +1,101 @@
+"""What a run owns is gone after it, however it ends, and nothing else is touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from machine.record import Record, Resource, clean_stale, process, process_start, records
+
+_OWNER = textwrap.dedent(
+    """
+    import subprocess, sys
+    from pathlib import Path
+    from machine.record import Record, Resource, ending_on_signals, process
+    with ending_on_signals(), Record("test", records=Path(sys.argv[1])) as record:
+        child = subprocess.Popen(["sleep", "1000"])
+        record.own(process(child.pid))
+        record.own(Resource("path", sys.argv[2]))
+        Path(sys.argv[2]).write_text("mine")
+        print(child.pid, flush=True)
+        sys.stdin.read()
+    """
+)
+
+
+def _owner(tmp_path: Path) -> tuple[subprocess.Popen[str], int]:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", _OWNER, str(tmp_path / "records"), str(tmp_path / "mine")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert owner.stdout
+    return owner, int(owner.stdout.readline())
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_removes_all_that_is_owned(tmp_path: Path, end: signal.Signals) -> None:
+    owner, child = _owner(tmp_path)
+    owner.send_signal(end)
+    owner.wait(10)
+    assert process_start(child) is None
+    assert not (tmp_path / "mine").exists()
+    assert not list((tmp_path / "records").iterdir())
+
+
+def test_what_a_killed_owner_left_is_removed_by_the_next_start(tmp_path: Path) -> None:
+    owner, child = _owner(tmp_path)
+    owner.kill()
+    owner.wait(10)
+    assert process_start(child) is not None
+    removed = clean_stale(tmp_path / "records")
+    assert {resource.kind for resource in removed} == {"process", "path"}
+    assert process_start(child) is None
+    assert not (tmp_path / "mine").exists()
+    assert clean_stale(tmp_path / "records") == []
+
+
+def test_a_live_owner_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    with Record("test", records=tmp_path / "records") as record:
+        record.own(Resource("path", str(path)))
+        path.write_text("mine")
+        assert clean_stale(tmp_path / "records") == []
+        assert path.exists()
+    assert not path.exists()
+
+
+def test_a_reused_process_id_is_not_killed(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        with Record("test", records=tmp_path) as record:
+            record.own(Resource("process", str(other.pid), detail="1"))
+        assert process_start(other.pid) is not None
+        other.kill()
+
+
+def test_what_was_released_is_not_removed_again(tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    with Record("test", records=tmp_path / "records") as record:
+        resource = record.own(Resource("path", str(path)))
+        path.write_text("mine")
+        record.release(resource)
+        path.write_text("somebody else's")
+    assert path.exists()
+
+
+def test_a_journal_cut_in_the_middle_of_a_line_still_cleans(tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    path.write_text("mine")
+    record = Record("test", records=tmp_path / "records")
+    record.own(Resource("path", str(path)))
+    journal = record.path.read_text().replace(process(os.getpid()).detail, "1")
+    record.path.write_text(journal + '{"own": {"kind": "pa')
+    assert [resource.name for resource in clean_stale(tmp_path / "records")] == [str(path)]
+    assert not list(records(tmp_path / "records"))

@@ -1,0 +1,111 @@
+"""One definition: the codec, the Scapy layer, the P4 header and the C struct agree to the bit."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.layers.inet import IP
+from scapy.layers.l2 import Ether
+
+from wire import scapy_layer
+from wire.generate import P4_HEADER, outputs
+from wire.slot_header import (
+    ETHERTYPE,
+    FIELDS,
+    HEADER_BYTES,
+    LANE_FIELDS,
+    LANES,
+    Kind,
+    Lane,
+    SlotHeader,
+    announcement,
+    epoch_of,
+    lane_of,
+)
+
+u32 = st.integers(0, 2**32 - 1)
+lanes = st.builds(Lane, epoch=u32, delta=st.integers(-(2**31), 2**31 - 1), load=u32, headroom=u32)
+headers = st.builds(
+    SlotHeader,
+    kind=st.sampled_from(Kind),
+    base_slot=u32,
+    next_ethertype=st.integers(0, 0xFFFF),
+    hops=st.integers(0, 255),
+    port=st.integers(0, 0xFFFF),
+    flow=u32,
+    bytes_received=st.integers(0, 2**48 - 1),
+    bytes_onward=st.integers(0, 2**48 - 1),
+    lanes=st.lists(lanes, min_size=LANES, max_size=LANES).map(tuple),
+)
+
+
+@given(headers)
+def test_packing_and_unpacking_gives_the_same_header(header: SlotHeader) -> None:
+    data = header.pack()
+    assert len(data) == HEADER_BYTES
+    assert SlotHeader.unpack(data) == header
+
+
+@given(headers)
+def test_scapy_reads_what_the_codec_writes_and_gives_the_same_bytes(header: SlotHeader) -> None:
+    packet = scapy_layer.SlotHeader(header.pack())
+    for spec in FIELDS:
+        assert getattr(packet, spec.name) == getattr(header, spec.name)
+    for ours, theirs in zip(header.lanes, packet.lanes, strict=True):
+        for spec in LANE_FIELDS:
+            assert getattr(theirs, spec.name) == getattr(ours, spec.name)
+    assert bytes(scapy_layer.SlotHeader(bytes(packet))) == header.pack()
+
+
+def test_scapy_finds_the_header_between_ethernet_and_ip() -> None:
+    frame = Ether(bytes(12) + ETHERTYPE.to_bytes(2, "big") + SlotHeader(Kind.SCHEDULE).pack() + bytes(IP()))
+    assert frame[scapy_layer.SlotHeader].kind == Kind.SCHEDULE
+    assert IP in frame
+
+
+@pytest.mark.parametrize(
+    ("path", "text"), list(outputs().items()), ids=lambda value: getattr(value, "name", "")
+)
+def test_generated_file_is_fresh(path: Path, text: str) -> None:
+    assert path.read_text() == text, "run `python -m wire`"
+
+
+def test_p4_header_has_the_fields_in_the_defined_order_and_width() -> None:
+    text = P4_HEADER.read_text()
+    for name, specs in (("slot_t", FIELDS), ("lane_t", LANE_FIELDS)):
+        body = re.search(rf"header {name} {{(.*?)}}", text, re.DOTALL)
+        assert body
+        found = [(field, int(bits)) for bits, field in re.findall(r"bit<(\d+)> (\w+);", body[1])]
+        assert found == [(spec.name, spec.bits) for spec in specs]
+
+
+@given(base=st.integers(0, 2**20), deltas=st.lists(st.integers(-1000, 1000), max_size=LANES))
+def test_each_announced_slot_travels_in_its_lane_with_its_epoch(base: int, deltas: list[int]) -> None:
+    announced = announcement(base, deltas)
+    for offset in range(LANES):
+        lane = announced[lane_of(base + offset)]
+        assert lane.epoch == epoch_of(base + offset)
+        assert lane.delta == (deltas[offset] if offset < len(deltas) else 0)
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (SlotHeader(Kind.SCHEDULE, base_slot=2**32), "base_slot"),
+        (SlotHeader(Kind.SCHEDULE, lanes=()), "lanes"),
+        (SlotHeader(Kind.SCHEDULE, flow=-1), "flow"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named(header: SlotHeader, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        header.pack()
+
+
+def test_a_header_of_another_version_or_cut_short_is_refused() -> None:
+    data = SlotHeader(Kind.QUERY).pack()
+    with pytest.raises(ValueError, match="version 2"):
+        SlotHeader.unpack(bytes([0x20 | data[0] & 0xF]) + data[1:])
+    with pytest.raises(ValueError, match="bytes"):
+        SlotHeader.unpack(data[:-1])
