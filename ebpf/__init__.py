@@ -1,1 +1,24 @@
-"""Loader for CO-RE eBPF programs: a small typed layer over the libbpf of the system."""
+"""Loader for CO-RE eBPF programs: a small typed layer over the libbpf of the system (1.1 and newer)."""
+
+from ebpf.compile import compile_bpf
+from ebpf.errors import EbpfError
+from ebpf.links import Link
+from ebpf.maps import Map
+from ebpf.namespaces import in_netns
+from ebpf.object import Object, Program, TestRun, Variable
+from ebpf.ringbuf import RingBuffer
+from ebpf.tc import TcAttachment
+
+__all__ = [
+    "EbpfError",
+    "Link",
+    "Map",
+    "Object",
+    "Program",
+    "RingBuffer",
+    "TcAttachment",
+    "TestRun",
+    "Variable",
+    "compile_bpf",
+    "in_netns",
+]

@@ -1,0 +1,60 @@
+"""Compiling eBPF C with the system's clang."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ebpf.errors import EbpfError
+from machine.errors import MissingTool
+
+_ARCH = {"x86_64": "x86", "aarch64": "arm64", "riscv64": "riscv", "ppc64le": "powerpc", "s390x": "s390"}
+
+
+def compile_bpf(
+    source: Path,
+    output: Path,
+    *,
+    includes: Sequence[Path] = (),
+    defines: Mapping[str, str | int] | None = None,
+) -> None:
+    """Compile one C file to a BPF object with BTF; `output` appears whole or not at all.
+
+    The compiler is $CLANG, or `clang`. Raises MissingTool without it, and EbpfError with its message.
+    """
+    clang = shutil.which(os.environ.get("CLANG", "clang"))
+    if clang is None:
+        raise MissingTool("clang not found: install it (Debian: apt-get install clang), or set CLANG")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    system = [f"-I/usr/include/{arch}" for arch in [sysconfig.get_config_var("MULTIARCH")] if arch]
+    descriptor, temporary = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
+    os.close(descriptor)
+    command = [
+        *(clang, "-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror=implicit-function-declaration"),
+        f"-D__TARGET_ARCH_{_ARCH.get(platform.machine(), platform.machine())}",
+        *(f"-D{name}={value}" for name, value in (defines or {}).items()),
+        *(f"-I{path}" for path in includes),
+        *system,
+        *("-c", str(source), "-o", temporary),
+    ]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise EbpfError(f"{source}: clang failed\n{result.stderr.strip()}{_header_remedy(result.stderr)}")
+        Path(temporary).replace(output)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _header_remedy(message: str) -> str:
+    if "'bpf/" in message and "file not found" in message:
+        return "\nremedy: install libbpf's headers (Debian: apt-get install libbpf-dev)"
+    if "file not found" in message and ("'linux/" in message or "'asm/" in message):
+        return "\nremedy: install the kernel's user headers (Debian: apt-get install linux-libc-dev)"
+    return ""

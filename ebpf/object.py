@@ -1,0 +1,278 @@
+"""BPF objects: open, adjust, load; their programs, maps and global variables."""
+
+from __future__ import annotations
+
+import ctypes as ct
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebpf import libbpf
+from ebpf.errors import EbpfError, describe
+from ebpf.links import Link, adopt
+from ebpf.maps import Map
+from ebpf.tc import Direction, TcAttachment, attach_tc, attach_tcx
+
+_BTF_KIND_DATASEC = 15
+
+
+@dataclass(frozen=True)
+class TestRun:
+    """Outcome of `Program.test_run`: return value, packet and context afterwards, mean time of one run."""
+
+    __test__ = False  # not a pytest class
+
+    retval: int
+    data: bytes
+    ctx: bytes
+    duration_ns: int
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A global variable: `size` bytes at `offset` in the one value of map `section` (such as .bss)."""
+
+    section: str
+    offset: int
+    size: int
+
+
+class Program:
+    """One loaded program."""
+
+    def __init__(self, pointer: int, name: str) -> None:
+        self._pointer = pointer
+        self.name = name
+        self.section: str = libbpf.lib().bpf_program__section_name(pointer).decode()
+        self.fd: int = libbpf.lib().bpf_program__fd(pointer)
+
+    def test_run(
+        self, data: bytes = b"", ctx_in: bytes = b"", repeat: int = 1, data_out_size: int | None = None
+    ) -> TestRun:
+        """Run the program in the kernel on packet `data` and context `ctx_in`, without any network.
+
+        With `repeat`, changes to the packet accumulate over the runs. `data_out_size` is the room for the
+        packet afterwards (default: that of `data` and 4096 more); EbpfError with ENOSPC when it does not fit.
+        """
+        room = (len(data) + 4096 if data else 0) if data_out_size is None else data_out_size
+        data_out = ct.create_string_buffer(max(room, 1))
+        ctx_out = ct.create_string_buffer(max(len(ctx_in), 1))
+        opts = libbpf.TestRunOpts(
+            data_in=data or None,
+            data_size_in=len(data),
+            data_out=ct.addressof(data_out) if room else None,  # with a buffer, size 0 would mean: no limit
+            data_size_out=room,
+            ctx_in=ctx_in or None,
+            ctx_size_in=len(ctx_in),
+            ctx_out=ct.addressof(ctx_out) if ctx_in else None,
+            ctx_size_out=len(ctx_in),
+            repeat=repeat if data else 0,
+        )
+        result = int(libbpf.lib().bpf_prog_test_run_opts(self.fd, ct.byref(opts)))
+        if result < 0:
+            raise describe(f"test run of program {self.name}", -result)
+        return TestRun(
+            opts.retval,
+            data_out.raw[: opts.data_size_out] if room else b"",
+            ctx_out.raw[: opts.ctx_size_out] if ctx_in else b"",
+            opts.duration,
+        )
+
+    def attach_tc(
+        self,
+        ifindex: int,
+        direction: Direction,
+        netns: str | None = None,
+        priority: int = 1,
+        handle: int = 1,
+        *,
+        replace: bool = False,
+    ) -> TcAttachment:
+        """Attach at clsact of an interface (in `netns`: a name or a path). See ebpf.tc."""
+        return attach_tc(
+            self.fd,
+            self.name,
+            ifindex,
+            direction,
+            netns=netns,
+            priority=priority,
+            handle=handle,
+            replace=replace,
+        )
+
+    def attach_tcx(self, ifindex: int, direction: Direction, netns: str | None = None) -> Link:
+        """Attach by a tcx link (Linux 6.6), which ends with this process. See ebpf.tc."""
+        return attach_tcx(self.fd, self.name, ifindex, direction, netns=netns)
+
+    def attach(self) -> Link:
+        """Attach as the program's section says (tracepoint, fentry, iterator, ...)."""
+        with libbpf.capture() as log:
+            pointer = libbpf.lib().bpf_program__attach(self._pointer)
+        return adopt(pointer, f"program {self.name} ({self.section})", log())
+
+    def attach_cgroup(self, cgroup: Path) -> Link:
+        """Attach to a version 2 control group (sock_ops, cgroup_skb, ...)."""
+        fd = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with libbpf.capture() as log:
+                pointer = libbpf.lib().bpf_program__attach_cgroup(self._pointer, fd)
+            return adopt(pointer, f"program {self.name} to {cgroup}", log())
+        finally:
+            os.close(fd)
+
+    def read_iterator(self, link: Link) -> bytes:
+        """Run an attached iterator program once: everything that it writes."""
+        fd = libbpf.lib().bpf_iter_create(link.fd)
+        if fd < 0:
+            raise describe(f"iterator {self.name}", -fd)
+        with os.fdopen(fd, "rb") as stream:
+            return stream.read()
+
+    def __repr__(self) -> str:
+        return f"Program({self.name!r}, {self.section!r})"
+
+
+class Object:
+    """An object file. Open it, adjust it, `load()` it; `close` (or leaving `with`) frees programs and maps.
+
+    `programs` and `maps` are there after load, by name; the compiler's sections are `.data`, `.bss`, ...
+    What is attached by tc lives on without the object; links live as long as their own descriptor.
+    """
+
+    def __init__(self, path: Path, pointer: int) -> None:
+        self.path = path
+        self.programs: Mapping[str, Program] = {}
+        self.maps: Mapping[str, Map] = {}
+        self._pointer: int | None = pointer
+        self._map_pointers = {_map_name(each): each for each in self._each("bpf_object__next_map")}
+        self._program_pointers = {
+            libbpf.lib().bpf_program__name(each).decode(): each
+            for each in self._each("bpf_object__next_program")
+        }
+
+    @classmethod
+    def open(cls, path: Path) -> Object:
+        """Read an object file. Raises EbpfError that names it and the cause."""
+        if not path.is_file():
+            raise EbpfError(f"{path}: no such BPF object; build it first (make build)")
+        with libbpf.capture() as log:
+            opts = libbpf.ObjectOpenOpts()
+            pointer = libbpf.lib().bpf_object__open_file(str(path).encode(), ct.byref(opts))
+        if not pointer:
+            raise describe(f"{path}: cannot be opened", ct.get_errno(), log())
+        return cls(path, pointer)
+
+    def _each(self, following: str) -> Iterator[int]:
+        step = getattr(libbpf.lib(), following)
+        pointer = step(self._pointer, None)
+        while pointer:
+            yield pointer
+            pointer = step(self._pointer, pointer)
+
+    def map_pointer(self, name: str) -> int:
+        """libbpf's pointer of a map; EbpfError when the object has none of that name."""
+        return self._named(self._map_pointers, "map", name)
+
+    def _named(self, pointers: Mapping[str, int], kind: str, name: str) -> int:
+        if name not in pointers:
+            raise EbpfError(
+                f"{self.path}: no {kind} {name!r}; it has {', '.join(sorted(pointers)) or 'none'}"
+            )
+        return pointers[name]
+
+    def _checked(self, result: int, action: str) -> None:
+        if result < 0:
+            raise describe(f"{self.path}: {action}", -result)
+
+    def resize(self, name: str, max_entries: int) -> None:
+        """Set a map's number of entries, before load."""
+        result = libbpf.lib().bpf_map__set_max_entries(self.map_pointer(name), max_entries)
+        self._checked(result, f"cannot resize map {name} to {max_entries}")
+
+    def set_autoload(self, name: str, load: bool) -> None:
+        """Whether program `name` is loaded at all (default: yes), before load."""
+        pointer = self._named(self._program_pointers, "program", name)
+        self._checked(libbpf.lib().bpf_program__set_autoload(pointer, load), f"autoload of {name}")
+
+    def set_pin_path(self, name: str, path: Path) -> None:
+        """Share map `name` by `path`: load takes the map pinned there, or pins its own."""
+        result = libbpf.lib().bpf_map__set_pin_path(self.map_pointer(name), str(path).encode())
+        self._checked(result, f"pin path of map {name}")
+
+    def add_map_flags(self, name: str, flags: int) -> None:
+        """Add BPF_F_... flags to a map, before load."""
+        pointer = self.map_pointer(name)
+        before = libbpf.lib().bpf_map__map_flags(pointer)
+        self._checked(libbpf.lib().bpf_map__set_map_flags(pointer, before | flags), f"flags of map {name}")
+
+    def variable(self, name: str) -> Variable:
+        """Where global variable `name` lies. EbpfError when there is none."""
+        lib = libbpf.lib()
+        btf = lib.bpf_object__btf(self._pointer)
+        for section in (".rodata", ".data", ".bss"):
+            found = lib.btf__find_by_name_kind(btf, section.encode(), _BTF_KIND_DATASEC) if btf else -1
+            if found < 0:
+                continue
+            datasec = lib.btf__type_by_id(btf, found)
+            count = ct.c_uint32.from_address(datasec + 4).value & 0xFFFF
+            for i in range(count):
+                type_id, offset, size = (ct.c_uint32 * 3).from_address(datasec + 12 + 12 * i)
+                name_offset = ct.c_uint32.from_address(lib.btf__type_by_id(btf, type_id)).value
+                if lib.btf__name_by_offset(btf, name_offset) == name.encode():
+                    return Variable(section, offset, size)
+        raise EbpfError(f"{self.path}: no global variable {name!r}")
+
+    def set_rodata(self, name: str, value: bytes) -> None:
+        """Set the initial value of a global (`const volatile` or not), before load; `value` has its size."""
+        variable = self.variable(name)
+        if len(value) != variable.size:
+            raise EbpfError(f"{self.path}: global {name} has {variable.size} bytes, not {len(value)}")
+        if self.maps:
+            raise EbpfError(f"{self.path}: global {name} is fixed once the object is loaded")
+        size = ct.c_size_t()
+        base = libbpf.lib().bpf_map__initial_value(self.map_pointer(variable.section), ct.byref(size))
+        ct.memmove(base + variable.offset, value, len(value))
+
+    def load(self) -> None:
+        """Create the maps and have the verifier check and load the programs.
+
+        Raises EbpfError with the verifier's log cut to what matters, and the remedy where the cause is known.
+        """
+        with libbpf.capture() as log:
+            result = int(libbpf.lib().bpf_object__load(self._pointer))
+        if result < 0:
+            raise describe(f"{self.path}: cannot be loaded", -result, log())
+        lib = libbpf.lib()
+        self.maps = {
+            name: Map(name, fd)
+            for name, pointer in self._map_pointers.items()
+            if (fd := lib.bpf_map__fd(pointer)) >= 0
+        }
+        self.programs = {
+            name: Program(pointer, name)
+            for name, pointer in self._program_pointers.items()
+            if lib.bpf_program__fd(pointer) >= 0
+        }
+
+    def close(self) -> None:
+        """Free everything; a second call does nothing."""
+        if self._pointer is not None:
+            libbpf.lib().bpf_object__close(self._pointer)
+            self._pointer = None
+            for each in self.maps.values():
+                each.fd = -1
+            for program in self.programs.values():
+                program.fd = -1
+
+    def __enter__(self) -> Object:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _map_name(pointer: int) -> str:
+    """A map's name; that of a section without the object's name that libbpf puts in front (`fabric.bss`)."""
+    name: str = libbpf.lib().bpf_map__name(pointer).decode()
+    return "." + name.partition(".")[2] if libbpf.lib().bpf_map__is_internal(pointer) else name

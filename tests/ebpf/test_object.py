@@ -1,0 +1,135 @@
+"""Compiling, opening and loading objects; programs without a network; errors a user can act on."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ebpf import EbpfError, Object, compile_bpf
+from ebpf.errors import describe
+
+PACKET = bytes(range(64))
+MARK = 8  # offset of mark in struct __sk_buff
+SKB_SIZE = 192
+
+
+@pytest.fixture
+def basic(compiled: Callable[[str], Path]) -> Iterator[Object]:
+    with Object.open(compiled("basic")) as loaded:
+        loaded.load()
+        yield loaded
+
+
+def test_compile_error_names_file_and_line(tmp_path: Path) -> None:
+    source = tmp_path / "bad.bpf.c"
+    source.write_text("int f( { return 0; }\n")
+    with pytest.raises(EbpfError, match=r"bad\.bpf\.c:1:\d+: error"):
+        compile_bpf(source, tmp_path / "bad.o")
+    assert not (tmp_path / "bad.o").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.bpf.c"]
+
+
+def test_defines_and_includes_reach_the_compiler(tmp_path: Path) -> None:
+    (tmp_path / "inc").mkdir()
+    (tmp_path / "inc" / "value.h").write_text("#define B 2\n")
+    source = tmp_path / "sum.bpf.c"
+    source.write_text('#include "value.h"\n_Static_assert(A + B == 42, "sum");\n')
+    compile_bpf(source, tmp_path / "sum.o", includes=[tmp_path / "inc"], defines={"A": 40})
+    with pytest.raises(EbpfError, match="sum"):
+        compile_bpf(source, tmp_path / "sum.o", includes=[tmp_path / "inc"], defines={"A": 41})
+
+
+def test_missing_and_broken_object_are_named(tmp_path: Path) -> None:
+    with pytest.raises(EbpfError, match=r"absent\.o: no such"):
+        Object.open(tmp_path / "absent.o")
+    (tmp_path / "text.o").write_text("not an object")
+    with pytest.raises(EbpfError, match=r"text\.o: cannot be opened"):
+        Object.open(tmp_path / "text.o")
+
+
+@pytest.mark.root
+def test_verifier_rejection_says_where_and_what_to_do(compiled: Callable[[str], Path]) -> None:
+    with Object.open(compiled("rejected")) as careless, pytest.raises(EbpfError) as caught:
+        careless.load()
+    message = str(caught.value)
+    assert "program 'careless' was rejected by the verifier: R" in message
+    assert "invalid access to packet" in message
+    assert "return *first" in message
+    assert "remedy: compare the pointer" in message
+    assert caught.value.errno == errno.EACCES
+
+
+def test_long_verifier_log_is_cut_to_its_end() -> None:
+    steps = "".join(f"{i}: (07) r1 += 1\n" for i in range(5000))
+    log = (
+        "libbpf: prog 'long': -- BEGIN PROG LOAD LOG --\n"
+        f"{steps}; table[i] = 0; @ long.bpf.c:7\n5000: (7b) *(u64 *)(r1 +0) = r2\n"
+        "R1 unbounded memory access\nprocessed 5001 insns (limit 1000000)\n-- END PROG LOAD LOG --\n"
+    )
+    error = describe("long.o: cannot be loaded", errno.EACCES, log)
+    lines = str(error).splitlines()
+    assert lines[1] == "program 'long' was rejected by the verifier: R1 unbounded memory access"
+    assert lines[2] == "at: table[i] = 0; @ long.bpf.c:7"
+    assert lines[-1].startswith("remedy: bound the offset")
+    assert len(lines) < 30
+    assert error.log == log
+
+
+@pytest.mark.root
+def test_run_returns_packet_and_context(basic: Object) -> None:
+    context = bytearray(SKB_SIZE)
+    struct.pack_into("=I", context, MARK, 5)
+    run = basic.programs["set_first_byte"].test_run(PACKET, bytes(context))
+    assert run.retval == 0
+    assert run.data == b"\xaa" + PACKET[1:]
+    assert struct.unpack_from("=I", run.ctx, MARK) == (6,)
+    assert basic.programs["drop"].test_run(PACKET).retval == 2
+
+
+@pytest.mark.root
+def test_run_without_room_for_the_packet(basic: Object) -> None:
+    assert basic.programs["drop"].test_run(PACKET, data_out_size=0).data == b""
+    with pytest.raises(EbpfError) as caught:
+        basic.programs["drop"].test_run(PACKET, data_out_size=10)
+    assert caught.value.errno == errno.ENOSPC
+
+
+@pytest.mark.root
+def test_rodata_is_set_before_load_only(compiled: Callable[[str], Path]) -> None:
+    with Object.open(compiled("basic")) as obj:
+        with pytest.raises(EbpfError, match="4 bytes, not 2"):
+            obj.set_rodata("increment", b"\1\0")
+        with pytest.raises(EbpfError, match="no global variable 'decrement'"):
+            obj.set_rodata("decrement", bytes(4))
+        obj.set_rodata("increment", struct.pack("=I", 7))
+        obj.load()
+        obj.programs["count"].test_run(PACKET, repeat=3)
+        values = obj.maps["counters"].lookup_cpus(bytes(4))
+        assert sum(struct.unpack("=I", value)[0] for value in values) == 21
+        with pytest.raises(EbpfError, match="once the object is loaded"):
+            obj.set_rodata("increment", bytes(4))
+
+
+@pytest.mark.root
+def test_closed_object_fails_cleanly(compiled: Callable[[str], Path]) -> None:
+    with Object.open(compiled("basic")) as obj:
+        obj.load()
+        program, table = obj.programs["drop"], obj.maps["table"]
+    obj.close()
+    with pytest.raises(EbpfError):
+        program.test_run(PACKET)
+    with pytest.raises(EbpfError):
+        table[bytes(4)] = bytes(8)
+
+
+@pytest.mark.root
+def test_program_left_out(compiled: Callable[[str], Path]) -> None:
+    with Object.open(compiled("basic")) as obj:
+        obj.set_autoload("drop", False)
+        obj.load()
+        assert "drop" not in obj.programs
+        assert "count" in obj.programs
