@@ -1,0 +1,95 @@
+"""Links with a rate and a bounded queue, made of what every kernel has: HTB or TBF over a byte FIFO.
+
+The queue limit is stated in full-size packets and enforced in bytes: with segmentation offload one packet of
+the kernel carries up to 64 KB, so a limit in the kernel's packets would mean anything. For the same reason an
+offloaded packet is capped to one millisecond of its link: at 100 Mbit/s a 64 KB packet would hold the link
+for 5 ms, and flows that share it would take turns of that length.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Literal
+
+from controlplane.topology import Link, Topology
+from machine.errors import MissingTool
+
+Shaping = Literal["htb", "tbf", "none"]
+
+FRAME_BYTES = 1514
+"""Ethernet header and MTU: what one full-size packet costs on the wire, as the shapers count it."""
+
+TURN_MS = 1.0
+"""The longest that one offloaded packet may hold its link, and the burst that a shaper may send at once."""
+
+_MAX_GSO_BYTES = 65536
+
+
+def gso_max_bytes(rate_mbps: float) -> int:
+    """The largest offloaded packet on a link of that rate: `TURN_MS` of it, from two frames to 64 KB."""
+    turn = int(rate_mbps * 1e6 / 8 * TURN_MS / 1e3)
+    return min(_MAX_GSO_BYTES, max(2 * FRAME_BYTES, turn))
+
+
+def burst_bytes(rate_mbps: float) -> int:
+    """A shaper's bucket: `TURN_MS` of the rate, and at least two of the largest packets.
+
+    TBF cuts up (or drops) what exceeds its bucket, and a bucket below what arrives between two timer
+    interrupts costs rate: with 16 KB, HTB gave 937 of 1000 Mbit/s.
+    """
+    turn = int(rate_mbps * 1e6 / 8 * TURN_MS / 1e3)
+    return max(turn, 2 * gso_max_bytes(rate_mbps))
+
+
+def queue_bytes(link: Link) -> int:
+    """The queue limit of each direction of `link` in bytes; room for one offloaded packet in any case."""
+    return max(link.queue_packets * FRAME_BYTES, gso_max_bytes(link.rate_mbps))
+
+
+def tc_commands(interface: str, link: Link, shaping: Shaping) -> list[str]:
+    """Lines for `tc -batch` that shape what leaves `interface` onto `link`."""
+    if shaping == "none":
+        return []
+    rate, burst, limit = f"{link.rate_mbps * 1e6:.0f}bit", burst_bytes(link.rate_mbps), queue_bytes(link)
+    device = f"dev {interface}"
+    if shaping == "htb":
+        bucket = f"burst {burst} cburst {burst} quantum 60000"
+        lines = [
+            f"qdisc add {device} root handle 1: htb default 1",
+            f"class add {device} parent 1: classid 1:1 htb rate {rate} {bucket}",
+        ]
+    else:
+        lines = [f"qdisc add {device} root handle 1: tbf rate {rate} burst {burst} limit {limit}"]
+    if link.delay_ms or link.loss:
+        impairments = [f"delay {link.delay_ms:g}ms"] if link.delay_ms else []
+        impairments += [f"loss {link.loss * 100:g}%"] if link.loss else []
+        in_flight = int(link.rate_mbps * 1e3 * (link.delay_ms or 0) / 8 / FRAME_BYTES)
+        packets = link.queue_packets + in_flight  # netem's limit counts what it delays, too
+        lines.append(
+            f"qdisc add {device} parent 1:1 handle 10: netem limit {packets} {' '.join(impairments)}"
+        )
+    elif shaping == "htb":
+        lines.append(f"qdisc add {device} parent 1:1 handle 10: bfifo limit {limit}")
+    return lines
+
+
+def check_impairments(topology: Topology, shaping: Shaping) -> None:
+    """Raise MissingTool where a link asks for delay or loss and this kernel, or the shaping, has none."""
+    impaired = [link for link in topology.links if link.delay_ms or link.loss]
+    if not impaired:
+        return
+    link = impaired[0]
+    asked = "delay_ms" if link.delay_ms else "loss"
+    if shaping == "none":
+        raise MissingTool(f'link {link.a}-{link.b}: {asked} needs shaping = "htb" or "tbf", not "none"')
+    if not _has_netem():
+        raise MissingTool(
+            f"link {link.a}-{link.b}: {asked} needs the qdisc netem, which this kernel lacks "
+            f"(CONFIG_NET_SCH_NETEM); remove {asked}, or use a kernel that has it"
+        )
+
+
+def _has_netem() -> bool:
+    """Try it on the loopback of a namespace that ends with the command."""
+    trial = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
+    return subprocess.run(trial, capture_output=True, check=False).returncode == 0

@@ -1,0 +1,341 @@
+"""A topology, running: hosts as namespaces, switches as processes, shaped links between them.
+
+    with Record("run") as record, private_namespace(record) as namespace:
+        with Network(topology, record, directory, namespace=namespace) as network:
+            network.popen("h1", ["ping", "-c", "1", "10.2.1.2"])
+
+Mininet's objects are what is built (`network.net`), so that its command line and everything written for it
+work; the interfaces behind them are made in batches, because sixteen hosts and eight switches by one shell
+command after the other take longer than the experiment.
+"""
+
+from __future__ import annotations
+
+import os
+import resource as limits
+import socket
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from controlplane.topology import Host, Link, Topology
+from machine import record as records
+from machine.errors import BadInput, EntrainError, MissingTool
+from machine.record import Record, Resource
+from mininet_topos.links import Shaping, check_impairments, gso_max_bytes, tc_commands
+from mininet_topos.switches import NODES, SwitchNode, wait_ready
+
+try:
+    from mininet.link import Intf as MininetIntf
+    from mininet.link import Link as MininetLink
+    from mininet.net import Mininet
+    from mininet.node import Host as MininetHost
+except ModuleNotFoundError as error:  # pragma: no cover
+    raise MissingTool(
+        "Mininet's Python module is missing: apt-get install mininet, and make the virtual environment from "
+        "/usr/bin/python3 with --system-site-packages"
+    ) from error
+
+LOSSY_FEATURES = ("tx", "tso", "gso", "gro")
+"""What hosts must not leave to their NIC when a switch (BMv2) takes packets as they are on a wire."""
+
+
+class _ReadyInterface(MininetIntf):  # type: ignore[misc]
+    """Mininet's view of an interface that is made and configured already."""
+
+    def config(self, **_: object) -> dict[str, object]:
+        return {}
+
+
+class _ReadyLink(MininetLink):  # type: ignore[misc]
+    """Mininet's view of a link that is made already, and is removed by its owner."""
+
+    def __init__(self, intf1: _ReadyInterface, intf2: _ReadyInterface) -> None:
+        self.intf1, self.intf2 = intf1, intf2
+        intf1.link = intf2.link = self
+
+    def stop(self) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class FabricPort:
+    """The sending end of a link between two switches: one direction of that link."""
+
+    switch: str
+    port: int
+    peer: str
+    interface: str
+    ifindex: int
+    rate_mbps: float
+
+    @property
+    def link(self) -> str:
+        """The name of this direction, `leaf1->spine2`; with the port where the pair has several links."""
+        return f"{self.switch}->{self.peer}"
+
+
+class Network:
+    """Builds `topology` in the present network namespace; a context manager.
+
+    directory: where switches log. namespace: the name of the present namespace if it is private (see
+    `isolation`), else empty. offloads: whether hosts leave checksums and segmentation to their interface;
+    None means what the targets allow. congestion_control: the hosts' default.
+
+    Everything is owned by `record` before it is made. Raises EntrainError (what could not be made, or a
+    switch that does not start), BadInput (a target that does not run here), MissingTool.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        record: Record,
+        directory: Path,
+        *,
+        namespace: str = "",
+        shaping: Shaping = "htb",
+        offloads: bool | None = None,
+        congestion_control: str | None = None,
+        log_level: str = "warn",
+    ) -> None:
+        targets = {switch.target for switch in topology.switches}
+        if unknown := targets - NODES.keys():
+            raise BadInput(f"target {min(unknown)}: does not run in an emulation; use {' or '.join(NODES)}")
+        self.topology = topology
+        self.directory = directory
+        self.offloads = targets == {"softswitch"} if offloads is None else offloads
+        self.congestion_control = congestion_control
+        self.shaping = shaping
+        self._record = record
+        self._namespace = namespace
+        self._log_level = log_level
+        self._links: list[Resource] = []
+        self._children: dict[subprocess.Popen[bytes], Resource] = {}
+        self.net = _empty_mininet()
+
+    # -- life cycle
+
+    def __enter__(self) -> Network:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Make everything and wait until all switches serve. Call it in the main thread."""
+        if os.geteuid() != 0:
+            raise EntrainError("a network needs namespaces and interfaces: run as root")
+        check_impairments(self.topology, self.shaping)
+        self._check_names_are_free()
+        for host in self.topology.hosts:
+            self.net.addHost(host.name, cls=MininetHost, ip=f"{host.ip}/{host.prefix_len}", mac=host.mac)
+        self._make_links()
+        for switch in self.topology.switches:
+            self.net.addSwitch(
+                switch.name,
+                cls=NODES[switch.target],
+                switch=switch,
+                record=self._record,
+                directory=self.directory,
+                log_level=self._log_level,
+            )
+        self._tell_mininet()
+        for node in self.switches.values():
+            node.start()
+        self._configure_hosts()  # while the switches are starting
+        wait_ready(self.switches.values())
+        self.net.built = True
+
+    def stop(self) -> None:
+        """End every process in the network and remove it. Safe to call twice, and after half a start."""
+        self.end(list(self._children))
+        for node in self.switches.values():
+            node.stop()
+            node.terminate()
+        for host in self.net.hosts:
+            host.terminate()
+        if not self._namespace:  # a private namespace removes its interfaces all at once
+            for link in reversed(self._links):
+                self._record.release(link)
+        self._links.clear()
+        self.net = _empty_mininet()
+
+    # -- what is in it
+
+    @property
+    def switches(self) -> Mapping[str, SwitchNode]:
+        """The switch nodes by name."""
+        return {node.name: node for node in self.net.switches}
+
+    def check(self) -> None:
+        """Raise EntrainError with the end of its log if a switch has ended."""
+        for node in self.switches.values():
+            node.check()
+
+    def popen(
+        self, host: str, command: Sequence[str], output: IO[bytes] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start `command` on `host`, owned by the record; its output goes to `output`, else nowhere."""
+        sink: IO[bytes] | int = subprocess.DEVNULL if output is None else output
+        process: subprocess.Popen[bytes] = self.net[host].popen(
+            ["setpriv", "--pdeathsig", "KILL", *command], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink
+        )
+        self._children[process] = self._record.own(records.process(process.pid))
+        return process
+
+    def end(self, processes: Iterable[subprocess.Popen[bytes]]) -> None:
+        """End processes that `popen` started; those that have ended are only struck from the record."""
+        for process in processes:
+            self._record.release(self._children.pop(process))
+            process.wait()
+
+    def run(self, host: str, command: Sequence[str], *, timeout_s: float = 30.0) -> str:
+        """Run `command` on `host` and return its output; raises EntrainError with its error output."""
+        return _run_in(self.net[host].pid, command, timeout_s=timeout_s)
+
+    def fabric_ports(self) -> Iterator[FabricPort]:
+        """Both directions of every link between switches."""
+        names = self.topology.switch_by_name
+        for switch in self.topology.switches:
+            for port in switch.ports:
+                if port.peer in names:
+                    interface = switch.interface(port.number)
+                    yield FabricPort(
+                        *(
+                            switch.name,
+                            port.number,
+                            port.peer,
+                            interface,
+                            socket.if_nametoindex(interface),
+                            port.rate_mbps,
+                        )
+                    )
+
+    # -- making it
+
+    def _check_names_are_free(self) -> None:
+        wanted = {switch.interface(port.number) for switch in self.topology.switches for port in switch.ports}
+        taken = sorted(wanted & {name for _, name in socket.if_nameindex()})
+        if taken:
+            raise EntrainError(
+                f"interface {taken[0]} exists already ({len(taken)} of {len(wanted)} do): another network "
+                f"with these names is up; end it (`entrain down`), or remove what a crash left (`entrain clean`)"
+            )
+
+    def _make_links(self) -> None:
+        make, up, shape = [], [], []
+        for link in self.topology.links:
+            (a, a_pid), (b, b_pid) = self._end_of(link.a, link.a_port), self._end_of(link.b, link.b_port)
+            if a_pid is not None and b_pid is not None:
+                raise BadInput(f"link {link.a}-{link.b}: joins two hosts; a link has a switch at one end")
+            if a_pid is not None:  # the end that stays in this namespace comes first
+                (a, a_pid), (b, b_pid) = (b, b_pid), (a, a_pid)
+            self._links.append(self._record.own(Resource("link", a, netns=self._namespace)))
+            peer = f" netns {b_pid} address {self._mac(b)}" if b_pid is not None else ""
+            make.append(f"link add {a} type veth peer name {b}{peer}")
+            for end in (a, b) if b_pid is None else (a,):
+                up.append(f"link set {end} gso_max_size {gso_max_bytes(link.rate_mbps)} up")
+                shape += tc_commands(end, link, self.shaping)
+        _batch("ip", make)
+        for line in up:
+            _disable_ipv6(line.split()[2])
+        _batch("ip", up)
+        _batch("tc", shape)
+
+    def _end_of(self, node: str, port: int) -> tuple[str, int | None]:
+        """Interface at one end of a link, and the process in whose namespace it lives (None: this one)."""
+        if (host := self.topology.host_by_name.get(node)) is not None:
+            return host.interface, self.net[node].pid
+        return self.topology.switch_by_name[node].interface(port), None
+
+    def _mac(self, interface: str) -> str:
+        return next(host.mac for host in self.topology.hosts if host.interface == interface)
+
+    def _tell_mininet(self) -> None:
+        for link in self.topology.links:
+            ends = []
+            for name, port in ((link.a, link.a_port), (link.b, link.b_port)):
+                interface = _ReadyInterface(
+                    self._end_of(name, port)[0], node=self.net[name], port=port, moveIntfFn=lambda *_: None
+                )
+                if (host := self.topology.host_by_name.get(name)) is not None:
+                    interface.ip, interface.prefixLen, interface.mac = host.ip, str(host.prefix_len), host.mac
+                ends.append(interface)
+            self.net.links.append(_ReadyLink(*ends))
+
+    def _configure_hosts(self) -> None:
+        link_of = {name: link for link in self.topology.links for name in (link.a, link.b)}
+
+        def configure(host: Host) -> None:
+            _run_in(self.net[host.name].pid, ["sh", "-e", "-c", self._host_script(host, link_of[host.name])])
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(configure, self.topology.hosts))
+
+    def _host_script(self, host: Host, link: Link) -> str:
+        """What a host needs: an address, no IPv6 chatter, a shaped link, offloads as its switches allow."""
+        sysctls = {"ipv6/conf/all/disable_ipv6": "1"}
+        if self.congestion_control is not None:
+            sysctls["ipv4/tcp_congestion_control"] = self.congestion_control
+        lines = [
+            *(
+                f"[ ! -e /proc/sys/net/{key} ] || echo {value} > /proc/sys/net/{key}"
+                for key, value in sysctls.items()
+            ),
+            "ip -batch - <<END",
+            "link set lo up",
+            f"addr add {host.ip}/{host.prefix_len} dev {host.interface}",
+            f"link set {host.interface} gso_max_size {gso_max_bytes(link.rate_mbps)} up",
+            "END",
+        ]
+        if not self.offloads:
+            features = " ".join(f"{feature} off" for feature in LOSSY_FEATURES)
+            lines.append(f"ethtool -K {host.interface} {features} >/dev/null")
+        if shape := tc_commands(host.interface, link, self.shaping):
+            lines += ["tc -batch - <<END", *shape, "END"]
+        return "\n".join(lines)
+
+
+def _empty_mininet() -> Any:
+    """Mininet without its `init`, which changes the machine's sysctls for good; its limits only for us."""
+    Mininet.inited = True
+    soft, hard = limits.getrlimit(limits.RLIMIT_NOFILE)
+    limits.setrlimit(limits.RLIMIT_NOFILE, (max(soft, min(16384, hard)), hard))
+    return Mininet(controller=None, build=False)
+
+
+def _batch(tool: str, lines: Sequence[str]) -> None:
+    """Run `ip -batch` or `tc -batch`; raises EntrainError with the line that failed."""
+    if not lines:
+        return
+    done = subprocess.run(
+        [tool, "-batch", "-"], input="\n".join(lines) + "\n", capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        complaint, _, position = done.stderr.strip().rpartition("Command failed -:")
+        line = lines[int(position) - 1] if position.isdigit() else lines[0]
+        raise EntrainError(f"`{tool} {line}` failed: {complaint.strip() or done.stderr.strip()}")
+
+
+def _run_in(pid: int, command: Sequence[str], *, timeout_s: float = 30.0) -> str:
+    done = subprocess.run(
+        ["mnexec", "-a", str(pid), *command], capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+    if done.returncode:
+        raise EntrainError(f"`{' '.join(command)}` failed: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def _disable_ipv6(interface: str) -> None:
+    """Else the kernel's own router solicitations would be traffic in the fabric."""
+    switch = Path(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6")
+    if switch.exists():
+        switch.write_text("1")

@@ -1,0 +1,207 @@
+"""Mininet nodes for P4 switches: each is one process that serves P4Runtime, whatever its target.
+
+A node is started with the ports of its topology, is ready when its P4Runtime server answers, and when it does
+not become ready, or ends, says so with the end of its log.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import grpc
+from finsy.proto import p4r, p4r_grpc
+from mininet.node import Switch as MininetSwitch
+
+from controlplane.topology import Switch, Target
+from machine import record as records
+from machine.errors import EntrainError, MissingTool
+from machine.record import Record
+
+CPU_PORT = 255
+"""The port through which a switch and its controller exchange packets."""
+
+LOG_LINES = 15
+"""How much of a switch's log an error shows."""
+
+_RECONNECT_AT_ONCE = [
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 200),
+]
+
+
+class SwitchNode(MininetSwitch):  # type: ignore[misc]
+    """A P4 switch process. `start` returns at once; `wait_ready` returns when it serves.
+
+    What the process writes goes to `directory/NAME.log`.
+    """
+
+    target: ClassVar[Target]
+
+    def __init__(
+        self, name: str, *, switch: Switch, record: Record, directory: Path, log_level: str, **params: Any
+    ) -> None:
+        super().__init__(name, dpid=f"{switch.device_id:x}", **{**params, "inNamespace": False})
+        self.switch = switch
+        self.log = directory / f"{name}.log"
+        self.log_level = log_level
+        self._record = record
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> list[str]:
+        """The command line of the switch process."""
+        raise NotImplementedError
+
+    def start(self, controllers: Sequence[object] = ()) -> None:
+        """Start the process; raises EntrainError where its gRPC port is taken."""
+        self._check_port()
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", *self.command()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a SIGINT of the terminal is the run's, which then ends us in order
+            )
+        self._process = process
+        self._owned = self._record.own(records.process(process.pid))
+
+    def wait_ready(self, timeout_s: float = 30.0) -> None:
+        """Wait until the P4Runtime server answers; raises EntrainError with the log's end if it does not."""
+        deadline = time.monotonic() + timeout_s
+        with grpc.insecure_channel(self.switch.grpc_address, options=_RECONNECT_AT_ONCE) as channel:
+            ask = p4r_grpc.P4RuntimeStub(channel).Capabilities
+            while True:
+                self.check()
+                answer = ask.future(p4r.CapabilitiesRequest(), timeout=0.25, wait_for_ready=True)
+                try:
+                    answer.result()
+                    return
+                except grpc.RpcError as error:
+                    if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+                        return  # it serves, which is what was asked
+                    if time.monotonic() > deadline:
+                        raise self._failure(f"did not serve P4Runtime within {timeout_s:.0f} s") from error
+
+    def check(self) -> None:
+        """Raise EntrainError with the log's end if the process has ended."""
+        if self._process is None:
+            raise EntrainError(f"switch {self.name} was not started")
+        status = self._process.poll()
+        if status is not None:
+            raise self._failure(_describe(status))
+
+    def stop(self, deleteIntfs: bool = False) -> None:  # noqa: N803 (Mininet's name)
+        """End the process. The interfaces belong to the network, which removes them."""
+        if self._process is not None:
+            self._record.release(self._owned)
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        """End the process and start it anew; it comes back empty, for the controller to set again."""
+        self.stop()
+        self.start()
+        self.wait_ready()
+
+    @property
+    def process_id(self) -> int | None:
+        """The id of the switch's process while it runs."""
+        return self._process.pid if self._process is not None else None
+
+    def log_end(self) -> str:
+        """The last lines of the log."""
+        try:
+            lines = self.log.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            lines = []
+        return "\n".join(f"  | {line}" for line in lines[-LOG_LINES:]) or "  | (the log is empty)"
+
+    def _failure(self, what: str) -> EntrainError:
+        return EntrainError(
+            f"switch {self.name} ({self.target}) {what}; the end of {self.log}:\n{self.log_end()}"
+        )
+
+    def _check_port(self) -> None:
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind((self.switch.grpc_host, self.switch.grpc_port))
+            except OSError as error:
+                raise EntrainError(
+                    f"switch {self.name} cannot listen on {self.switch.grpc_address}: {error.strerror}; end "
+                    f"the process that uses it (`entrain down`, `entrain clean`), or choose another grpc_port"
+                ) from error
+
+    def _ports(self) -> list[str]:
+        ports: list[str] = []
+        for port in self.switch.ports:
+            ports += ["-i", f"{port.number}@{self.switch.interface(port.number)}"]
+        return ports
+
+    def _target_options(self) -> list[str]:
+        return ["--grpc-server-addr", self.switch.grpc_address, "--cpu-port", str(CPU_PORT)]
+
+
+class SoftSwitchNode(SwitchNode):
+    """The embedded target: the program runs in the kernel, the process serves P4Runtime."""
+
+    target: ClassVar[Target] = "softswitch"
+
+    def command(self) -> list[str]:
+        """`python -m softswitch` with the rate and queue of each port, from which it reckons queue depth."""
+        rates = [
+            argument
+            for port in self.switch.ports
+            for argument in ("--port-rate", f"{port.number}@{port.rate_mbps:g}:{port.queue_packets}")
+        ]
+        return [
+            *(sys.executable, "-m", "softswitch", "--no-p4", "--device-id", str(self.switch.device_id)),
+            *self._ports(),
+            *("--name", self.name, "--log-level", self.log_level, *rates, "--", *self._target_options()),
+        ]
+
+
+class Bmv2Node(SwitchNode):
+    """The reference target, `simple_switch_grpc`."""
+
+    target: ClassVar[Target] = "bmv2"
+    program: ClassVar[str] = "simple_switch_grpc"
+
+    def command(self) -> list[str]:
+        """`simple_switch_grpc` without a program; raises MissingTool where it is not installed."""
+        if shutil.which(self.program) is None:
+            raise MissingTool(
+                f"{self.program} is not on PATH: install BMv2 (github.com/p4lang/behavioral-model), "
+                f'or use target = "softswitch"'
+            )
+        return [
+            *(self.program, "--no-p4", "--device-id", str(self.switch.device_id), *self._ports()),
+            *("--log-console", "--log-level", self.log_level, "--", *self._target_options()),
+        ]
+
+
+NODES: dict[Target, type[SwitchNode]] = {node.target: node for node in (SoftSwitchNode, Bmv2Node)}
+"""The node class of each target that runs on this machine."""
+
+
+def wait_ready(nodes: Iterable[SwitchNode], timeout_s: float = 30.0) -> None:
+    """Wait until all of `nodes`, already started, serve; raises EntrainError of the first that does not."""
+    deadline = time.monotonic() + timeout_s
+    for node in nodes:
+        node.wait_ready(max(1.0, deadline - time.monotonic()))
+
+
+def _describe(status: int) -> str:
+    """What `Popen.returncode` says, in words."""
+    if status < 0:
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
