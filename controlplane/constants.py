@@ -1,0 +1,97 @@
+"""Names and sizes of the switch program; made by `python -m controlplane.generate`."""
+
+from typing import Final
+
+TABLE_VRF: Final = "FabricIngress.vrf"
+TABLE_VRF_SIZE: Final = 512
+MATCH_VRF_INGRESS_PORT: Final = "ingress_port"
+
+TABLE_ROUTE: Final = "FabricIngress.route"
+TABLE_ROUTE_SIZE: Final = 16384
+MATCH_ROUTE_VRF: Final = "vrf"
+MATCH_ROUTE_DST: Final = "dst"
+
+TABLE_SOURCE_ROUTE: Final = "FabricIngress.source_route"
+TABLE_SOURCE_ROUTE_SIZE: Final = 2048
+MATCH_SOURCE_ROUTE_INGRESS_PORT: Final = "ingress_port"
+MATCH_SOURCE_ROUTE_DST: Final = "dst"
+
+TABLE_ECMP: Final = "FabricIngress.ecmp"
+TABLE_ECMP_SIZE: Final = 256
+MATCH_ECMP_GROUP: Final = "group"
+
+TABLE_ARP_REPLY: Final = "FabricIngress.arp_reply"
+TABLE_ARP_REPLY_SIZE: Final = 4096
+MATCH_ARP_REPLY_TARGET_IP: Final = "target_ip"
+
+TABLE_LINK: Final = "FabricEgress.link"
+TABLE_LINK_SIZE: Final = 512
+MATCH_LINK_EGRESS_PORT: Final = "egress_port"
+
+ACTION_NOACTION: Final = "NoAction"
+
+ACTION_SET_VRF: Final = "FabricIngress.set_vrf"
+PARAM_SET_VRF_VRF: Final = "vrf"
+
+ACTION_TO_PORT: Final = "FabricIngress.to_port"
+PARAM_TO_PORT_PORT: Final = "port"
+PARAM_TO_PORT_DMAC: Final = "dmac"
+
+ACTION_TO_GROUP: Final = "FabricIngress.to_group"
+PARAM_TO_GROUP_GROUP: Final = "group"
+
+ACTION_TO_CONTROLLER: Final = "FabricIngress.to_controller"
+
+ACTION_DENY: Final = "FabricIngress.deny"
+
+ACTION_TO_UPLINK: Final = "FabricIngress.to_uplink"
+PARAM_TO_UPLINK_PORT: Final = "port"
+
+ACTION_REPLY_ARP: Final = "FabricIngress.reply_arp"
+PARAM_REPLY_ARP_MAC: Final = "mac"
+
+ACTION_UNKNOWN_ARP: Final = "FabricIngress.unknown_arp"
+
+ACTION_SET_LINK: Final = "FabricEgress.set_link"
+PARAM_SET_LINK_CAPACITY: Final = "capacity"
+PARAM_SET_LINK_ECN_THRESHOLD: Final = "ecn_threshold"
+
+ACTION_NO_LINK: Final = "FabricEgress.no_link"
+
+PROFILE_ECMP_SELECTOR: Final = "FabricIngress.ecmp_selector"
+PROFILE_ECMP_SELECTOR_SIZE: Final = 1024
+
+COUNTER_PORT_IN: Final = "FabricIngress.port_in"
+COUNTER_PORT_IN_SIZE: Final = 512
+COUNTER_VRF_COUNTER: Final = "FabricIngress.vrf_counter"
+COUNTER_VRF_COUNTER_SIZE: Final = 1024
+COUNTER_DROPS: Final = "FabricIngress.drops"
+COUNTER_DROPS_SIZE: Final = 7
+COUNTER_PORT_OUT: Final = "FabricEgress.port_out"
+COUNTER_PORT_OUT_SIZE: Final = 512
+
+REGISTER_LANE0: Final = "FabricEgress.load_table.lane0"
+REGISTER_LANE0_SIZE: Final = 512
+REGISTER_LANE1: Final = "FabricEgress.load_table.lane1"
+REGISTER_LANE1_SIZE: Final = 512
+REGISTER_LANE2: Final = "FabricEgress.load_table.lane2"
+REGISTER_LANE2_SIZE: Final = 512
+REGISTER_LANE3: Final = "FabricEgress.load_table.lane3"
+REGISTER_LANE3_SIZE: Final = 512
+REGISTER_LANE4: Final = "FabricEgress.load_table.lane4"
+REGISTER_LANE4_SIZE: Final = 512
+REGISTER_LANE5: Final = "FabricEgress.load_table.lane5"
+REGISTER_LANE5_SIZE: Final = 512
+REGISTER_LANE6: Final = "FabricEgress.load_table.lane6"
+REGISTER_LANE6_SIZE: Final = 512
+REGISTER_LANE7: Final = "FabricEgress.load_table.lane7"
+REGISTER_LANE7_SIZE: Final = 512
+REGISTER_LANE8: Final = "FabricEgress.load_table.lane8"
+REGISTER_LANE8_SIZE: Final = 512
+REGISTER_LANE9: Final = "FabricEgress.load_table.lane9"
+REGISTER_LANE9_SIZE: Final = 512
+
+PACKET_IN_INGRESS_PORT: Final = "ingress_port"
+PACKET_IN_PAD: Final = "pad"
+PACKET_OUT_EGRESS_PORT: Final = "egress_port"
+PACKET_OUT_PAD: Final = "pad"

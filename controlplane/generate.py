@@ -1,0 +1,73 @@
+"""Makes `controlplane/constants.py` from P4Info: `python -m controlplane.generate`.
+
+Names of tables, match fields, actions, parameters, counters and registers, and their sizes, come from the
+program alone; a renamed table is then an import error and not an entry that goes nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import finsy as fy
+from finsy.proto import p4i
+
+P4INFO = Path(__file__).resolve().parents[1] / "p4src/build/fabric.p4info.txtpb"
+CONSTANTS = Path(__file__).with_name("constants.py")
+
+_HEADER = '''"""Names and sizes of the switch program; made by `python -m controlplane.generate`."""
+
+from typing import Final'''
+
+
+def constants(p4info: p4i.P4Info) -> str:
+    """The text of a Python module with a constant for each name and size in `p4info`."""
+    return _HEADER + "".join(f"\n{line}" if line else "\n" for line in _lines(p4info)) + "\n"
+
+
+def _lines(p4info: p4i.P4Info) -> Iterator[str]:
+    for table in p4info.tables:
+        name = _upper(table.preamble.alias)
+        yield ""
+        yield from _text(f"TABLE_{name}", table.preamble.name)
+        yield f"TABLE_{name}_SIZE: Final = {table.size}"
+        for field in table.match_fields:
+            yield from _text(f"MATCH_{name}_{_upper(field.name)}", field.name)
+    for action in p4info.actions:
+        name = _upper(action.preamble.alias)
+        yield ""
+        yield from _text(f"ACTION_{name}", action.preamble.name)
+        for param in action.params:
+            yield from _text(f"PARAM_{name}_{_upper(param.name)}", param.name)
+    for kind, entities in (
+        ("PROFILE", p4info.action_profiles),
+        ("COUNTER", p4info.counters),
+        ("REGISTER", p4info.registers),
+    ):
+        yield ""
+        for entity in entities:
+            name = _upper(entity.preamble.alias)
+            yield from _text(f"{kind}_{name}", entity.preamble.name)
+            yield f"{kind}_{name}_SIZE: Final = {entity.size}"
+    yield ""
+    for header in p4info.controller_packet_metadata:
+        for field in header.metadata:
+            yield from _text(f"{_upper(header.preamble.alias)}_{_upper(field.name)}", field.name)
+
+
+def _text(name: str, value: str) -> Iterator[str]:
+    yield f'{name}: Final = "{value}"'
+
+
+def _upper(alias: str) -> str:
+    return alias.replace(".", "_").upper()
+
+
+def main() -> None:
+    """Write the constants of the fabric program."""
+    CONSTANTS.write_text(constants(fy.P4Schema(P4INFO).p4info))
+    print(f"wrote {CONSTANTS}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""The desired state: which entries each switch must have, as a pure function of the topology.
+
+Every switch routes by destination along shortest paths. Where several ports are equally near, the route names
+a group of ports; then the 5-tuple's hash chooses (`ecmp`), or the ingress port does (`source`): port i of
+those that face hosts maps one-to-one to port f(i) of the group (vClos, section IV). On a spine with parallel
+links the k-th link of one leaf maps to the k-th link of another, so that a flow keeps its index end to end.
+
+A host's port is in the VRF of the host, which knows the hosts of that VRF and no others. Ports between
+switches are in the fabric VRF, which knows all hosts, but on a leaf only its own, so that nothing comes up
+twice.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import finsy as fy
+
+from controlplane import constants as p4
+from controlplane.network import Host, Port, Switch, Topology
+from machine.errors import BadInput
+from wire.slot_header import RATE_UNIT_MBPS
+
+Routing = Literal["ecmp", "source"]
+Entity = fy.P4TableEntry | fy.P4ActionProfileMember | fy.P4ActionProfileGroup
+Entities = tuple[Entity, ...]
+
+FABRIC_VRF = 0
+DEFAULT_VRF = 1
+
+ECN_THRESHOLD_PACKETS = 20
+"""DCTCP's K for links of 1 Gbit/s (Alizadeh et al., SIGCOMM 2010, section 3.4)."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a fabric routes. `vrfs` maps host names to VRF ids (1 and above); a host not in it is in VRF 1."""
+
+    routing: Routing = "ecmp"
+    vrfs: Mapping[str, int] = field(default_factory=dict)
+    ecn_threshold_packets: int = ECN_THRESHOLD_PACKETS
+    rate_unit_mbps: int = RATE_UNIT_MBPS
+
+
+def desired_state(topology: Topology, policy: Policy | None = None) -> dict[str, Entities]:
+    """The entries of every switch by its name; raises BadInput where they do not fit the program's tables."""
+    policy = policy or Policy()
+    last_vrf = p4.COUNTER_VRF_COUNTER_SIZE - 1
+    for name, vrf in policy.vrfs.items():
+        if name not in topology.host_by_name:
+            raise BadInput(f"VRFs: there is no host {name!r} in {topology.name}")
+        if not FABRIC_VRF < vrf <= last_vrf:
+            raise BadInput(f"VRFs: {name} is in VRF {vrf}; use 1 to {last_vrf} (0 is the fabric's)")
+    distances = {switch.name: _distances(topology, switch.name) for switch in topology.switches}
+    return {switch.name: _entries(topology, switch, policy, distances) for switch in topology.switches}
+
+
+def next_hops(topology: Topology, switch: Switch, host: Host) -> tuple[int, ...]:
+    """The ports of `switch` on shortest paths to `host`, ascending."""
+    return _next_hops(topology, switch, host, {host.leaf: _distances(topology, host.leaf)})
+
+
+def source_port(topology: Topology, switch: Switch, ingress: int, group: Sequence[int]) -> int:
+    """f(i): which port of `group` source routing takes for what enters `switch` by port `ingress`."""
+    return group[_index(topology, switch, ingress) % len(group)]
+
+
+def _distances(topology: Topology, root: str) -> dict[str, int]:
+    """Hops from every switch to the switch `root`."""
+    distances, queue = {root: 0}, deque([root])
+    while queue:
+        name = queue.popleft()
+        for port in topology.switch_by_name[name].ports:
+            if port.peer in topology.switch_by_name and port.peer not in distances:
+                distances[port.peer] = distances[name] + 1
+                queue.append(port.peer)
+    return distances
+
+
+def _next_hops(
+    topology: Topology, switch: Switch, host: Host, distances: Mapping[str, Mapping[str, int]]
+) -> tuple[int, ...]:
+    if host.leaf == switch.name:
+        return (host.leaf_port,)
+    to_leaf = distances[host.leaf]
+    return tuple(
+        port.number
+        for port in switch.ports
+        if to_leaf.get(port.peer, len(to_leaf)) == to_leaf[switch.name] - 1
+    )
+
+
+def _index(topology: Topology, switch: Switch, ingress: int) -> int:
+    """i of f(i): the place of a port among the host ports, or among the parallel links to its peer."""
+    port = switch.port(ingress)
+    alike = [
+        other.number
+        for other in switch.ports
+        if (other.peer == port.peer or {other.peer, port.peer} <= topology.host_by_name.keys())
+    ]
+    return alike.index(ingress)
+
+
+def _entries(
+    topology: Topology, switch: Switch, policy: Policy, distances: Mapping[str, Mapping[str, int]]
+) -> Entities:
+    hops = {host: _next_hops(topology, switch, host, distances) for host in topology.hosts}
+    groups = {
+        ports: number
+        for number, ports in enumerate(dict.fromkeys(ports for ports in hops.values() if len(ports) > 1), 1)
+    }
+    vrf_of_port = {
+        port.number: policy.vrfs.get(port.peer, DEFAULT_VRF)
+        if port.peer in topology.host_by_name
+        else FABRIC_VRF
+        for port in switch.ports
+    }
+    known = {
+        vrf: [host for host in topology.hosts if _knows(switch, vrf, host, policy)]
+        for vrf in sorted(set(vrf_of_port.values()))
+    }
+    local_hosts = topology.hosts_of(switch.name)
+    entries = (
+        *_ecmp(groups),
+        *(_vrf(number, vrf) for number, vrf in vrf_of_port.items()),
+        *(_route(vrf, host, hops[host], groups) for vrf, hosts in known.items() for host in hosts),
+        *(_source_routes(topology, switch, hops, groups) if policy.routing == "source" else ()),
+        *(_arp_reply(host) for host in (topology.hosts if local_hosts else ())),
+        *(_link(port, policy) for port in switch.ports),
+    )
+    _check_sizes(switch, entries)
+    return entries
+
+
+def _knows(switch: Switch, vrf: int, host: Host, policy: Policy) -> bool:
+    if vrf == FABRIC_VRF:
+        return switch.role != "leaf" or host.leaf == switch.name
+    return vrf == policy.vrfs.get(host.name, DEFAULT_VRF)
+
+
+def _ecmp(groups: Mapping[tuple[int, ...], int]) -> Iterable[Entity]:
+    """A member per uplink, its id the port's number; a group per set of equally near ports."""
+    profile = p4.PROFILE_ECMP_SELECTOR
+    for port in sorted({port for ports in groups for port in ports}):
+        action = fy.Action(p4.ACTION_TO_UPLINK, **{p4.PARAM_TO_UPLINK_PORT: port})
+        yield fy.P4ActionProfileMember(profile, member_id=port, action=action)
+    for ports, group in groups.items():
+        members = [fy.P4Member(port, weight=1) for port in ports]
+        yield fy.P4ActionProfileGroup(profile, group_id=group, max_size=len(ports), members=members)
+        yield fy.P4TableEntry(
+            p4.TABLE_ECMP,
+            match=fy.Match({p4.MATCH_ECMP_GROUP: group}),
+            action=fy.IndirectAction(group_id=group),
+        )
+
+
+def _vrf(port: int, vrf: int) -> fy.P4TableEntry:
+    return fy.P4TableEntry(
+        p4.TABLE_VRF,
+        match=fy.Match({p4.MATCH_VRF_INGRESS_PORT: port}),
+        action=fy.Action(p4.ACTION_SET_VRF, **{p4.PARAM_SET_VRF_VRF: vrf}),
+    )
+
+
+def _route(
+    vrf: int, host: Host, ports: tuple[int, ...], groups: Mapping[tuple[int, ...], int]
+) -> fy.P4TableEntry:
+    if len(ports) > 1:
+        action = fy.Action(p4.ACTION_TO_GROUP, **{p4.PARAM_TO_GROUP_GROUP: groups[ports]})
+    else:
+        parameters = {p4.PARAM_TO_PORT_PORT: ports[0], p4.PARAM_TO_PORT_DMAC: host.mac}
+        action = fy.Action(p4.ACTION_TO_PORT, **parameters)
+    match = {p4.MATCH_ROUTE_VRF: vrf, p4.MATCH_ROUTE_DST: f"{host.ip}/32"}
+    return fy.P4TableEntry(p4.TABLE_ROUTE, match=fy.Match(match), action=action)
+
+
+def _source_routes(
+    topology: Topology,
+    switch: Switch,
+    hops: Mapping[Host, tuple[int, ...]],
+    groups: Mapping[tuple[int, ...], int],
+) -> Iterable[fy.P4TableEntry]:
+    """Per ingress port and group one entry; the table is asked only for what is routed to a group."""
+    for ports in groups:
+        inside = [host.ip for host in hops if hops[host] == ports]
+        outside = [host.ip for host in hops if len(hops[host]) > 1 and hops[host] != ports]
+        for network in _cover(inside, outside):
+            for port in switch.ports:
+                match: dict[str, object] = {p4.MATCH_SOURCE_ROUTE_INGRESS_PORT: port.number}
+                if network.prefixlen:
+                    match[p4.MATCH_SOURCE_ROUTE_DST] = (int(network.network_address), int(network.netmask))
+                uplink = source_port(topology, switch, port.number, ports)
+                # What came up by an uplink is never routed to a group that leads up again.
+                if port.number not in ports:
+                    yield fy.P4TableEntry(
+                        p4.TABLE_SOURCE_ROUTE,
+                        match=fy.Match(match),
+                        priority=1 + network.prefixlen,
+                        action=fy.Action(p4.ACTION_TO_UPLINK, **{p4.PARAM_TO_UPLINK_PORT: uplink}),
+                    )
+
+
+def _cover(inside: Sequence[str], outside: Sequence[str]) -> list[ipaddress.IPv4Network]:
+    """Few prefixes that hold every address of `inside` and none of `outside`."""
+    excluded = [int(ipaddress.IPv4Address(address)) for address in outside]
+
+    def split(network: ipaddress.IPv4Network, addresses: list[int]) -> list[ipaddress.IPv4Network]:
+        low, high = int(network.network_address), int(network.broadcast_address)
+        if not addresses:
+            return []
+        if not any(low <= address <= high for address in excluded):
+            return [network]
+        halves = network.subnets()
+        return [
+            part
+            for half in halves
+            for part in split(half, [a for a in addresses if ipaddress.IPv4Address(a) in half])
+        ]
+
+    return split(ipaddress.IPv4Network("0.0.0.0/0"), [int(ipaddress.IPv4Address(ip)) for ip in inside])
+
+
+def _arp_reply(host: Host) -> fy.P4TableEntry:
+    return fy.P4TableEntry(
+        p4.TABLE_ARP_REPLY,
+        match=fy.Match({p4.MATCH_ARP_REPLY_TARGET_IP: host.ip}),
+        action=fy.Action(p4.ACTION_REPLY_ARP, **{p4.PARAM_REPLY_ARP_MAC: host.mac}),
+    )
+
+
+def _link(port: Port, policy: Policy) -> fy.P4TableEntry:
+    capacity = round(port.rate_mbps / policy.rate_unit_mbps)
+    threshold = min(policy.ecn_threshold_packets, port.queue_packets)
+    parameters = {p4.PARAM_SET_LINK_CAPACITY: capacity, p4.PARAM_SET_LINK_ECN_THRESHOLD: threshold}
+    return fy.P4TableEntry(
+        p4.TABLE_LINK,
+        match=fy.Match({p4.MATCH_LINK_EGRESS_PORT: port.number}),
+        action=fy.Action(p4.ACTION_SET_LINK, **parameters),
+    )
+
+
+_SIZES = {
+    p4.TABLE_VRF: p4.TABLE_VRF_SIZE,
+    p4.TABLE_ROUTE: p4.TABLE_ROUTE_SIZE,
+    p4.TABLE_SOURCE_ROUTE: p4.TABLE_SOURCE_ROUTE_SIZE,
+    p4.TABLE_ECMP: p4.TABLE_ECMP_SIZE,
+    p4.TABLE_ARP_REPLY: p4.TABLE_ARP_REPLY_SIZE,
+    p4.TABLE_LINK: p4.TABLE_LINK_SIZE,
+    p4.PROFILE_ECMP_SELECTOR: p4.PROFILE_ECMP_SELECTOR_SIZE,
+}
+
+
+def _check_sizes(switch: Switch, entries: Entities) -> None:
+    used: dict[str, int] = defaultdict(int)
+    for entry in entries:
+        if isinstance(entry, fy.P4ActionProfileGroup):
+            continue
+        used[entry.table_id if isinstance(entry, fy.P4TableEntry) else entry.action_profile_id] += 1
+    for name, count in used.items():
+        if count > _SIZES[name]:
+            raise BadInput(
+                f"{switch.name}: {count} entries do not fit {name} of {_SIZES[name]}; "
+                f"use a smaller topology, or raise the size in p4src/shared/size.p4 and `make p4`"
+            )
