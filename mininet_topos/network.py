@@ -227,7 +227,7 @@ class Network:
         if taken:
             raise EntrainError(
                 f"interface {taken[0]} exists already ({len(taken)} of {len(wanted)} do): another network "
-                f"with these names is up; end it (`entrain down`), or remove what a crash left (`entrain clean`)"
+                f"with these names is up; `entrain down` ends it, `entrain clean` removes what a crash left"
             )
 
     def _make_links(self) -> None:
