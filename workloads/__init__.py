@@ -1,1 +1,1 @@
-"""What training jobs send: collectives over real sockets."""
+"""What training jobs send: collectives over real sockets, with compute phases by time and checked sums."""

@@ -1,0 +1,169 @@
+"""`python -m workloads`: run a job's ranks, and say what came out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault(
+    "OPENBLAS_NUM_THREADS", "1"
+)  # before numpy comes: threads that nobody uses cost start-up time
+
+from machine.errors import BadInput, EntrainError
+from workloads.collectives import COLLECTIVES
+from workloads.jobs import JobSpec, load_job, parse_job
+from workloads.models import MODELS
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m workloads", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    worker = commands.add_parser("worker", help="run one rank of a job on this host")
+    worker.add_argument("--job", type=Path, required=True, metavar="JOB.json")
+    worker.add_argument("--rank", type=int, required=True)
+
+    launch = commands.add_parser(
+        "launch", help="run all ranks of jobs, each in the namespace that the job names"
+    )
+    launch.add_argument("--job", type=Path, required=True, metavar="JOB.json", action="append", dest="jobs")
+    launch.add_argument("--json", action="store_true")
+
+    local = commands.add_parser(
+        "local", help="run a job on loopback addresses, to try it without any network"
+    )
+    what = local.add_mutually_exclusive_group(required=True)
+    what.add_argument("--job", type=Path, metavar="JOB.json")
+    what.add_argument("--model", choices=sorted(MODELS))
+    what.add_argument("--bytes", type=int)
+    local.add_argument("--collective", choices=sorted(COLLECTIVES))
+    local.add_argument("--ranks", type=int, help="default: as many as the job has hosts, or 4")
+    local.add_argument("--iterations", type=int)
+    local.add_argument("--scale", type=float)
+    local.add_argument("--compute-ms", type=float)
+    local.add_argument("--out", type=Path, metavar="DIR", help="keep the records there")
+    local.add_argument("--json", action="store_true")
+
+    summarize = commands.add_parser(
+        "summarize", help="iteration and completion times of the jobs in a directory of records"
+    )
+    summarize.add_argument("directory", type=Path, metavar="DIR")
+    summarize.add_argument("--json", action="store_true")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status 0, 1 (failed) or 2 (bad input)."""
+    arguments = _parser().parse_args(argv)
+    try:
+        match arguments.command:
+            case "worker":
+                return _worker(arguments)
+            case "launch":
+                return _launch([load_job(path) for path in arguments.jobs], as_json=arguments.json)
+            case "local":
+                return _local(arguments)
+            case _:
+                return _summarize(arguments.directory, as_json=arguments.json)
+    except EntrainError as error:
+        print(f"workloads: {error}", file=sys.stderr)
+        return 2 if isinstance(error, BadInput) else 1
+
+
+def _worker(arguments: argparse.Namespace) -> int:
+    from workloads.launch import run_status
+
+    job = load_job(arguments.job)
+    if not 0 <= arguments.rank < len(job.hosts):
+        raise BadInput(f"--rank: {arguments.rank} is not one of the job's ranks, 0 to {len(job.hosts) - 1}")
+    return run_status(job, arguments.rank)
+
+
+def _launch(jobs: list[JobSpec], *, as_json: bool) -> int:
+    from workloads.launch import launch
+
+    status = launch(jobs)
+    failed = any(code for ranks in status.values() for code in ranks.values())
+    for directory in {job.output for job in jobs}:
+        _summarize(directory, as_json=as_json)
+    return 1 if failed else 0
+
+
+def _local(arguments: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory(prefix="entrain-local-") as scratch:
+        data = _local_job(arguments, Path(scratch))
+        return _launch([parse_job(data, str(arguments.job or "command line"))], as_json=arguments.json)
+
+
+def _local_job(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    data: dict[str, Any] = {"name": "local", "collective": "ring" if arguments.bytes else ""}
+    if arguments.job:
+        try:
+            data = json.loads(arguments.job.read_text())
+        except (OSError, json.JSONDecodeError) as error:
+            raise BadInput(f"{arguments.job}: {error}") from error
+        if not isinstance(data, dict):
+            raise BadInput(f"{arguments.job}: not a JSON object")
+    ranks = arguments.ranks or len(data.get("hosts", ())) or 4
+    given = {
+        key: getattr(arguments, key)
+        for key in ("model", "bytes", "collective", "iterations", "scale", "compute_ms")
+    }
+    return {
+        **data,
+        **{key: value for key, value in given.items() if value is not None},
+        "hosts": [f"127.0.{1 + rank // 250}.{1 + rank % 250}" for rank in range(ranks)],
+        "netns": [],
+        "rendezvous": str(scratch),
+        "output": str(arguments.out or scratch / "records"),
+    }
+
+
+def _summarize(directory: Path, *, as_json: bool) -> int:
+    from workloads.records import read_records, summarize
+
+    summaries = [summary.as_dict() for summary in summarize(read_records(directory))]
+    if as_json:
+        print(json.dumps({"jobs": summaries}))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        "job", "collective", "ranks", "iterations", "iteration ms", "p99 ms", "JCT s", "MB sent", "CPU s"
+    )
+    for summary in summaries:
+        mean, p99, jct = (
+            "-" if value is None else f"{value:.{digits}f}"
+            for value, digits in (
+                (summary["iteration_ms_mean"], 1),
+                (summary["iteration_ms_p99"], 1),
+                (summary["jct_s"], 3),
+            )
+        )
+        table.add_row(
+            summary["name"],
+            summary["collective"],
+            str(summary["ranks"]),
+            str(summary["iterations"]),
+            mean,
+            p99,
+            jct,
+            f"{summary['bytes'] / 1e6:.1f}",
+            f"{summary['cpu_s']:.2f}",
+        )
+    console = Console()
+    console.print(table)
+    for summary in summaries:
+        if summary["error"]:
+            console.print(f"{summary['name']}: {summary['error']}", markup=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,277 @@
+"""Which rank sends what to whom in each step of a collective. Pure descriptions: no socket, no byte.
+
+Every rank holds a buffer of equal *units*. A step is a set of transfers that run at the same time; a rank is
+through with a step when it has sent and received all that the step asks of it, and there is no other barrier.
+An arriving run of units is added to the receiver's own (`reduce`) or takes its place.
+
+With the hosts of a job placed on consecutive ports of equal leaves, every collective here but the parameter
+server is a *leaf-wise permutation* in each step (vClos, definition 1, in the testable form: two flows that
+leave different leaves over the same local uplink never go to the same leaf), so that source routing puts at
+most one of its flows on a link. Halving-doubling needs a power of two of hosts per leaf for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+
+class Transfer(NamedTuple):
+    """Units `first` .. `first + units - 1` of `src` go to units `into` .. of `dst`."""
+
+    src: int
+    dst: int
+    first: int
+    into: int
+    units: int
+    reduce: bool
+
+
+class Flow(NamedTuple):
+    """One transfer as the network sees it: `fraction` of the collective's bytes, from rank to rank."""
+
+    src: int
+    dst: int
+    fraction: float
+
+
+Step = tuple[Transfer, ...]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A collective on `ranks` ranks, whose buffers have `units` units.
+
+    `sources` are the ranks that bring data of their own; the others' buffers start at zero. Where `exchange`
+    is set, arriving units land in a second buffer (unit *i* of it is from rank *i*), else in the one buffer.
+    """
+
+    collective: str
+    ranks: int
+    units: int
+    steps: tuple[Step, ...]
+    sources: tuple[int, ...]
+    exchange: bool = False
+
+
+@dataclass(frozen=True)
+class Options:
+    """The free parameters of the collectives; 0 takes the default.
+
+    `group` is the number of consecutive ranks in one group of the hierarchical ring (default: the largest
+    divisor of the ranks up to their square root), `servers` the number of parameter servers, which are the
+    first ranks (default: half), `microbatches` how many parts a pipeline's batch is cut into (default: 4).
+    """
+
+    group: int = 0
+    servers: int = 0
+    microbatches: int = 0
+
+
+def ring(ranks: int, options: Options = Options()) -> Schedule:
+    """Ring allreduce: N-1 steps of scatter-reduce, in which rank i sends unit i-t, and N-1 of all-gather.
+
+    Source: vClos 5.3.
+    """
+    steps = []
+    for step in range(2 * (ranks - 1)):
+        reduce = step < ranks - 1
+        units = [(i - step) % ranks if reduce else (i + ranks - step) % ranks for i in range(ranks)]
+        steps.append(tuple(Transfer(i, (i + 1) % ranks, u, u, 1, reduce) for i, u in enumerate(units)))
+    return Schedule("ring", ranks, ranks, tuple(steps), tuple(range(ranks)))
+
+
+def hierarchical_ring(ranks: int, options: Options = Options()) -> Schedule:
+    """Hierarchical ring allreduce: scatter-reduce in groups, rings among the groups, all-gather in groups.
+
+    The i-th ranks of all groups make a ring. These rings run side by side, each an independent
+    communication plane (vClos 5.3). Raises ValueError when `group` does not divide the number of ranks.
+    """
+    group = options.group or max(d for d in range(1, ranks + 1) if ranks % d == 0 and d * d <= ranks)
+    if ranks % group:
+        raise ValueError(f"group: {group} does not divide {ranks} ranks")
+    groups = ranks // group
+    within, among = ring(group).steps, ring(groups).steps
+
+    def inner(step: Step) -> Step:
+        return tuple(
+            Transfer(
+                g * group + t.src, g * group + t.dst, t.first * groups, t.into * groups, groups, t.reduce
+            )
+            for g in range(groups)
+            for t in step
+        )
+
+    def outer(step: Step) -> Step:
+        # after the scatter-reduce rank i of a group owns the group's part i+1
+        return tuple(
+            Transfer(t.src * group + i, t.dst * group + i, part + t.first, part + t.into, 1, t.reduce)
+            for i in range(group)
+            for part in [(i + 1) % group * groups]
+            for t in step
+        )
+
+    steps = (
+        *map(inner, within[: group - 1]),
+        *map(outer, among),
+        *map(inner, within[group - 1 :]),
+    )
+    return Schedule("hierarchical-ring", ranks, ranks, steps, tuple(range(ranks)))
+
+
+def halving_doubling(ranks: int, options: Options = Options()) -> Schedule:
+    """Recursive halving-doubling allreduce: in step t rank i exchanges with i XOR 2^t, then in reverse.
+
+    Where N is no power of two, the ranks beyond the largest one in N first send all they have to a rank of
+    the power of two, and get the result at the end (vClos 5.3).
+    """
+    power = 1 << (ranks.bit_length() - 1)
+    bits = power.bit_length() - 1
+    extra = range(power, ranks)
+    halving: list[Step] = []
+    for t in range(bits):
+        width = power >> (t + 1)  # units that are sent in this step
+        halving.append(
+            tuple(
+                Transfer(i, i ^ 1 << t, u, u, width, True)
+                for i in range(power)
+                for u in [_range(i ^ 1 << t, t + 1, power)]
+            )
+        )
+    doubling = [
+        tuple(
+            Transfer(i, i ^ 1 << t, u, u, power >> (t + 1), False)
+            for i in range(power)
+            for u in [_range(i, t + 1, power)]
+        )
+        for t in reversed(range(bits))
+    ]
+    before = [tuple(Transfer(i, i - power, 0, 0, power, True) for i in extra)] if extra else []
+    after = [tuple(Transfer(i - power, i, 0, 0, power, False) for i in extra)] if extra else []
+    steps = (*before, *halving, *doubling, *after)
+    return Schedule("halving-doubling", ranks, power, steps, tuple(range(ranks)))
+
+
+def _range(rank: int, depth: int, units: int) -> int:
+    """First unit that `rank` holds after `depth` halvings: bit t of the rank picks the half in step t."""
+    return sum((rank >> t & 1) * (units >> (t + 1)) for t in range(depth))
+
+
+def all_to_all(ranks: int, options: Options = Options()) -> Schedule:
+    """Pairwise all-to-all: in step t rank i sends to rank i+t+1 modulo N its unit for it (vClos 5.3)."""
+    return _exchange("all-to-all", ranks, lambda i, step: (i + step + 1) % ranks)
+
+
+def all_to_all_xor(ranks: int, options: Options = Options()) -> Schedule:
+    """Pairwise all-to-all in which partners exchange: in step t rank i's partner is i XOR t+1.
+
+    Raises ValueError when the number of ranks is no power of two.
+    """
+    if ranks & (ranks - 1):
+        raise ValueError(f"hosts: all-to-all-xor needs a power of two of ranks, not {ranks}; take all-to-all")
+    return _exchange("all-to-all-xor", ranks, lambda i, step: i ^ (step + 1))
+
+
+def _exchange(name: str, ranks: int, peer: Callable[[int, int], int]) -> Schedule:
+    steps = tuple(
+        tuple(Transfer(i, peer(i, step), peer(i, step), i, 1, False) for i in range(ranks))
+        for step in range(ranks - 1)
+    )
+    return Schedule(name, ranks, ranks, steps, tuple(range(ranks)), exchange=True)
+
+
+def parameter_server(ranks: int, options: Options = Options()) -> Schedule:
+    """Push and pull: every worker sends part s of its gradients to server s, and gets the sum back.
+
+    Servers are ranks 0 .. servers-1. By default half of the ranks: as many servers as workers (Parrot 6.1),
+    two of four (slot scheduler, VI-A). Raises ValueError when no worker is left.
+    """
+    servers = options.servers or ranks // 2
+    if servers >= ranks:
+        raise ValueError(f"servers: {servers} of {ranks} ranks leave no worker")
+    workers = range(servers, ranks)
+    push = tuple(Transfer(w, s, s, s, 1, True) for w in workers for s in range(servers))
+    pull = tuple(Transfer(s, w, s, s, 1, False) for s in range(servers) for w in workers)
+    return Schedule("parameter-server", ranks, servers, (push, pull), tuple(workers))
+
+
+def pipeline(ranks: int, options: Options = Options()) -> Schedule:
+    """Pipeline parallelism: microbatch by microbatch from stage to stage forward, then backward.
+
+    Sources: vClos 5.3, Cassini 4.1.     So that it can be checked, a stage adds its own values to what
+    comes forward, and the total goes backward.
+    """
+    parts = options.microbatches or 4
+    forward = [
+        tuple(Transfer(i, i + 1, k - i, k - i, 1, True) for i in range(ranks - 1) if 0 <= k - i < parts)
+        for k in range(ranks - 2 + parts)
+    ]
+    backward = [
+        tuple(
+            Transfer(ranks - 1 - i, ranks - 2 - i, k - i, k - i, 1, False)
+            for i in range(ranks - 1)
+            if 0 <= k - i < parts
+        )
+        for k in range(ranks - 2 + parts)
+    ]
+    return Schedule("pipeline", ranks, parts, (*forward, *backward), tuple(range(ranks)))
+
+
+COLLECTIVES: dict[str, Callable[[int, Options], Schedule]] = {
+    "ring": ring,
+    "hierarchical-ring": hierarchical_ring,
+    "halving-doubling": halving_doubling,
+    "all-to-all": all_to_all,
+    "all-to-all-xor": all_to_all_xor,
+    "parameter-server": parameter_server,
+    "pipeline": pipeline,
+}
+
+
+@lru_cache(maxsize=64)
+def schedule(collective: str, ranks: int, options: Options = Options()) -> Schedule:
+    """The schedule of a collective by its name on `ranks` >= 2 ranks.
+
+    Raises ValueError for an unknown name or for parameters that do not fit the number of ranks.
+    """
+    if collective not in COLLECTIVES:
+        raise ValueError(f"collective: {collective!r} is not one of {', '.join(COLLECTIVES)}")
+    if ranks < 2:
+        raise ValueError(f"hosts: a {collective} needs at least two ranks, not {ranks}")
+    return COLLECTIVES[collective](ranks, options)
+
+
+def steps(collective: str, ranks: int, options: Options = Options()) -> list[list[Flow]]:
+    """The flows (source rank, destination rank, fraction of the collective's bytes) of each step."""
+    plan = schedule(collective, ranks, options)
+    return [[Flow(t.src, t.dst, t.units / plan.units) for t in step] for step in plan.steps]
+
+
+def contributors(plan: Schedule) -> list[list[int]]:
+    """Whose data ends up in unit u of rank r, as bit mask [r][u]; a mask of 0 is a unit that stays zero.
+
+    For an exchange it is the second buffer's: unit u comes from rank u alone. Found by running the schedule
+    on sets; raises ValueError if a schedule adds some rank's data twice.
+    """
+    if plan.exchange:
+        arrived = [[0] * plan.units for _ in range(plan.ranks)]
+        for step in plan.steps:
+            for t in step:
+                arrived[t.dst][t.into] |= 1 << t.src
+        return arrived
+    held = [[1 << rank if rank in plan.sources else 0] * plan.units for rank in range(plan.ranks)]
+    for step in plan.steps:
+        moving = [(t, held[t.src][t.first : t.first + t.units]) for t in step]
+        for t, masks in moving:
+            for unit, mask in enumerate(masks, t.into):
+                if not t.reduce:
+                    held[t.dst][unit] = mask
+                elif held[t.dst][unit] & mask:
+                    raise ValueError(
+                        f"{plan.collective}: unit {unit} of rank {t.dst} would count a rank twice"
+                    )
+                else:
+                    held[t.dst][unit] |= mask
+    return held

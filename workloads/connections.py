@@ -1,0 +1,342 @@
+"""TCP connections of a rank, kept for the whole job: one to each peer it sends to, one from each other.
+
+Sockets are non-blocking and watched edge-triggered: `advance` moves what the kernel will take or has, and
+is called again on the next event. Each transfer is a header of 32 bytes and then the values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import select
+import socket
+import struct
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from machine.errors import EntrainError
+from workloads.jobs import SOURCE_PORTS, JobSpec
+from workloads.pattern import Buffer
+from workloads.rendezvous import Control, JobFailed
+
+_HELLO = struct.Struct("<4sII")  # magic, checksum of the job's name and seed, rank
+_HEADER = struct.Struct("<4sIIxxxxQQ")  # magic, iteration, step, bytes, start in CLOCK_MONOTONIC ns
+_MAGIC = b"ntrn"
+
+_SEGMENT = 256 * 1024
+"""Bytes received before they are added: about what stays in a processor's cache."""
+_SEND = 256 * 1024
+_NOTSENT_LOWAT = 128 * 1024
+"""Unsent bytes in a socket beyond which it takes no more: a large backlog would only delay the DSCP of the
+next step and hold the socket's lock for long."""
+_RCVLOWAT = 64 * 1024
+"""Bytes that must have arrived before the rank is woken: fewer wake-ups on shared processors."""
+_SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes in the send queue that were never sent
+_PORT_ATTEMPTS = 64
+_HELLO_TIMEOUT_S = 5.0
+
+
+class PeerLost(EntrainError):
+    """A connection to another rank broke."""
+
+
+def source_port(job: JobSpec, src: int, dst: int, attempt: int) -> int:
+    """The source port from rank to rank: from the seed, so that ECMP hashes repeat; `attempt` counts
+    conflicts."""
+    digest = zlib.crc32(f"{job.seed}/{job.name}/{src}/{dst}/{attempt}".encode())
+    return SOURCE_PORTS[digest % len(SOURCE_PORTS)]
+
+
+class Outgoing:
+    """The connection to `peer` over which this rank sends."""
+
+    def __init__(self, sock: socket.socket, peer: int, where: str, epoll: select.epoll) -> None:
+        self.peer, self.where, self.fd = peer, where, sock.fileno()
+        self._sock, self._epoll = sock, epoll
+        self._dscp = self._wanted_dscp = 0
+        self._header = b""
+        self._data = memoryview(b"")
+        self._position = 0
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _NOTSENT_LOWAT)
+        epoll.register(self.fd, select.EPOLLOUT | select.EPOLLET)
+
+    def begin(self, data: memoryview, iteration: int, step: int) -> None:
+        """Start to send `data`, marked with the step modulo 64 as DSCP."""
+        self._header = _HEADER.pack(_MAGIC, iteration, step, len(data), time.monotonic_ns())
+        self._data, self._position, self._wanted_dscp = data, 0, step % 64
+
+    def advance(self) -> bool:
+        """Send what the kernel takes; True when it has taken all. Raises PeerLost."""
+        if self._wanted_dscp != self._dscp and not self._mark():
+            return False
+        try:
+            if self._header:
+                self._header = self._header[self._sock.send(self._header, socket.MSG_MORE) :]
+                if self._header:
+                    return False
+            while self._position < len(self._data):
+                part = self._data[self._position : self._position + _SEND]
+                sent = self._sock.send(part)
+                self._position += sent
+                if sent < len(part):
+                    return False
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise PeerLost(
+                f"lost the connection to rank {self.peer} at {self.where}: {error.strerror}"
+            ) from error
+        return True
+
+    def _mark(self) -> bool:
+        """Set the DSCP, once nothing of the step before waits unsent: the kernel marks packets as it sends
+        them."""
+        unsent = int.from_bytes(fcntl.ioctl(self.fd, _SIOCOUTQNSD, bytes(4)), "little")
+        if unsent:
+            self._sock.setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 1
+            )  # writable = nothing unsent
+            self._epoll.modify(
+                self.fd, select.EPOLLOUT | select.EPOLLET
+            )  # makes the kernel look and remember
+            return False
+        self._sock.setsockopt(
+            socket.IPPROTO_IP, socket.IP_TOS, self._wanted_dscp << 2
+        )  # TCP keeps the ECN bits
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _NOTSENT_LOWAT)
+        self._dscp = self._wanted_dscp
+        return True
+
+    def close(self) -> None:
+        _close(self._sock)
+
+
+class Incoming:
+    """The connection from `peer` over which this rank receives."""
+
+    def __init__(
+        self, sock: socket.socket, peer: int, address: tuple[str, int], dtype: str, epoll: select.epoll
+    ) -> None:
+        self.peer, self.address, self.fd = peer, address, sock.fileno()
+        self.where = f"{address[0]}:{address[1]}"
+        self.start_ns = 0
+        self._sock = sock
+        self._header = bytearray(_HEADER.size)
+        self._header_filled = 0
+        self._expected = (0, 0)
+        self._target: Buffer = np.empty(0, dtype)
+        self._bytes = memoryview(b"")
+        self.size = self._received = self._staged = self._lowat = 0
+        self._reduce = False
+        self._staging: Buffer = np.empty(0, dtype)
+        self._staging_bytes = memoryview(b"")
+        sock.setblocking(False)
+        epoll.register(self.fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
+
+    def begin(self, target: Buffer, reduce: bool, iteration: int, step: int) -> None:
+        """Start to receive values that are added to `target` or replace it."""
+        self._target, self._reduce, self._expected = target, reduce, (iteration, step)
+        self._bytes = raw(target)
+        self.size = len(self._bytes)
+        self._received = self._staged = self._header_filled = 0
+        if reduce and not self._staging_bytes:
+            self._staging = np.empty(_SEGMENT // target.itemsize, target.dtype)
+            self._staging_bytes = raw(self._staging)
+        self._ask(_HEADER.size + self.size)
+
+    def advance(self) -> bool:
+        """Take what has arrived; True when the transfer is complete.
+
+        Raises PeerLost, and JobFailed when it is another transfer than expected.
+        """
+        try:
+            while self._header_filled < _HEADER.size:
+                self._header_filled += self._take(memoryview(self._header)[self._header_filled :])
+                if self._header_filled == _HEADER.size:
+                    self._check_header()
+            while self._received < self.size:
+                room = self._room()
+                got = self._take(room)
+                self._received += got
+                if self._reduce:
+                    self._add(got)
+                if got < len(room):
+                    self._ask(self.size - self._received)
+                    return self._received == self.size
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise PeerLost(
+                f"lost the connection from rank {self.peer} at {self.where}: {error.strerror}"
+            ) from error
+        return True
+
+    def _take(self, room: memoryview) -> int:
+        got = self._sock.recv_into(room)
+        if not got:
+            raise PeerLost(f"rank {self.peer} at {self.where} closed the connection")
+        return got
+
+    def _room(self) -> memoryview:
+        if not self._reduce:
+            return self._bytes[self._received :]
+        return self._staging_bytes[self._staged : self._staged + self.size - self._received]
+
+    def _add(self, got: int) -> None:
+        width = self._target.itemsize
+        first = (self._received - got - self._staged) // width
+        self._staged += got
+        whole, rest = divmod(self._staged, width)
+        values = self._target[first : first + whole]
+        np.add(values, self._staging[:whole], out=values)
+        self._staging_bytes[:rest] = bytes(self._staging_bytes[whole * width : whole * width + rest])
+        self._staged = rest
+
+    def _ask(self, left: int) -> None:
+        """Be woken when as much as is worth it has arrived, but never wait for more than is to come."""
+        lowat = max(1, min(left, _RCVLOWAT))
+        if lowat != self._lowat:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowat)
+            self._lowat = lowat
+
+    def _check_header(self) -> None:
+        magic, iteration, step, size, self.start_ns = _HEADER.unpack(self._header)
+        if (magic, iteration, step, size) != (_MAGIC, *self._expected, self.size):
+            raise JobFailed(
+                f"rank {self.peer} at {self.where} sent {size} bytes of iteration {iteration}, step {step}; "
+                f"expected were {self.size} bytes of iteration {self._expected[0]}, step {self._expected[1]}"
+            )
+
+    def close(self) -> None:
+        _close(self._sock)
+
+
+def raw(values: Buffer) -> memoryview:
+    """The bytes of an array, without a copy."""
+    return values.view(np.uint8).data
+
+
+def _close(sock: socket.socket) -> None:
+    """Close by reset, which leaves no TIME_WAIT, so that the next run gets the same ports.
+
+    Nothing is lost by it: all data have arrived, or the job has failed.
+    """
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+def connect_all(
+    job: JobSpec, rank: int, control: Control, epoll: select.epoll
+) -> tuple[dict[int, Outgoing], dict[int, Incoming]]:
+    """Connect this rank with all that it exchanges data with, by peer. Raises EntrainError."""
+    transfers = [transfer for step in job.schedule().steps for transfer in step]
+    receivers = sorted({t.dst for t in transfers if t.src == rank})
+    senders = {t.src for t in transfers if t.dst == rank}
+    with _listen(job, rank) as listener:
+        control.barrier("listening")
+        outgoing = {
+            peer: Outgoing(_connect(job, rank, peer), peer, _where(job, peer), epoll) for peer in receivers
+        }
+        incoming: dict[int, Incoming] = {}
+        deadline = time.monotonic() + job.timeout_s
+        poll = select.poll()
+        for sock in (listener, *control.sockets):
+            poll.register(sock, select.POLLIN)
+        while missing := senders - set(incoming):
+            events = poll.poll(max(0.0, deadline - time.monotonic()) * 1e3)
+            control.check()
+            if not events:
+                peers = ", ".join(f"{peer} at {job.hosts[peer]}" for peer in sorted(missing))
+                raise JobFailed(f"rank {rank}: no connection from rank {peers} within {job.timeout_s:g} s")
+            if any(fd == listener.fileno() for fd, _ in events):
+                accepted = _accept(job, listener)
+                if accepted:
+                    sock, peer, address = accepted
+                    incoming[peer] = Incoming(sock, peer, address, job.dtype, epoll)
+    control.barrier("connected")
+    return outgoing, incoming
+
+
+def _where(job: JobSpec, rank: int) -> str:
+    return f"{job.hosts[rank]}:{job.port_base}"
+
+
+def _check_sum(job: JobSpec) -> int:
+    return zlib.crc32(f"{job.name}/{job.seed}/{job.collective}".encode())
+
+
+def _listen(job: JobSpec, rank: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((str(job.hosts[rank]), job.port_base))
+    except OSError as error:
+        listener.close()
+        remedy = {
+            errno.EADDRINUSE: "another program listens there; give the job another port_base",
+            errno.EADDRNOTAVAIL: "this host has another address than the job says; start the rank elsewhere",
+        }.get(error.errno or 0, error.strerror)
+        raise JobFailed(f"rank {rank} cannot listen on {_where(job, rank)}: {remedy}") from error
+    listener.listen(len(job.hosts))
+    return listener
+
+
+def _connect(job: JobSpec, rank: int, peer: int) -> socket.socket:
+    for attempt in range(_PORT_ATTEMPTS):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if job.congestion_control:
+                _set_congestion_control(sock, job.congestion_control)
+            sock.bind((str(job.hosts[rank]), source_port(job, rank, peer, attempt)))
+            sock.settimeout(job.timeout_s)
+            sock.connect((str(job.hosts[peer]), job.port_base))
+            sock.sendall(_HELLO.pack(_MAGIC, _check_sum(job), rank))
+            return sock
+        except OSError as error:
+            sock.close()
+            if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+                cause = "no answer" if isinstance(error, TimeoutError) else error.strerror
+                raise JobFailed(
+                    f"rank {rank} cannot reach rank {peer} at {_where(job, peer)}: {cause}"
+                ) from error
+        except EntrainError:
+            sock.close()
+            raise
+    raise JobFailed(
+        f"rank {rank} finds no free source port for rank {peer} in {_PORT_ATTEMPTS} attempts; change the seed"
+    )
+
+
+def _set_congestion_control(sock: socket.socket, name: str) -> None:
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+    except OSError as error:
+        there = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+        cause = (
+            "not allowed without root"
+            if error.errno == errno.EPERM
+            else f"not there; there are {', '.join(there)}"
+        )
+        raise JobFailed(f"congestion_control: {name!r} is {cause}") from error
+
+
+def _accept(job: JobSpec, listener: socket.socket) -> tuple[socket.socket, int, tuple[str, int]] | None:
+    """One connection of a peer with its rank and address; None for a stranger's."""
+    sock, address = listener.accept()
+    sock.settimeout(_HELLO_TIMEOUT_S)
+    with contextlib.suppress(OSError):
+        hello = sock.recv(_HELLO.size, socket.MSG_WAITALL)
+        if len(hello) == _HELLO.size:
+            magic, checksum, peer = _HELLO.unpack(hello)
+            if (magic, checksum) == (_MAGIC, _check_sum(job)) and peer < len(job.hosts):
+                return sock, peer, (address[0], address[1])
+    sock.close()
+    return None

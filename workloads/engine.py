@@ -1,0 +1,338 @@
+"""One rank of a job: compute, communicate, check, write down, again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, TextIO
+
+import numpy as np
+
+from machine.errors import EntrainError
+from workloads.collectives import Transfer, contributors
+from workloads.connections import Incoming, Outgoing, PeerLost, connect_all, raw
+from workloads.jobs import JobSpec
+from workloads.pattern import Buffer, Pattern
+from workloads.rendezvous import Control, JobFailed
+
+_GO_POLL_S = 0.005
+_START_MARGIN_NS = 20_000_000
+"""From the end of the start barrier to the first iteration, so that all ranks have heard of it."""
+
+
+class Terminated(EntrainError):
+    """The rank was asked to end by SIGTERM or SIGINT."""
+
+
+class WrongSum(EntrainError):
+    """A collective's result is not what the inputs say."""
+
+
+class Memory:
+    """A rank's buffers and what should be in them."""
+
+    def __init__(self, job: JobSpec, rank: int) -> None:
+        plan = job.schedule()
+        itemsize = np.dtype(job.dtype).itemsize
+        elements = max(1, -(-job.total_bytes() // (itemsize * plan.units)))
+        self._plan, self._rank, self._elements = plan, rank, elements
+        self._pattern = Pattern(job.seed, plan.ranks, plan.units, elements, job.dtype)
+        self.values: Buffer = np.zeros(plan.units * elements, job.dtype)
+        self.arrived: Buffer = np.zeros_like(self.values) if plan.exchange else self.values
+        masks = contributors(plan)[rank]
+        self._contributors = np.array(
+            [[mask >> r & 1 for mask in masks] for r in range(plan.ranks)]
+        )  # (ranks, units)
+
+    def part(self, values: Buffer, first: int, count: int) -> Buffer:
+        """Some units of a buffer."""
+        return values[first * self._elements : (first + count) * self._elements]
+
+    def fill(self, iteration: int) -> None:
+        """This rank's input of an iteration."""
+        if self._rank not in self._plan.sources:
+            self.values[:] = 0
+            return
+        for unit, weight in enumerate(self._pattern.weights(iteration)[self._rank]):
+            self._pattern.fill(self.part(self.values, unit, 1), int(weight))
+
+    def check(self, iteration: int) -> None:
+        """Compare the collective's result with the inputs' sum; raises WrongSum."""
+        weights = self._pattern.weights(iteration)
+        if self._plan.exchange:
+            weights = np.broadcast_to(
+                weights[:, self._rank, None], weights.shape
+            )  # from each rank its unit for this one
+        for unit, weight in enumerate((weights * self._contributors).sum(axis=0)):
+            if not weight:
+                continue
+            wrong = self._pattern.first_difference(self.part(self.arrived, unit, 1), int(weight))
+            if wrong is not None:
+                value = self.part(self.arrived, unit, 1)[wrong]
+                raise WrongSum(
+                    f"rank {self._rank}, iteration {iteration}: the result is wrong: "
+                    f"element {wrong} of unit {unit} is {value}"
+                )
+
+
+class _Step:
+    """One step of the schedule as this rank sees it."""
+
+    def __init__(
+        self,
+        index: int,
+        transfers: tuple[Transfer, ...],
+        rank: int,
+        memory: Memory,
+        outgoing: dict[int, Outgoing],
+        incoming: dict[int, Incoming],
+    ) -> None:
+        self.index = index
+        self.sends = [
+            (outgoing[t.dst], raw(memory.part(memory.values, t.first, t.units)))
+            for t in transfers
+            if t.src == rank
+        ]
+        self.receives = [
+            (incoming[t.src], memory.part(memory.arrived, t.into, t.units), t.reduce)
+            for t in transfers
+            if t.dst == rank
+        ]
+
+
+class Engine:
+    """The connections and buffers of one rank."""
+
+    def __init__(self, job: JobSpec, rank: int, control: Control, records: TextIO) -> None:
+        self._job, self._rank, self._control, self._records = job, rank, control, records
+        self._memory = Memory(job, rank)
+        self._epoll = select.epoll()
+        self._control_fds = {sock.fileno() for sock in control.sockets}
+        self._outgoing: dict[int, Outgoing] = {}
+        self._incoming: dict[int, Incoming] = {}
+        self._steps: list[_Step] = []
+        self._flows: list[tuple[int, int, int, int, int]] = []  # step, peer, bytes, start, end
+        self._stall_s = job.timeout_s + 2 * job.compute_s()  # a peer may be computing
+
+    def connect(self) -> None:
+        """Open all connections of the job."""
+        self._outgoing, self._incoming = connect_all(self._job, self._rank, self._control, self._epoll)
+        for fd in self._control_fds:
+            self._epoll.register(fd, select.EPOLLIN)
+        for index, transfers in enumerate(self._job.schedule().steps):
+            step = _Step(index, transfers, self._rank, self._memory, self._outgoing, self._incoming)
+            if step.sends or step.receives:
+                self._steps.append(step)
+
+    def run(self, start_ns: int) -> None:
+        """All iterations, the first at `start_ns`."""
+        self._idle(start_ns)
+        finished: dict[str, Any] | None = None
+        for iteration in range(self._job.iterations):
+            begin = time.monotonic_ns()
+            if finished:  # checking and writing belong to the next computation: they delay no other rank
+                self._finish(finished)
+            self._memory.fill(iteration)
+            self._compute(begin + round(self._job.compute_s() * 1e9))
+            compute_end = time.monotonic_ns()
+            sent = self._communicate(iteration)
+            finished = {
+                "kind": "iteration",
+                "job": self._job.name,
+                "rank": self._rank,
+                "iteration": iteration,
+                "start_ns": begin,
+                "compute_end_ns": compute_end,
+                "end_ns": time.monotonic_ns(),
+                "bytes": sent,
+            }
+        if finished:
+            self._finish(finished)
+
+    def _idle(self, until_ns: int) -> None:
+        while (left := until_ns - time.monotonic_ns()) > 0:
+            if select.select(self._control.sockets, [], [], left / 1e9)[0]:
+                self._control.check()
+
+    def _compute(self, until_ns: int) -> None:
+        if self._job.busy:
+            while time.monotonic_ns() < until_ns:
+                pass
+        else:
+            self._idle(until_ns)
+
+    def _communicate(self, iteration: int) -> int:
+        """All steps of the collective; returns the bytes sent."""
+        sent = 0
+        for step in self._steps:
+            pending: dict[int, Outgoing | Incoming] = {}
+            for connection, data in step.sends:
+                connection.begin(data, iteration, step.index)
+                pending[connection.fd] = connection
+                sent += len(data)
+            for source, target, reduce in step.receives:
+                source.begin(target, reduce, iteration, step.index)
+                pending[source.fd] = source
+            try:
+                self._complete(pending, iteration, step.index)
+            except PeerLost as error:
+                raise JobFailed(
+                    f"rank {self._rank}, iteration {iteration}, step {step.index}: {error}"
+                ) from error
+        return sent
+
+    def _complete(self, pending: dict[int, Outgoing | Incoming], iteration: int, step: int) -> None:
+        for fd in list(pending):  # what came before this step raises no event any more
+            self._advance(pending, fd, step)
+        while pending:
+            events = self._epoll.poll(self._stall_s)
+            if not events:
+                peers = ", ".join(f"{c.peer} at {c.where}" for c in pending.values())
+                raise JobFailed(
+                    f"rank {self._rank}, iteration {iteration}, step {step}: nothing moved for "
+                    f"{self._stall_s:g} s; waiting for rank {peers}"
+                )
+            for fd, _ in events:
+                if fd in pending:
+                    self._advance(pending, fd, step)
+                elif fd in self._control_fds:
+                    self._control.check()
+
+    def _advance(self, pending: dict[int, Outgoing | Incoming], fd: int, step: int) -> None:
+        connection = pending[fd]
+        if not connection.advance():
+            return
+        del pending[fd]
+        if isinstance(connection, Incoming):
+            self._flows.append(
+                (step, connection.peer, connection.size, connection.start_ns, time.monotonic_ns())
+            )
+
+    def _finish(self, iteration: dict[str, Any]) -> None:
+        self._memory.check(iteration["iteration"])
+        lines = [iteration, *self._flow_records(iteration["iteration"])]
+        self._flows.clear()
+        self._records.write("".join(json.dumps(line) + "\n" for line in lines))
+        self._records.flush()
+
+    def _flow_records(self, iteration: int) -> Iterator[dict[str, Any]]:
+        hosts = self._job.hosts
+        for step, peer, size, start, end in self._flows:
+            yield {
+                "kind": "flow",
+                "job": self._job.name,
+                "iteration": iteration,
+                "step": step,
+                "src_rank": peer,
+                "dst_rank": self._rank,
+                "src_ip": str(hosts[peer]),
+                "src_port": self._incoming[peer].address[1],
+                "dst_ip": str(hosts[self._rank]),
+                "dst_port": self._job.port_base,
+                "bytes": size,
+                "start_ns": start,
+                "end_ns": end,
+            }
+
+    def close(self) -> None:
+        """Close all connections."""
+        for outgoing in self._outgoing.values():
+            outgoing.close()
+        for incoming in self._incoming.values():
+            incoming.close()
+        self._epoll.close()
+
+
+def run_rank(job: JobSpec, rank: int) -> None:
+    """Run one rank of a job to its end; its records are in `job.records(rank)`.
+
+    Raises EntrainError with the cause, the same one on every rank, when the job fails; Terminated after
+    SIGTERM.
+    """
+    job.output.mkdir(parents=True, exist_ok=True)
+    with job.records(rank).open("w") as records, _terminable():
+        records.write(json.dumps(_clock(job, rank)) + "\n")
+        error: EntrainError | None = None
+        try:
+            with Control(job.rendezvous, job.name, rank, len(job.hosts), job.timeout_s) as control:
+                _run(job, rank, control, records)
+        except EntrainError as failure:
+            error = failure
+            raise type(failure)(f"job {job.name}: {failure}") from failure
+        finally:
+            records.write(json.dumps(_end(job, rank, error)) + "\n")
+
+
+def _run(job: JobSpec, rank: int, control: Control, records: TextIO) -> None:
+    engine = Engine(job, rank, control, records)
+    try:
+        engine.connect()
+        engine.run(int(control.barrier("start", lambda: _start_ns(job, control))))
+        control.barrier("end")
+    except Terminated:
+        control.abort(f"rank {rank} was terminated")
+        raise
+    except JobFailed as failure:
+        raise JobFailed(control.abort(str(failure))) from failure
+    except EntrainError as failure:
+        control.abort(str(failure))
+        raise
+    finally:
+        engine.close()
+
+
+def _start_ns(job: JobSpec, control: Control) -> int:
+    """When the first iteration starts; called by rank 0 when all are connected."""
+    origin = time.monotonic_ns() + _START_MARGIN_NS
+    if job.go:
+        (job.rendezvous / f"{job.name}.ready").touch()
+        while not (text := job.go.read_text().strip() if job.go.exists() else ""):
+            control.check(_GO_POLL_S)
+        origin = int(text)
+    return origin + round(job.start_ms * 1e6)
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM and SIGINT raise Terminated inside."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        raise Terminated(f"ended by {signal.Signals(number).name}")
+
+    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _clock(job: JobSpec, rank: int) -> dict[str, Any]:
+    monotonic = time.monotonic_ns()
+    return {
+        "kind": "clock",
+        "job": job.name,
+        "rank": rank,
+        "ranks": len(job.hosts),
+        "collective": job.collective,
+        "iterations": job.iterations,
+        "monotonic_ns": monotonic,
+        "realtime_offset_ns": time.time_ns() - monotonic,
+    }
+
+
+def _end(job: JobSpec, rank: int, error: EntrainError | None) -> dict[str, Any]:
+    usage = os.times()
+    return {
+        "kind": "end",
+        "job": job.name,
+        "rank": rank,
+        "error": str(error) if error else None,
+        "cpu_s": round(usage.user + usage.system, 3),
+    }

@@ -1,0 +1,156 @@
+"""A job as the experiment runner writes it down and every rank reads it: one JSON file."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from machine.errors import BadInput
+from workloads.collectives import COLLECTIVES, Options, Schedule, schedule
+from workloads.models import MODELS
+
+SOURCE_PORTS = range(16384, 32768)
+"""Source ports come from this range: below the kernel's ephemeral ports, and no port base may lie in it."""
+
+
+class JobSpec(BaseModel):
+    """One training job on `hosts`, rank i on `hosts[i]`; all paths are on a file system that all ranks share.
+
+    A job says how much it sends either by `model` (`models.MODELS`), whose bytes are divided by `scale`, or
+    by `bytes`. For allreduce and parameter servers bytes are those of the gradients, for all-to-all those
+    of one rank's buffer for all its peers, for a pipeline those that go from one stage to the next in an
+    iteration.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    hosts: Annotated[tuple[IPv4Address, ...], Field(min_length=2)]
+    rendezvous: Path
+    """Directory for the start barrier; each job needs one of its own."""
+    output: Path
+    """Directory for the records, `NAME-rankR.jsonl` each."""
+
+    collective: str = ""
+    """Default: the model's."""
+    model: str | None = None
+    bytes: Annotated[int | None, Field(gt=0)] = None
+    scale: Annotated[float, Field(gt=0)] = 1.0
+    """Divides the model's bytes."""
+    compute_ms: Annotated[float | None, Field(ge=0)] = None
+    """Computation per iteration; default: the model's, divided by `compute_scale`; 0 without a model."""
+    compute_scale: Annotated[float, Field(gt=0)] = 1.0
+    iterations: Annotated[int, Field(ge=1)] = 10
+    busy: bool = False
+    """Compute by occupying the processor instead of sleeping."""
+    group: Annotated[int, Field(ge=0)] = 0
+    servers: Annotated[int, Field(ge=0)] = 0
+    microbatches: Annotated[int, Field(ge=0)] = 0
+
+    start_ms: Annotated[float, Field(ge=0)] = 0.0
+    """When the first iteration starts, after the start barrier or the time in `go`."""
+    go: Path | None = None
+    """When set, the ranks wait until this file has one line: the origin of `start_ms`, CLOCK_MONOTONIC in
+    ns. They announce that they are ready by making `ready` in the rendezvous directory. So several jobs
+    start together."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    port_base: Annotated[int, Field(ge=1024, le=65535)] = 7000
+    """The port that every rank listens on, at its own address; jobs that share a host need different ones."""
+    congestion_control: str | None = None
+    """TCP congestion control of the senders; default: the system's."""
+    dtype: Literal["int32", "float32"] = "int32"
+    timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    """How long a peer may take to appear, or stay silent in a step, before the job fails."""
+    netns: tuple[str, ...] = ()
+    """For `python -m workloads launch`: the network namespace of each rank, as a path such as
+    /proc/PID/ns/net."""
+
+    @field_validator("collective", mode="before")
+    @classmethod
+    def _hyphens(cls, value: object) -> object:
+        return value.replace("_", "-") if isinstance(value, str) else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_model(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("model") in MODELS and not data.get("collective"):
+            return {**data, "collective": MODELS[data["model"]].collective}
+        return data
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.model is not None and self.model not in MODELS:
+            raise ValueError(
+                f"model: {self.model!r} is not one of {', '.join(MODELS)}; or give bytes and compute_ms"
+            )
+        if (self.model is None) == (self.bytes is None):
+            raise ValueError("bytes: give either a model or bytes, and not both")
+        if self.collective not in COLLECTIVES:
+            raise ValueError(f"collective: {self.collective!r} is not one of {', '.join(COLLECTIVES)}")
+        if len(set(self.hosts)) < len(self.hosts):
+            raise ValueError("hosts: an address stands there twice; every rank needs an address of its own")
+        if self.port_base in SOURCE_PORTS:
+            raise ValueError(
+                f"port_base: {self.port_base} is in the range of source ports, "
+                f"{SOURCE_PORTS.start} to {SOURCE_PORTS.stop - 1}; take one below or above"
+            )
+        if self.netns and len(self.netns) != len(self.hosts):
+            raise ValueError(
+                f"netns: {len(self.netns)} namespaces for {len(self.hosts)} hosts; give one each, or none"
+            )
+        self.schedule()  # the number of ranks suits the collective
+        return self
+
+    def schedule(self) -> Schedule:
+        """Who sends what to whom."""
+        return schedule(
+            self.collective, len(self.hosts), Options(self.group, self.servers, self.microbatches)
+        )
+
+    def total_bytes(self) -> int:
+        """Bytes of the collective after scaling, before rounding up to whole elements per unit."""
+        if self.bytes is not None:
+            return self.bytes
+        return max(1, round(MODELS[self.model or ""].bytes / self.scale))
+
+    def compute_s(self) -> float:
+        """Computation per iteration, in seconds."""
+        if self.compute_ms is not None:
+            return self.compute_ms / 1e3
+        return MODELS[self.model].compute_ms / self.compute_scale / 1e3 if self.model else 0.0
+
+    def records(self, rank: int) -> Path:
+        """Where a rank writes its records."""
+        return self.output / f"{self.name}-rank{rank}.jsonl"
+
+
+def parse_job(data: object, source: str) -> JobSpec:
+    """Check what stands in `source`; raises BadInput that names it, the key and the remedy."""
+    try:
+        return JobSpec.model_validate(data)
+    except ValidationError as error:
+        raise BadInput("\n".join(f"{source}: {_problem(item)}" for item in error.errors())) from error
+
+
+def load_job(path: Path) -> JobSpec:
+    """Read a job file; raises BadInput when it is missing, is no JSON, or says something wrong."""
+    try:
+        return parse_job(json.loads(path.read_text()), str(path))
+    except FileNotFoundError as error:
+        raise BadInput(f"{path}: no such file") from error
+    except json.JSONDecodeError as error:
+        raise BadInput(f"{path}: not JSON: {error}") from error
+
+
+def _problem(item: Any) -> str:
+    key = ".".join(map(str, item["loc"]))
+    if item["type"] == "extra_forbidden":
+        return f"{key}: no such key; the keys are {', '.join(JobSpec.model_fields)}"
+    if item["type"] == "missing":
+        return f"{key}: missing; give it"
+    message = str(item["msg"]).removeprefix("Value error, ")
+    return f"{key}: {message}, not {item['input']!r}" if key else message

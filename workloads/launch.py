@@ -1,0 +1,105 @@
+"""All ranks of one or more jobs as children of one process, which has imported everything once.
+
+A fresh interpreter per rank would spend more time on imports than a short job on its iterations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from types import FrameType
+
+from machine.errors import EntrainError, MissingTool
+from workloads.engine import Terminated, run_rank
+from workloads.jobs import JobSpec
+
+_CLONE_NEWNET = 0x40000000
+_PR_SET_PDEATHSIG = 1
+
+
+def launch(jobs: Sequence[JobSpec]) -> dict[str, dict[int, int]]:
+    """Run all ranks of all jobs, each in its namespace where the job names them, and wait for all.
+
+    Returns the exit status of each rank by job: 0, 1 (failed), 128 + n after signal n. SIGTERM and SIGINT
+    are passed on to the ranks, and so is the end of this process.
+    """
+    status: dict[str, dict[int, int]] = {job.name: {} for job in jobs}
+    children: dict[int, tuple[str, int]] = {}
+    with _passed_on(children):
+        for job in jobs:
+            for rank in range(len(job.hosts)):
+                children[_fork(job, rank)] = job.name, rank
+        while children:
+            pid, wait_status = os.wait()
+            if pid in children:
+                name, rank = children.pop(pid)
+                code = os.waitstatus_to_exitcode(wait_status)
+                status[name][rank] = code if code >= 0 else 128 - code
+    return status
+
+
+@contextlib.contextmanager
+def _passed_on(children: dict[int, tuple[str, int]]) -> Iterator[None]:
+    def pass_on(number: int, _: FrameType | None) -> None:
+        for pid in list(children):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+    previous = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _fork(job: JobSpec, rank: int) -> int:
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if pid := os.fork():
+        return pid
+    status = 1
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(status)
+        if job.netns:
+            enter_netns(job.netns[rank])
+        status = run_status(job, rank)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def run_status(job: JobSpec, rank: int) -> int:
+    """Run one rank; what went wrong goes to the standard error, and into the exit status that is returned."""
+    try:
+        run_rank(job, rank)
+    except Terminated as error:
+        print(f"rank {rank}: {error}", file=sys.stderr)
+        return 128 + signal.SIGTERM
+    except EntrainError as error:
+        print(f"rank {rank}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def enter_netns(path: str) -> None:
+    """Move this process into a network namespace; raises EntrainError, MissingTool without the right to."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise EntrainError(f"netns: cannot open {path}: {error.strerror}") from error
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(fd, _CLONE_NEWNET):
+            raise MissingTool(f"netns: cannot enter {path}: {os.strerror(ctypes.get_errno())}; run as root")
+    finally:
+        os.close(fd)

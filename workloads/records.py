@@ -1,0 +1,208 @@
+"""What the ranks wrote down: reader and summaries.
+
+Each rank writes `NAME-rankR.jsonl`, one JSON object a line: one `clock` at the start, per iteration one
+`iteration` and one `flow` for each transfer that the rank received, one `end`. Times are CLOCK_MONOTONIC in
+ns; `clock` has what to add for CLOCK_REALTIME.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from machine.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A rank's start: `realtime_offset_ns` added to a time of its records gives CLOCK_REALTIME."""
+
+    job: str
+    rank: int
+    ranks: int
+    collective: str
+    iterations: int
+    monotonic_ns: int
+    realtime_offset_ns: int
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One iteration of one rank: computation, then communication. `bytes` were sent by the rank."""
+
+    job: str
+    rank: int
+    iteration: int
+    start_ns: int
+    compute_end_ns: int
+    end_ns: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Flow:
+    """One transfer of one step: from the sender's first call to the receiver's last byte."""
+
+    job: str
+    iteration: int
+    step: int
+    src_rank: int
+    dst_rank: int
+    src_ip: str
+    src_port: int
+    dst_ip: str
+    dst_port: int
+    bytes: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class End:
+    """A rank's end: why it failed, or None, and the processor time it took in all."""
+
+    job: str
+    rank: int
+    error: str | None
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of any number of jobs and ranks."""
+
+    clocks: tuple[Clock, ...]
+    iterations: tuple[Iteration, ...]
+    flows: tuple[Flow, ...]
+    ends: tuple[End, ...]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One job: its iterations that all ranks ended, in ms; its completion time in s; what went over the
+    network.
+
+    An iteration's time runs from the earliest rank's start to the latest rank's end. `jct_s` runs from the
+    earliest start of the first iteration to the latest end of the last; None unless all ranks ended all
+    iterations. `error` is the reason of a failure.
+    """
+
+    job: str
+    collective: str
+    ranks: int
+    iterations: int
+    iteration_ms: tuple[float, ...]
+    communication_ms: tuple[float, ...]
+    jct_s: float | None
+    bytes: int
+    cpu_s: float
+    error: str | None
+
+    @property
+    def iteration_ms_mean(self) -> float | None:
+        """Mean iteration time, None when no iteration is complete."""
+        return float(np.mean(self.iteration_ms)) if self.iteration_ms else None
+
+    @property
+    def iteration_ms_p99(self) -> float | None:
+        """The 99th percentile of iteration times by linear interpolation, None when no iteration is
+        complete."""
+        return float(np.percentile(self.iteration_ms, 99)) if self.iteration_ms else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "name": self.job,
+            "collective": self.collective,
+            "ranks": self.ranks,
+            "iterations": len(self.iteration_ms),
+            "iteration_ms_mean": self.iteration_ms_mean,
+            "iteration_ms_p99": self.iteration_ms_p99,
+            "communication_ms_mean": float(np.mean(self.communication_ms)) if self.communication_ms else None,
+            "jct_s": self.jct_s,
+            "bytes": self.bytes,
+            "cpu_s": self.cpu_s,
+            "error": self.error,
+        }
+
+
+R = TypeVar("R", Clock, Iteration, Flow, End)
+
+
+def read_records(where: Path) -> Records:
+    """All records of a directory, or of one file.
+
+    A last line that is cut off, as by `kill -9`, is left out. Raises BadInput that names file and line
+    where a line is no record, and when there is no record at all.
+    """
+    paths = sorted(where.glob("*.jsonl")) if where.is_dir() else [where]
+    found: dict[str, list[Any]] = {"clock": [], "iteration": [], "flow": [], "end": []}
+    types: dict[str, type[Any]] = {"clock": Clock, "iteration": Iteration, "flow": Flow, "end": End}
+    for path in paths:
+        try:
+            lines = path.read_text().splitlines()
+        except OSError as error:
+            raise BadInput(f"{path}: {error.strerror}") from error
+        for number, text in enumerate(lines, 1):
+            try:
+                data = json.loads(text)
+                kind = data.pop("kind")
+                found[kind].append(types[kind](**data))
+            except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+                if number == len(lines) and isinstance(error, json.JSONDecodeError):
+                    continue
+                raise BadInput(f"{path}, line {number}: not a record of a job: {text[:80]!r}") from error
+    if not any(found.values()):
+        raise BadInput(f"{where}: no records (*.jsonl) there")
+    return Records(*(tuple(found[kind]) for kind in types))
+
+
+def summarize(records: Records) -> list[Summary]:
+    """One summary per job, in the order of their names."""
+    clocks: dict[str, list[Clock]] = _by_job(records.clocks)
+    iterations = _by_job(records.iterations)
+    ends = _by_job(records.ends)
+    return [_summary(job, clocks[job], iterations.get(job, []), ends.get(job, [])) for job in sorted(clocks)]
+
+
+def _summary(job: str, clocks: list[Clock], iterations: list[Iteration], ends: list[End]) -> Summary:
+    first = clocks[0]
+    by_number: dict[int, list[Iteration]] = defaultdict(list)
+    for record in iterations:
+        by_number[record.iteration].append(record)
+    complete = [by_number[number] for number in sorted(by_number) if len(by_number[number]) == first.ranks]
+    done = len(complete) == first.iterations
+    errors = [end.error for end in ends if end.error]
+    if not errors and len(ends) < first.ranks:
+        errors = [f"{first.ranks - len(ends)} of {first.ranks} ranks wrote no end: killed, or still running"]
+    return Summary(
+        job=job,
+        collective=first.collective,
+        ranks=first.ranks,
+        iterations=first.iterations,
+        iteration_ms=tuple(
+            (max(r.end_ns for r in rs) - min(r.start_ns for r in rs)) / 1e6 for rs in complete
+        ),
+        communication_ms=tuple(
+            (max(r.end_ns for r in rs) - min(r.compute_end_ns for r in rs)) / 1e6 for rs in complete
+        ),
+        jct_s=(max(r.end_ns for r in complete[-1]) - min(r.start_ns for r in complete[0])) / 1e9
+        if done
+        else None,
+        bytes=sum(r.bytes for r in iterations),
+        cpu_s=round(sum(end.cpu_s for end in ends), 3),
+        error=errors[0] if errors else None,
+    )
+
+
+def _by_job(records: Iterable[R]) -> dict[str, list[R]]:
+    jobs: dict[str, list[R]] = defaultdict(list)
+    for record in records:
+        jobs[record.job].append(record)
+    return jobs
