@@ -1,0 +1,179 @@
+"""BMv2's simple_switch_grpc as a target, its data plane reached over gRPC instead of interfaces.
+
+With `--dp-grpc-server-addr` packets travel on a stream, carry a number that comes back with whatever they cause,
+and the stream ends only when the switch holds no packet any more: outputs belong to inputs without guessing, and
+nothing has to be waited for by time. Needs no root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from tests.p4.runtime import TIMEOUT_S, ControllerHeader, Runtime, p4r
+from tests.p4.targets import CPU_PORT, PORTS, Batch, Injected, Output, Program, Target
+
+BINARY = "simple_switch_grpc"
+DEVICE = 1
+WINDOW = 16  # packets in flight: a port's queue in simple_switch holds 64 and drops what exceeds it
+
+
+@functools.cache
+def _packet_message() -> Any:
+    """The message of BMv2's data plane stream: the same fields in both directions."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="entrain_tests/dataplane.proto", package="entrain.tests", syntax="proto3"
+    )
+    message = file.message_type.add(name="StreamPacket")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for number, (name, kind) in enumerate(
+        [
+            ("id", kinds.TYPE_UINT64),
+            ("device_id", kinds.TYPE_UINT64),
+            ("port", kinds.TYPE_UINT32),
+            ("packet", kinds.TYPE_BYTES),
+        ],
+        start=1,
+    ):
+        message.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("entrain.tests.StreamPacket"))
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that we started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGTERM)
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+class Controller:
+    """Packet-in and packet-out as packets of the CPU port, for switches with a P4Runtime stream."""
+
+    def __init__(self, client: Runtime) -> None:
+        self._client = client
+        self._in = ControllerHeader(client.schema, "packet_in")
+        self._out = ControllerHeader(client.schema, "packet_out")
+
+    def send(self, packet: bytes) -> None:
+        """Send a packet-out; its first bytes are the controller header."""
+        message = p4r.PacketOut(payload=packet[self._out.size :], metadata=self._out.unpack(packet))
+        self._client.send(p4r.StreamMessageRequest(packet=message))
+
+    def receive_until(self, token: bytes) -> list[bytes]:
+        """All packet-ins up to the one that ends in `token`, without that one."""
+        received = []
+        while True:
+            message = self._client.messages.get(timeout=TIMEOUT_S)
+            if message.WhichOneof("update") != "packet":
+                continue
+            packet = self._in.pack(message.packet.metadata) + message.packet.payload
+            if packet.endswith(token):
+                return received
+            received.append(packet)
+
+
+class Bmv2(Target):
+    """simple_switch_grpc in a process of its own."""
+
+    kind = "bmv2"
+
+    def __init__(self, program: Program, *options: str) -> None:
+        super().__init__(program)
+        self._options = options
+        self._scratch = tempfile.TemporaryDirectory(prefix="entrain-bmv2-")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        scratch = Path(self._scratch.name)
+        control, data = f"unix:{scratch}/control", f"unix:{scratch}/data"
+        command = [BINARY, "--no-p4", "--device-id", str(DEVICE), *self._options, "--"]
+        command += ["--grpc-server-addr", control, "--dp-grpc-server-addr", data, "--cpu-port", str(CPU_PORT)]
+        with (scratch / "log").open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=scratch)
+        self.client = Runtime(control, self.program.p4info, device_id=DEVICE)
+        self.client.connect()
+        self.client.set_pipeline(self.program.json.read_bytes())
+        self._controller = Controller(self.client)
+        self._data = grpc.insecure_channel(data)
+        grpc.channel_ready_future(self._data).result(timeout=TIMEOUT_S)
+        message = _packet_message()
+        self._stream = self._data.stream_stream(
+            "/p4.bm.DataplaneInterface/PacketStream",
+            request_serializer=message.SerializeToString,
+            response_deserializer=message.FromString,
+        )
+
+    def close(self) -> None:
+        if hasattr(self, "client"):
+            self.client.close()
+        if hasattr(self, "_data"):
+            self._data.close()
+        if self._process is not None:
+            end(self._process)
+        self._scratch.cleanup()
+
+    def _exchange(self, packets: Sequence[Injected]) -> list[list[Output]]:
+        """One stream: all packets in, all that leaves at data ports out, by input."""
+        outputs: list[list[Output]] = [[] for _ in packets]
+        message = _packet_message()
+        requests = (
+            message(id=number, device_id=DEVICE, port=port, packet=packet)
+            for number, (port, packet) in enumerate(packets, start=1)
+        )
+        for output in self._stream(requests, timeout=120):
+            outputs[output.id - 1].append((output.port, output.packet))
+        return outputs
+
+    def _exchange_from_controller(self, packet: bytes) -> list[Output]:
+        """One packet-out. It carries no number, so it goes alone: what leaves without a number is its doing."""
+        done = threading.Event()
+        token = self.token()
+
+        def requests() -> Iterator[Any]:
+            yield _packet_message()(
+                id=1, device_id=DEVICE, port=PORTS[0], packet=self.program.fence(PORTS[0], PORTS[0], token)
+            )
+            done.wait(TIMEOUT_S)
+
+        outputs = []
+        for output in self._stream(requests(), timeout=120):
+            if output.id == 1:  # the stream is open: only now would the switch write to it
+                self._controller.send(packet)
+                self._controller.send(self.program.fence(CPU_PORT, PORTS[0], token))
+            elif output.packet.endswith(token):
+                done.set()  # packet-outs stay in order: ours is inside, and the stream ends when it is done
+            else:
+                outputs.append((output.port, output.packet))
+        return outputs
+
+    def send_batch(self, packets: Sequence[Injected]) -> Batch:
+        outputs: list[list[Output]] = []
+        for from_controller, group in itertools.groupby(packets, key=lambda each: each[0] == CPU_PORT):
+            if from_controller:
+                outputs += [self._exchange_from_controller(packet) for _, packet in group]
+            else:
+                waiting = list(group)
+                for first in range(0, len(waiting), WINDOW):
+                    outputs += self._exchange(waiting[first : first + WINDOW])
+        token = self.token()
+        self._controller.send(self.program.fence(CPU_PORT, CPU_PORT, token))
+        present = [sorted(output for output in each if output[0] in PORTS) for each in outputs]
+        return Batch(present, self._controller.receive_until(token))

@@ -1,0 +1,19 @@
+"""The kinds of targets by name, and what each needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.p4.bmv2 import Bmv2
+from tests.p4.targets import Program, Target
+
+_CLASSES: dict[str, type[Target]] = {"bmv2": Bmv2}
+
+KINDS = [
+    pytest.param("bmv2", marks=pytest.mark.bmv2),
+]
+
+
+def launch(kind: str, program: Program) -> Target:
+    """Start `program` on a target of this kind; the caller closes it."""
+    return _CLASSES[kind](program).__enter__()
