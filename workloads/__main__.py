@@ -69,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
             case "local":
                 return _local(arguments)
             case _:
-                return _summarize(arguments.directory, as_json=arguments.json)
+                return _summarize({arguments.directory}, as_json=arguments.json)
     except EntrainError as error:
         print(f"workloads: {error}", file=sys.stderr)
         return 2 if isinstance(error, BadInput) else 1
@@ -89,8 +89,7 @@ def _launch(jobs: list[JobSpec], *, as_json: bool) -> int:
 
     status = launch(jobs)
     failed = any(code for ranks in status.values() for code in ranks.values())
-    for directory in {job.output for job in jobs}:
-        _summarize(directory, as_json=as_json)
+    _summarize({job.output for job in jobs}, as_json=as_json)
     return 1 if failed else 0
 
 
@@ -124,10 +123,14 @@ def _local_job(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     }
 
 
-def _summarize(directory: Path, *, as_json: bool) -> int:
+def _summarize(directories: set[Path], *, as_json: bool) -> int:
     from workloads.records import read_records, summarize
 
-    summaries = [summary.as_dict() for summary in summarize(read_records(directory))]
+    summaries = [
+        summary.as_dict()
+        for directory in sorted(directories)
+        for summary in summarize(read_records(directory))
+    ]
     if as_json:
         print(json.dumps({"jobs": summaries}))
         return 0

@@ -49,6 +49,8 @@ class Memory:
         self._contributors = np.array(
             [[mask >> r & 1 for mask in masks] for r in range(plan.ranks)]
         )  # (ranks, units)
+        self.fill(0)  # so that no page fault falls into the first iteration
+        self.arrived += 0
 
     def part(self, values: Buffer, first: int, count: int) -> Buffer:
         """Some units of a buffer."""

@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 Buffer = npt.NDArray[Any]  # int32 or float32
 
-_PERIOD = (
-    16381  # the largest prime below 2^14: 64 KiB, and no segment's boundary falls together with the tile's
-)
+_PERIOD = 16381
+"""Elements of the tile: the largest prime below 2^14, so 64 KiB, and no segment ends where the tile does."""
 _LARGEST_VALUE = 251
 _LARGEST_WEIGHT = 15
+_SPLITMIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))  # shifts and factors of its finaliser
 
 
 class Pattern:
@@ -38,10 +38,7 @@ class Pattern:
         x: npt.NDArray[np.uint64] = self._cells + np.uint64(
             (self._seed * 1_000_003 + iteration * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
         )
-        for shift, factor in (
-            (30, 0xBF58476D1CE4E5B9),
-            (27, 0x94D049BB133111EB),
-        ):  # the finaliser of SplitMix64
+        for shift, factor in _SPLITMIX:
             x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
         return ((x >> np.uint64(33)) % np.uint64(_LARGEST_WEIGHT)).astype(np.int64) + 1
 
