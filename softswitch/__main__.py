@@ -1,0 +1,187 @@
+"""`python -m softswitch`: one switch process, with simple_switch_grpc's arguments."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from machine.errors import BadInput, EntrainError
+
+_LEVELS = {
+    "trace": logging.DEBUG,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "off": logging.CRITICAL + 1,
+}
+# What simple_switch_grpc also takes and what means nothing here.
+_IGNORED = {"--thrift-port": 1, "--nanolog": 1, "--notifications-addr": 1, "--log-flush": 0}
+
+log = logging.getLogger("softswitch")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{message}; see python -m softswitch --help")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m softswitch",
+        description="Runs a P4 program (p4c's BMv2 JSON) in the kernel and serves P4Runtime.",
+        epilog="`--` before the target's own options, as simple_switch_grpc wants it, is accepted anywhere.",
+    )
+    parser.add_argument(
+        "program", nargs="?", metavar="PROGRAM.json", type=Path, help="run this from the start"
+    )
+    parser.add_argument("--no-p4", action="store_true", help="start without a program: a controller sets it")
+    parser.add_argument(
+        "--device-id", type=int, default=0, metavar="N", help="P4Runtime device id (default 0)"
+    )
+    parser.add_argument("-i", "--interface", action="append", default=[], metavar="PORT@IFACE", help="a port")
+    parser.add_argument(
+        "--port-rate",
+        action="append",
+        default=[],
+        metavar="PORT@MBPS[:PACKETS]",
+        help="the rate that the port's virtual queue drains at, and its length",
+    )
+    parser.add_argument("--grpc-server-addr", default="0.0.0.0:9559", metavar="HOST:PORT")
+    parser.add_argument("--cpu-port", type=int, metavar="N", help="the port of packet-in and packet-out")
+    parser.add_argument("--drop-port", type=int, default=511, metavar="N")
+    parser.add_argument("--name", default=None, help="what the log calls this switch (default s<device id>)")
+    parser.add_argument("--log-file", type=Path, metavar="FILE")
+    parser.add_argument("-L", "--log-level", choices=_LEVELS, default="info")
+    parser.add_argument("--log-console", action="store_true", help="log to stderr")
+    for option, values in _IGNORED.items():
+        if values:
+            parser.add_argument(option, help=argparse.SUPPRESS)
+        else:
+            parser.add_argument(option, action="store_true", default=None, help=argparse.SUPPRESS)
+    return parser
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    options = _parser().parse_args([word for word in argv if word != "--"])
+    if options.no_p4 and options.program is not None:
+        raise BadInput(f"--no-p4 and {options.program}: give one of the two")
+    if options.program is None and not options.no_p4:
+        raise BadInput("give PROGRAM.json, or --no-p4 to let a controller set the program")
+    if options.device_id < 0:
+        raise BadInput(f"--device-id {options.device_id}: it is not negative")
+    host, colon, port = options.grpc_server_addr.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise BadInput(f"--grpc-server-addr {options.grpc_server_addr}: write HOST:PORT")
+    if options.cpu_port is not None and not 0 < options.cpu_port <= 510:
+        raise BadInput(f"--cpu-port {options.cpu_port}: it is in 1..510")
+    return options
+
+
+def _log_to(options: argparse.Namespace, name: str) -> None:
+    handlers: list[logging.Handler] = []
+    if options.log_console:
+        handlers.append(logging.StreamHandler())
+    if options.log_file is not None:
+        try:
+            handlers.append(logging.FileHandler(options.log_file))
+        except OSError as error:
+            raise BadInput(f"--log-file {options.log_file}: {error.strerror}") from error
+    logging.basicConfig(
+        level=_LEVELS[options.log_level],
+        format=f"%(asctime)s {name} %(levelname)s %(message)s",
+        handlers=handlers or [logging.NullHandler()],
+    )
+
+
+async def _serve(options: argparse.Namespace, name: str) -> None:
+    """Own everything, announce it, wait for a signal; raises EntrainError where something cannot be had."""
+    # Imported here, so that wrong arguments are told at once.
+    from softswitch import server
+    from softswitch.datapath import Datapath
+    from softswitch.ir import load_program
+    from softswitch.packet_io import CpuPort
+    from softswitch.ports import Ports, parse_port, parse_rate
+    from softswitch.switch import Switch
+
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, stop.set)
+
+    interfaces: dict[int, str] = {}
+    for port, interface in map(parse_port, options.interface):
+        if port in interfaces or port in (options.cpu_port, options.drop_port):
+            raise BadInput(f"-i {port}@{interface}: port {port} is taken already")
+        interfaces[port] = interface
+    rates = dict(map(parse_rate, options.port_rate))
+    program = _read(options.program) if options.program is not None else None
+
+    def load(config: bytes) -> Datapath:
+        return Datapath.load(
+            load_program(config), name=name, cpu_port=options.cpu_port, drop_port=options.drop_port
+        )
+
+    async with contextlib.AsyncExitStack() as owned:
+        cpu = None
+        if options.cpu_port is not None:
+            cpu = owned.enter_context(contextlib.closing(CpuPort()))
+            interfaces[options.cpu_port] = cpu.interface
+        ports = owned.enter_context(contextlib.closing(Ports(interfaces, rates)))
+        switch = owned.enter_context(contextlib.closing(Switch(ports, load)))
+        ports.changed = switch.port_changed
+        service = server.P4RuntimeService(options.device_id, switch, cpu)
+        grpc_server, port = server.listen(service, options.grpc_server_addr)
+        owned.push_async_callback(grpc_server.stop, 0.5)
+        if program is not None:
+            switch.start(program)
+        loop.add_reader(ports.fileno(), ports.poll)
+        owned.callback(loop.remove_reader, ports.fileno())
+        if cpu is not None:
+            loop.add_reader(cpu.fileno(), service.packets_in)
+            owned.callback(loop.remove_reader, cpu.fileno())
+        await grpc_server.start()
+        address = f"{options.grpc_server_addr.rpartition(':')[0]}:{port}"
+        log.info("ready at %s, device %d, ports %s", address, options.device_id, sorted(interfaces))
+        print(f"ready grpc={address} device-id={options.device_id}", flush=True)
+        await stop.wait()
+        log.info("ending; %d messages for slow controllers were dropped", service.dropped)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a switch until SIGTERM, SIGINT or SIGHUP; returns the exit status."""
+    try:
+        options = _arguments(sys.argv[1:] if argv is None else argv)
+        name = options.name or f"s{options.device_id}"
+        _log_to(options, name)
+        for option in _IGNORED:
+            if getattr(options, option[2:].replace("-", "_")) is not None:
+                log.warning("%s is ignored: it has no meaning for softswitch", option)
+        asyncio.run(_serve(options, name))
+    except BadInput as error:
+        log.error("%s", error)
+        print(f"softswitch: {error}", file=sys.stderr)
+        return 2
+    except EntrainError as error:
+        log.error("%s", error)
+        print(f"softswitch: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

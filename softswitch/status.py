@@ -1,0 +1,71 @@
+"""P4Runtime's errors: how an update is refused, and how a batch reports its updates (spec 12, 13.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from finsy.proto import p4r, rpc_status
+from google.protobuf import any_pb2
+from grpc import StatusCode
+
+SPACE = "softswitch"
+DETAILS_KEY = "grpc-status-details-bin"
+# A client that does not raise grpc.max_metadata_size accepts 8 KiB of trailers; base64 takes a third of them.
+MAX_DETAILS = 5500
+
+
+class Refused(Exception):
+    """A request or an update that is answered with `code` and a message that names what was wrong."""
+
+    def __init__(self, code: StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def invalid(message: str) -> Refused:
+    """The most frequent one."""
+    return Refused(StatusCode.INVALID_ARGUMENT, message)
+
+
+def not_found(message: str) -> Refused:
+    """What an update or a read names does not exist."""
+    return Refused(StatusCode.NOT_FOUND, message)
+
+
+def _details(errors: Sequence[Refused | None], message_limit: int) -> list[any_pb2.Any]:
+    details = []
+    for error in errors:
+        detail = any_pb2.Any()
+        if error is None:
+            detail.Pack(p4r.Error())
+        else:
+            detail.Pack(
+                p4r.Error(
+                    canonical_code=error.code.value[0], message=error.message[:message_limit], space=SPACE
+                )
+            )
+        details.append(detail)
+    return details
+
+
+def batch_status(errors: Sequence[Refused | None]) -> tuple[str, bytes]:
+    """The message and the serialized google.rpc.Status of a batch, one p4.v1.Error per update, in order.
+
+    Messages are cut, then the details left out, where the trailers would grow beyond what clients accept by
+    default: the status message itself always names the first failed update.
+    """
+    failed = [(index, error) for index, error in enumerate(errors) if error is not None]
+    index, first = failed[0]
+    message = (
+        f"{len(failed)} of {len(errors)} updates failed; update {index}: {first.code.name}: {first.message}"
+    )
+    status = rpc_status.Status(code=StatusCode.UNKNOWN.value[0], message=message[:1000])
+    for limit in (500, 60, 0):
+        del status.details[:]
+        status.details.extend(_details(errors, limit))
+        if status.ByteSize() <= MAX_DETAILS:
+            break
+    else:
+        del status.details[:]
+    return status.message, status.SerializeToString()
