@@ -15,6 +15,7 @@ import os
 import resource as limits
 import socket
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -70,12 +71,8 @@ class FabricPort:
     peer: str
     interface: str
     ifindex: int
-    rate_mbps: float
-
-    @property
-    def link(self) -> str:
-        """The name of this direction, `leaf1->spine2`; with the port where the pair has several links."""
-        return f"{self.switch}->{self.peer}"
+    link: str
+    """The name of this direction, `leaf1->spine2`; with the port where the pair has several links."""
 
 
 class Network:
@@ -203,21 +200,16 @@ class Network:
 
     def fabric_ports(self) -> Iterator[FabricPort]:
         """Both directions of every link between switches."""
-        names = self.topology.switch_by_name
         for switch in self.topology.switches:
+            parallel = Counter(port.peer for port in switch.ports)
             for port in switch.ports:
-                if port.peer in names:
+                if port.peer in self.topology.switch_by_name:
                     interface = switch.interface(port.number)
-                    yield FabricPort(
-                        *(
-                            switch.name,
-                            port.number,
-                            port.peer,
-                            interface,
-                            socket.if_nametoindex(interface),
-                            port.rate_mbps,
-                        )
-                    )
+                    link = f"{switch.name}->{port.peer}"
+                    if parallel[port.peer] > 1:
+                        link += f":{port.number}"
+                    ifindex = socket.if_nametoindex(interface)
+                    yield FabricPort(switch.name, port.number, port.peer, interface, ifindex, link)
 
     # -- making it
 

@@ -1,0 +1,132 @@
+"""`entrain run FILE.toml`: bring up a network, run jobs in it, report, tear down."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from machine.errors import EntrainError
+
+if TYPE_CHECKING:
+    from entrain.experiment import Experiment
+    from entrain.results import RunResult
+    from entrain.runner import Report
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Write JSON, CSV and plot there."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print results.json instead of the table.")
+@click.option("--target", type=click.Choice(["softswitch", "bmv2"]), help="Use this switch for all.")
+@click.option("--seed", type=click.IntRange(min=0), help="Use this seed only.")
+@click.option("--keep", is_flag=True, help="Leave the network up after the runs, until you press Enter.")
+def command(
+    file: Path, out: Path | None, as_json: bool, target: str | None, seed: int | None, keep: bool
+) -> None:
+    """Run the experiment FILE and compare its routings and policies."""
+    from entrain.experiment import load_experiment
+    from entrain.report import remarks, table, write
+    from entrain.results import document
+
+    experiment = load_experiment(file, target=target, seed=seed)  # type: ignore[arg-type]
+    if os.geteuid() != 0:
+        raise EntrainError("run needs namespaces and interfaces: run as root")
+    if keep and not sys.stdin.isatty():
+        raise click.UsageError("--keep waits for Enter: it needs a terminal")
+    console = Console(stderr=True)
+    results = _run(experiment, out, console, keep=keep)
+    if out is not None:
+        from entrain.plots import plot
+
+        write(out, experiment, results)
+        plot(out / "results.png", experiment, results)
+    if as_json:
+        click.echo(json.dumps(document(experiment, results), indent=2))
+    else:
+        Console().print(table(experiment, results))
+    for remark in remarks(results):
+        console.print(f"note: {remark}", highlight=False)
+    if out is not None:
+        console.print(f"results in {out}/: results.json, *.csv, results.png", highlight=False)
+
+
+def _run(experiment: Experiment, out: Path | None, console: Console, *, keep: bool) -> list[RunResult]:
+    """Everything that touches the machine: from removing what crashes left to removing what we made."""
+    from entrain.runner import bring_up, run_all
+    from entrain.signals import ending_once
+    from machine.record import RECORDS, Record, Resource, clean_stale
+    from mininet_topos.isolation import private_namespace
+
+    with ending_once() as ignore_signals, Record("run") as record, _progress(console) as report:
+        if stale := clean_stale():
+            console.print(f"removed {len(stale)} things that a crashed run had left", highlight=False)
+        directory = RECORDS / f"run-{os.getpid()}"
+        record.own(Resource("path", str(directory)))
+        directory.mkdir()
+        try:
+            with (
+                private_namespace(record) as namespace,
+                bring_up(experiment, record, directory, namespace, report) as running,
+            ):
+                results = run_all(running, report)
+                if keep:
+                    report("the network is up", 1.0)
+                    click.prompt(
+                        _how_to_look(experiment, namespace), default="", show_default=False, err=True
+                    )
+                ignore_signals()
+        finally:
+            ignore_signals()
+            if out is not None:
+                _save_logs(directory, out / "logs")
+    return results
+
+
+@contextlib.contextmanager
+def _progress(console: Console) -> Iterator[Report]:
+    """A line that shows what is going on; where there is no terminal, a line for each thing."""
+    if not console.is_terminal:
+        last = ""
+
+        def say(what: str, part: float) -> None:
+            nonlocal last
+            stage = what.partition(":")[0]
+            if stage != last:
+                last = stage
+                console.print(f"{part:4.0%} {what}", highlight=False)
+
+        yield say
+        return
+    columns = (SpinnerColumn(), BarColumn(30), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.description}"), console=console, transient=True) as progress:
+        task = progress.add_task("", total=1.0)
+        yield lambda what, part: progress.update(task, description=what, completed=part)
+
+
+def _how_to_look(experiment: Experiment, namespace: str) -> str:
+    switch, host = experiment.topology.switches[0], experiment.topology.hosts[0]
+    return (
+        f"The network is up. Its switches: ip netns exec {namespace} tcpdump -i {switch.interface(1)}\n"
+        f"(P4Runtime of {switch.name}, in there: {switch.grpc_address}); its hosts: mx {host.name} COMMAND, where\n"
+        f"Mininet's mx is installed. Enter ends it"
+    )
+
+
+def _save_logs(directory: Path, logs: Path) -> None:
+    """Keep the switches' and workers' logs."""
+    for log in sorted(directory.rglob("*.log")):
+        kept = logs / log.relative_to(directory)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(log, kept)

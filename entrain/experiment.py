@@ -1,0 +1,271 @@
+"""Experiment files: which network, which jobs, under which routings, policies and seeds.
+
+    [experiment]
+    name = "source-routing"
+    routing = ["ecmp", "source"]
+    seed = 1
+
+    [topology]
+    kind = "leaf-spine"
+    leaves = 4
+    spines = 4
+    hosts_per_leaf = 4
+
+    [[job]]
+    name = "vgg"
+    model = "vgg16"
+    scale = 100
+    hosts = ["h1", "h5", "h9", "h13"]
+    iterations = 10
+
+Everything is checked here, before anything is made; docs/experiments.md describes each key.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from controlplane.routing import Routing
+from controlplane.toml import Strict, check, read_toml
+from controlplane.topology import TABLES, Host, Target, Topology, load_topology, parse_topology
+from machine.errors import BadInput
+from mininet_topos.links import Shaping
+from workloads.jobs import JobSpec, parse_job
+
+Policy = Literal["none"]
+"""What decides when and how fast flows send; `none` leaves it to TCP."""
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Positive = Annotated[int, Field(ge=1)]
+Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)]
+Factor = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, int) else value
+
+
+FIRST_PORT = 7000
+"""Job i listens on this port + i, so that jobs may share hosts."""
+
+
+class ExperimentTable(Strict):
+    """The `[experiment]` table."""
+
+    name: Name
+    routing: Annotated[tuple[Routing, ...], Field(min_length=1, strict=False)] = ("ecmp",)
+    policy: Annotated[tuple[Policy, ...], Field(min_length=1, strict=False)] = ("none",)
+    seed: Annotated[tuple[Seed, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)] = (1,)
+    target: Target | None = None
+    topology: str | None = None
+    timeout_s: Factor = 120.0
+
+
+class NetworkTable(Strict):
+    """The `[network]` table: how the topology is emulated."""
+
+    shaping: Shaping = "htb"
+    offloads: bool | None = None
+    congestion_control: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,15}$")] | None = None
+    gap_ms: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)] | None = None
+
+
+class JobTable(Strict):
+    """A `[[job]]` table. Sizes come from `model` divided by `scale`, or from `bytes`."""
+
+    name: Name
+    hosts: Annotated[tuple[str, ...], Field(min_length=2, strict=False)] | None = None
+    count: Annotated[int, Field(ge=2)] | None = None
+    collective: str = ""
+    model: str | None = None
+    bytes: Positive | None = None
+    scale: Factor = 1.0
+    compute_ms: Milliseconds | None = None
+    compute_scale: Factor = 1.0
+    iterations: Positive = 10
+    start_ms: Milliseconds = 0.0
+    group: Annotated[int, Field(ge=0)] = 0
+    servers: Annotated[int, Field(ge=0)] = 0
+    microbatches: Annotated[int, Field(ge=0)] = 0
+
+
+class ExperimentFile(Strict):
+    """A whole experiment file; the topology's tables are checked by `controlplane.topology`."""
+
+    experiment: ExperimentTable
+    network: NetworkTable = NetworkTable()
+    job: Annotated[tuple[JobTable, ...], Field(min_length=1, strict=False)]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job: on which hosts (rank i on `hosts[i]`) and, as the workers read it, what it sends."""
+
+    name: str
+    hosts: tuple[str, ...]
+    spec: JobSpec
+
+
+@dataclass(frozen=True)
+class Combination:
+    """What distinguishes one run of the experiment from the others."""
+
+    routing: Routing
+    policy: Policy
+    seed: int
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A checked experiment."""
+
+    name: str
+    source: Path
+    topology: Topology
+    network: NetworkTable
+    jobs: tuple[Job, ...]
+    routing: tuple[Routing, ...]
+    policy: tuple[Policy, ...]
+    seeds: tuple[int, ...]
+    timeout_s: float
+
+    def combinations(self) -> Iterator[Combination]:
+        """Every run, seeds innermost."""
+        for routing in self.routing:
+            for policy in self.policy:
+                for seed in self.seeds:
+                    yield Combination(routing, policy, seed)
+
+    @property
+    def target(self) -> Target:
+        """The target of the switches: the file makes it the same for all, or the first one's."""
+        return self.topology.switches[0].target
+
+    @property
+    def gap_ms(self) -> float:
+        """The silence after which a flow has left a link: twice the longest queue, 5 ms at least."""
+        if self.network.gap_ms is not None:
+            return self.network.gap_ms
+        holds = max(link.queue_packets * 1514 * 8 / link.rate_mbps / 1e3 for link in self.topology.links)
+        return max(5.0, 2 * holds)
+
+
+def load_experiment(path: Path, *, target: Target | None = None, seed: int | None = None) -> Experiment:
+    """The experiment in the TOML file `path`; `target` and `seed` override the file.
+
+    Raises BadInput that names the file, the key and the remedy.
+    """
+    tables = read_toml(path)
+    file = check(ExperimentFile, {key: tables[key] for key in tables if key not in TABLES}, str(path))
+    table = file.experiment
+    topology = _topology(path, table.topology, tables)
+    if (chosen := target or table.target) is not None:
+        topology = topology.with_target(chosen)
+    _check_routing(path, table.routing, topology)
+    jobs = _jobs(path, file.job, topology)
+    return Experiment(
+        name=table.name,
+        source=path,
+        topology=topology,
+        network=file.network,
+        jobs=jobs,
+        routing=_unique(path, "routing", table.routing),
+        policy=_unique(path, "policy", table.policy),
+        seeds=_unique(path, "seed", table.seed) if seed is None else (seed,),
+        timeout_s=table.timeout_s,
+    )
+
+
+def _topology(path: Path, reference: str | None, tables: Mapping[str, Any]) -> Topology:
+    inline = {key: tables[key] for key in TABLES if key in tables}
+    if reference is not None:
+        if inline:
+            raise BadInput(
+                f"{path}: [experiment], topology: names a file, and [{min(inline)}] is here too; give one"
+            )
+        return load_topology(path.parent / reference)
+    if not inline:
+        raise BadInput(
+            f'{path}: no topology; add [topology] with a kind, or topology = "FILE" to [experiment]'
+        )
+    return parse_topology(inline, str(path), default_name=path.stem)
+
+
+def _check_routing(path: Path, routing: tuple[str, ...], topology: Topology) -> None:
+    if "source" in routing and not topology.is_leaf_spine:
+        raise BadInput(
+            f'{path}: [experiment], routing: "source" maps host ports to uplinks, so it needs leaves and '
+            f'spines; use a leaf-spine topology, or routing = ["ecmp"]'
+        )
+
+
+def _jobs(path: Path, tables: tuple[JobTable, ...], topology: Topology) -> tuple[Job, ...]:
+    for name, count in Counter(table.name for table in tables).items():
+        if count > 1:
+            raise BadInput(f"{path}: [[job]], name: {name} is used {count} times; give each job its own name")
+    free = _spread(topology, {host for table in tables for host in table.hosts or ()})
+    jobs = []
+    for number, table in enumerate(tables):
+        where = f"{path}: [[job]] {number + 1}"
+        names = _hosts(where, table, topology, free)
+        keys = table.model_dump(exclude={"hosts", "count"}, exclude_defaults=True)
+        spec = parse_job(
+            {
+                **keys,
+                "name": table.name,
+                "hosts": [topology.host_by_name[name].ip for name in names],
+                "rendezvous": "unset",
+                "output": "unset",
+                "port_base": FIRST_PORT + number,
+            },
+            where,
+        )
+        jobs.append(Job(table.name, names, spec))
+    return tuple(jobs)
+
+
+def _hosts(where: str, table: JobTable, topology: Topology, free: list[str]) -> tuple[str, ...]:
+    if (table.hosts is None) == (table.count is None):
+        raise BadInput(f"{where}, hosts: give either the hosts' names or count, and not both")
+    if table.hosts is not None:
+        for name in table.hosts:
+            if name not in topology.host_by_name:
+                last = topology.hosts[-1].name
+                raise BadInput(
+                    f"{where}, hosts: there is no host {name!r}; they are {topology.hosts[0].name} to {last}"
+                )
+        if len(set(table.hosts)) < len(table.hosts):
+            raise BadInput(f"{where}, hosts: a host stands there twice; every rank needs one of its own")
+        return table.hosts
+    count = table.count or 0
+    if count > len(free):
+        raise BadInput(
+            f"{where}, count: {count} hosts wanted, {len(free)} are free; use fewer, or name hosts"
+        )
+    taken = tuple(free[:count])
+    del free[:count]
+    return taken
+
+
+def _spread(topology: Topology, taken: set[str]) -> list[str]:
+    """The hosts that no job names, leaf by leaf in turn."""
+    columns: dict[str, list[Host]] = {
+        switch.name: [host for host in topology.hosts_of(switch.name) if host.name not in taken]
+        for switch in topology.switches
+    }
+    depth = max(map(len, columns.values()))
+    return [hosts[row].name for row in range(depth) for hosts in columns.values() if row < len(hosts)]
+
+
+def _unique(path: Path, key: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    for value, count in Counter(values).items():
+        if count > 1:
+            raise BadInput(f"{path}: [experiment], {key}: {value!r} stands there {count} times; list it once")
+    return values

@@ -1,0 +1,114 @@
+"""A run's results for people and for programs: a table, `results.json`, CSV files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from entrain.experiment import Experiment
+from entrain.results import RunResult, document
+
+BUSY_LIMIT = 0.9
+"""Above this the processors, and not the emulated links, may have set the pace."""
+
+
+def label(run: RunResult, runs: Sequence[RunResult]) -> str:
+    """What tells `run` from the others."""
+    combination = run.combination
+    parts = [combination.routing]
+    if len({other.combination.policy for other in runs}) > 1:
+        parts.append(combination.policy)
+    if len({other.combination.seed for other in runs}) > 1:
+        parts.append(f"seed {combination.seed}")
+    return " ".join(parts)
+
+
+def table(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
+    """One line per job and run, and per run the most flows on one link at one time. Fits 80 columns."""
+    result = Table(
+        title=f"{experiment.name} on {experiment.target}",
+        caption="flows: the most on one link of the fabric at one time, measured there;\n"
+        "of one job in one step of its collective, and of all jobs",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for heading in ("routing", "job", "collective"):
+        result.add_column(heading, no_wrap=True)
+    for heading in ("mean\nms", "p99\nms", "×\nideal", "JCT\ns", "flows\n1 job", "\nall"):
+        result.add_column(heading, justify="right", no_wrap=True)
+    for run in runs:
+        for job in run.jobs:
+            first = job is run.jobs[0]
+            result.add_row(
+                label(run, runs) if first else "",
+                job.name,
+                f"{job.summary.collective} ×{len(job.hosts)}",
+                f"{job.mean_ms:.1f}",
+                f"{job.summary.iteration_ms_p99:.1f}",
+                f"{job.ratio_to_ideal:.2f}",
+                f"{job.summary.jct_s:.2f}",
+                str(job.max_flows_per_link),
+                str(run.max_flows_per_link_all) if first else "",
+                end_section=job is run.jobs[-1],
+            )
+    return result
+
+
+def remarks(runs: Sequence[RunResult]) -> Iterable[str]:
+    """What limits the meaning of these results."""
+    busiest = max(run.overhead["processor_busy"] for run in runs)
+    if busiest > BUSY_LIMIT:
+        yield (
+            f"the processors were {busiest:.0%} busy: part of these times is theirs, not the network's; "
+            f"use lower rates (rate_mbps), or a machine with more processors"
+        )
+    if any(run.overhead["unattributed_bytes"] for run in runs):
+        yield "some traffic on the fabric's links belongs to no job; see overhead.unattributed_bytes"
+
+
+def write(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
+    """`results.json`, `jobs.csv`, `iterations.csv` and `links.csv` in `directory`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    results = document(experiment, runs)
+    (directory / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+    jobs, links = [], []
+    for run in results["runs"]:
+        which = {key: run[key] for key in ("routing", "policy", "target", "seed")}
+        for job in run["jobs"]:
+            jobs.append({**which, **job, "hosts": " ".join(job["hosts"])})
+        links += [{**which, **link} for link in run["links"]]
+    _write_csv(directory / "jobs.csv", jobs)
+    _write_csv(directory / "links.csv", links)
+    _write_csv(
+        directory / "iterations.csv",
+        [
+            {
+                "routing": run.combination.routing,
+                "policy": run.combination.policy,
+                "target": run.target,
+                "seed": run.combination.seed,
+                "job": job.name,
+                "iteration": number,
+                "iteration_ms": iteration,
+                "communication_ms": communication,
+            }
+            for run in runs
+            for job in run.jobs
+            for number, (iteration, communication) in enumerate(
+                zip(job.summary.iteration_ms, job.summary.communication_ms, strict=True)
+            )
+        ],
+    )
+
+
+def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,319 @@
+"""Runs an experiment: one network, and in it every combination of routing, policy and seed.
+
+The network is brought up once. Between runs only the switches' tables are rewritten, by the same controller
+that `entrain deploy` uses. Everything that is made is in the run's record before it is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from controlplane.fabric import Applied, Fabric
+from controlplane.pipeline import Pipeline
+from controlplane.routing import Policy, Routing, desired_state
+from controlplane.topology import Topology
+from entrain.contention import attribute, contention, per_job
+from entrain.experiment import Combination, Experiment, Job
+from entrain.results import JobResult, RunResult, ideal_ms
+from machine import record as records
+from machine.errors import EntrainError
+from machine.record import Record
+from mininet_topos.linkmonitor import Burst, Flow, LinkMonitor
+from mininet_topos.network import FabricPort, Network
+from workloads.jobs import JobSpec
+from workloads.records import read_records, summarize
+
+POLL_MS = 100
+"""How often a run is looked at: its switches, its jobs, the monitor."""
+
+READY_TIMEOUT_S = 30.0
+
+Report = Callable[[str, float], None]
+"""Called with what is going on, and which part of the whole is done (0 to 1)."""
+
+
+class RunFailed(EntrainError):
+    """A run did not come to its end; the message says which, and why."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A network that is up, with its controller's program and the monitor on its links."""
+
+    experiment: Experiment
+    network: Network
+    monitor: LinkMonitor
+    pipeline: Pipeline
+    bring_up_s: float
+    directory: Path
+    record: Record
+    ports: tuple[FabricPort, ...] = field(default=())
+
+    @property
+    def links(self) -> dict[int, str]:
+        """The names of the fabric's links, one for each direction, by interface index."""
+        return {port.ifindex: port.link for port in self.ports}
+
+
+@contextlib.contextmanager
+def bring_up(
+    experiment: Experiment, record: Record, directory: Path, namespace: str, report: Report
+) -> Iterator[Running]:
+    """The experiment's network, running, in the present namespace, its switches set for the first routing."""
+    began = time.monotonic()
+    options = experiment.network
+    network = Network(
+        experiment.topology,
+        record,
+        directory,
+        namespace=namespace,
+        shaping=options.shaping,
+        offloads=options.offloads,
+        congestion_control=options.congestion_control,
+    )
+    report(f"bringing up {_size(experiment.topology)}", 0.0)
+    with network:
+        pipeline = Pipeline.load()
+        report("setting the switches", 0.0)
+        _route(experiment.topology, pipeline, experiment.routing[0])
+        ports = tuple(network.fabric_ports())
+        with LinkMonitor(ports, gap_ms=experiment.gap_ms) as monitor:
+            took = time.monotonic() - began
+            yield Running(experiment, network, monitor, pipeline, took, directory, record, ports)
+
+
+def run_all(running: Running, report: Report) -> list[RunResult]:
+    """Every combination of the experiment, one after the other. Raises RunFailed."""
+    combinations = list(running.experiment.combinations())
+    results = []
+    for index, combination in enumerate(combinations):
+
+        def progress(what: str, part: float, index: int = index) -> None:
+            report(what, (index + part) / len(combinations))
+
+        results.append(run_one(running, combination, progress))
+    return results
+
+
+def run_one(running: Running, combination: Combination, report: Report) -> RunResult:
+    """One combination: tables, jobs, measurement. Raises RunFailed with the cause."""
+    name = f"{combination.routing}-{combination.policy}-{combination.seed}"
+    report(f"{name}: writing tables", 0.0)
+    began = time.monotonic()
+    applied = _route(running.experiment.topology, running.pipeline, combination.routing)
+    table_s = time.monotonic() - began
+    output = running.directory / name
+    output.mkdir()
+    lost_before = running.monitor.lost
+    running.monitor.collect()
+    processor = psutil.cpu_times()
+    began = time.monotonic()
+    _run_jobs(running, name, combination.seed, output, report)
+    wall_s = time.monotonic() - began
+    busy = _busy(processor, psutil.cpu_times())
+    bursts = running.monitor.collect()
+    if lost := running.monitor.lost - lost_before:
+        raise RunFailed(
+            f"{name}: the link monitor had no room for {lost} bursts, so its counts would be wrong"
+        )
+    return _result(
+        running,
+        combination,
+        output / "records",
+        bursts,
+        {
+            "bring_up_s": running.bring_up_s,
+            "table_write_s": table_s,
+            "table_updates": sum(each.written for each in applied),
+            "run_s": wall_s,
+            "processor_busy": busy,
+        },
+    )
+
+
+def _route(topology: Topology, pipeline: Pipeline, routing: Routing) -> list[Applied]:
+    """Bring all switches into the state for `routing`; what differs is written, the rest stays."""
+
+    async def apply() -> list[Applied]:
+        async with Fabric(topology, pipeline) as fabric:
+            return await fabric.apply(desired_state(topology, Policy(routing=routing)))
+
+    return asyncio.run(apply())
+
+
+# -- jobs
+
+
+def _run_jobs(running: Running, name: str, seed: int, output: Path, report: Report) -> None:
+    """Start all jobs at once, watch them, and return when they have ended. Raises RunFailed."""
+    go = output / "go"
+    specs = [_spec(running, job, seed, output, go) for job in running.experiment.jobs]
+    command = [sys.executable, "-m", "workloads", "launch"]
+    for spec in specs:
+        path = output / f"{spec.name}.json"
+        path.write_text(spec.model_dump_json())
+        command += ["--job", str(path)]
+    log = output / "workloads.log"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "TERM", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+        )
+    owned = running.record.own(records.process(process.pid))
+    try:
+        watch = _Watch(running, name, process, log, report)
+        report(f"{name}: {len(specs)} jobs connect", 0.0)
+        watch.until(lambda: all(_ready(spec).exists() for spec in specs), READY_TIMEOUT_S, "connect")
+        written = go.with_suffix(".new")
+        written.write_text(str(time.monotonic_ns() + 50_000_000))
+        written.rename(go)
+        progress = _Progress(specs)
+
+        def ended() -> bool:
+            report(f"{name}: {progress.text()}", progress.part())
+            return process.poll() is not None
+
+        watch.until(ended, running.experiment.timeout_s, "end their iterations")
+    finally:
+        running.record.release(owned)
+        process.wait()
+
+
+def _spec(running: Running, job: Job, seed: int, output: Path, go: Path) -> JobSpec:
+    """The job as its workers read it, for this run."""
+    namespaces = tuple(f"/proc/{running.network.net[host].pid}/ns/net" for host in job.hosts)
+    rendezvous = output / "rendezvous" / job.name
+    rendezvous.mkdir(parents=True)
+    return job.spec.model_copy(
+        update={
+            "rendezvous": rendezvous,
+            "output": output / "records",
+            "go": go,
+            "seed": seed,
+            "netns": namespaces,
+        }
+    )
+
+
+def _ready(spec: JobSpec) -> Path:
+    return spec.rendezvous / f"{spec.name}.ready"
+
+
+@dataclass
+class _Watch:
+    """Looks after a run while it waits: a switch or a job that fails ends it, with the reason."""
+
+    running: Running
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    report: Report
+
+    def until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            self._check()
+            if time.monotonic() > deadline:
+                raise RunFailed(f"{self.name}: the jobs did not {what} within {timeout_s:g} s{self._tail()}")
+            self.running.monitor.poll(POLL_MS)
+        self._check()
+
+    def _check(self) -> None:
+        try:
+            self.running.network.check()
+        except EntrainError as error:
+            raise RunFailed(f"{self.name}: {error}") from error
+        if self.process.poll():
+            raise RunFailed(f"{self.name}: a job failed{self._tail()}")
+
+    def _tail(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-15:]
+        return "".join(f"\n  | {line}" for line in lines)
+
+
+class _Progress:
+    """How many iterations of each job its first rank has written down."""
+
+    def __init__(self, specs: Sequence[JobSpec]) -> None:
+        self._specs = specs
+        self._done = {spec.name: 0 for spec in specs}
+        self._read = {spec.name: 0 for spec in specs}
+
+    def part(self) -> float:
+        """Of the jobs' iterations, how many are done (0 to 1)."""
+        return sum(self._done.values()) / sum(spec.iterations for spec in self._specs)
+
+    def text(self) -> str:
+        """Each job's iterations, after a look at what is new."""
+        for spec in self._specs:
+            path = spec.records(0)
+            if path.exists():
+                with path.open("rb") as lines:
+                    lines.seek(self._read[spec.name])
+                    new = lines.read()
+                new = new[: new.rfind(b"\n") + 1]
+                self._read[spec.name] += len(new)
+                self._done[spec.name] += new.count(b'"kind": "iteration"')
+        return ", ".join(f"{spec.name} {self._done[spec.name]}/{spec.iterations}" for spec in self._specs)
+
+
+# -- results
+
+
+def _result(
+    running: Running,
+    combination: Combination,
+    directory: Path,
+    bursts: Sequence[Burst],
+    overhead: dict[str, float],
+) -> RunResult:
+    experiment = running.experiment
+    found = read_records(directory)
+    owners = {Flow(flow.src_ip, flow.src_port, flow.dst_ip, flow.dst_port): flow.job for flow in found.flows}
+    uses, strangers = attribute(bursts, running.links, owners)
+    most = per_job(uses)
+    summaries = {summary.job: summary for summary in summarize(found)}
+    rates = {end: link.rate_mbps for link in experiment.topology.links for end in (link.a, link.b)}
+    jobs = []
+    for job in experiment.jobs:
+        summary = summaries[job.name]
+        if summary.error or summary.jct_s is None:
+            raise RunFailed(f"job {job.name}: {summary.error or 'not all ranks ended their iterations'}")
+        alone = ideal_ms(job, [rates[host] for host in job.hosts])
+        jobs.append(JobResult(job.name, job.hosts, summary, alone, most.get(job.name, 0)))
+    return RunResult(
+        combination,
+        experiment.target,
+        tuple(jobs),
+        tuple(contention(uses, running.links.values())),
+        {
+            **overhead,
+            "bursts": len(bursts),
+            "unattributed_bytes": sum(burst.bytes for burst in strangers),
+            "workers_cpu_s": sum(summary.cpu_s for summary in summaries.values()),
+        },
+    )
+
+
+def _busy(before: object, after: object) -> float:
+    """The part of the processors' time, 0 to 1, that was not idle between two `psutil.cpu_times`."""
+    spent = {key: getattr(after, key) - getattr(before, key) for key in type(after)._fields}  # type: ignore[attr-defined]
+    spent = {key: value for key, value in spent.items() if not key.startswith("guest")}  # user has them
+    total = sum(spent.values())
+    return 1 - (spent["idle"] + spent.get("iowait", 0.0)) / total if total else 0.0
+
+
+def _size(topology: Topology) -> str:
+    return f"{len(topology.switches)} switches and {len(topology.hosts)} hosts"

@@ -1,0 +1,36 @@
+"""Ending in order when a signal asks for it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def ending_once() -> Iterator[Callable[[], None]]:
+    """Within, the first of SIGINT, SIGTERM and SIGHUP raises; none after it interrupts the clean-up.
+
+    SIGINT raises KeyboardInterrupt, the others SystemExit. Yields a function that makes the signals have no
+    effect from then on: call it when the work is done and only the clean-up is left.
+    """
+
+    def ignore() -> None:
+        for number in _ENDING:
+            signal.signal(number, signal.SIG_IGN)
+
+    def leave(number: int, _: FrameType | None) -> None:
+        ignore()
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in _ENDING}
+    try:
+        yield ignore
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
