@@ -150,7 +150,7 @@ def _ecmp(groups: Mapping[tuple[int, ...], int]) -> Iterable[Entity]:
         yield fy.P4ActionProfileMember(profile, member_id=port, action=action)
     for ports, group in groups.items():
         members = [fy.P4Member(port, weight=1) for port in ports]
-        yield fy.P4ActionProfileGroup(profile, group_id=group, max_size=len(ports), members=members)
+        yield fy.P4ActionProfileGroup(profile, group_id=group, members=members)
         yield fy.P4TableEntry(
             p4.TABLE_ECMP,
             match=fy.Match({p4.MATCH_ECMP_GROUP: group}),

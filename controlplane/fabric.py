@@ -1,0 +1,306 @@
+"""All switches at once: each is kept connected, with the pipeline and in the desired state.
+
+Per switch one task connects, becomes primary, sets the pipeline where it is missing, reads the state back,
+writes the difference in one batch, and then waits until the connection breaks or another controller takes
+over; then it begins anew. So a switch that restarts converges without anybody asking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import finsy as fy
+from finsy.proto import p4r
+
+from controlplane.entities import Difference, State, difference, state_of
+from controlplane.network import Switch, Topology
+from controlplane.p4client import NoPipeline, NotPrimary, Refused, SwitchClient, Unreachable
+from controlplane.pipeline import Pipeline
+from controlplane.store import Store
+from machine.errors import EntrainError
+
+CONNECT_TIMEOUT_S = 10.0
+RETRY_S = 0.2
+"""The pause before a switch whose connection broke is tried again."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What it took to bring one switch into the desired state; all zero where it was there already."""
+
+    switch: str
+    pipeline_set: bool = False
+    inserted: int = 0
+    modified: int = 0
+    deleted: int = 0
+    seconds: float = 0.0
+
+    @property
+    def written(self) -> int:
+        """How many updates were written."""
+        return self.inserted + self.modified + self.deleted
+
+
+@dataclass(frozen=True)
+class _Change:
+    applied: Applied
+    before: State
+
+
+@dataclass
+class _Managed:
+    """One switch and its task. Without a `desired` state, what the switch has is left alone."""
+
+    switch: Switch
+    client: SwitchClient | None = None
+    desired: State | None = None
+    status: str = "not connected"
+    applied: Applied | None = None
+    failure: EntrainError | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Fabric:
+    """The switches of a topology, kept in the desired state while the context is open.
+
+        async with Fabric(topology, pipeline) as fabric:
+            await fabric.apply(desired_state(topology))
+
+    With a `store`, what was last applied is applied again at the start. on_event gets a line for each thing
+    that happens to a switch. Raises at the start what keeps a switch from becoming ready: Unreachable,
+    NotPrimary, Refused.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        pipeline: Pipeline,
+        *,
+        store: Store | None = None,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        on_event: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.topology = topology
+        self.pipeline = pipeline
+        self._store = store
+        self._connect_timeout_s = connect_timeout_s
+        self._on_event = on_event
+        self._packet_handlers: list[Callable[[str, fy.P4PacketIn], None]] = []
+        self._managed = {switch.name: _Managed(switch) for switch in topology.switches}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._applying = asyncio.Lock()
+
+    async def __aenter__(self) -> Fabric:
+        if self._store is not None:
+            desired, facts = self._store.load()
+            if facts.get("cookie") == self.pipeline.cookie:
+                for name, state in desired.items():
+                    if name in self._managed:
+                        self._managed[name].desired = state
+        self._tasks = [
+            asyncio.create_task(self._supervise(managed), name=f"switch {managed.switch.name}")
+            for managed in self._managed.values()
+        ]
+        try:
+            await asyncio.gather(*(managed.settled.wait() for managed in self._managed.values()))
+            for managed in self._managed.values():
+                if managed.failure is not None:
+                    raise managed.failure
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Disconnect; the switches keep their state."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    # -- state
+
+    async def apply(self, desired: Mapping[str, Iterable[Any]], **facts: object) -> list[Applied]:
+        """Bring every switch into `desired` (finsy entities by switch) and remember it with `facts`.
+
+        Where one switch refuses, all are put back as they were and its error is raised.
+        """
+        states = {
+            name: state_of([entity.encode(self.pipeline.schema) for entity in entities], self.pipeline.schema)
+            for name, entities in desired.items()
+        }
+        managed = list(self._managed.values())
+        async with self._applying:
+            before = [one.desired for one in managed]
+            for one in managed:
+                one.desired = states.get(one.switch.name, {})
+            results = await asyncio.gather(*map(self._reconcile, managed), return_exceptions=True)
+            errors = [result for result in results if isinstance(result, BaseException)]
+            if errors:
+                for one, earlier in zip(managed, before, strict=True):
+                    one.desired = earlier
+                await asyncio.gather(*map(_undo, managed, results))
+                raise next((error for error in errors if isinstance(error, EntrainError)), errors[0])
+            if self._store is not None:
+                self._store.save(states, {**facts, "cookie": self.pipeline.cookie})
+            return [result.applied for result in results if isinstance(result, _Change)]
+
+    def statuses(self) -> dict[str, str]:
+        """Per switch "ready", or what keeps it from being so."""
+        return {name: managed.status for name, managed in self._managed.items()}
+
+    def last_applied(self) -> dict[str, Applied]:
+        """What the last reconciliation of each switch wrote."""
+        return {name: m.applied for name, m in self._managed.items() if m.applied is not None}
+
+    async def read(self, switch: str, entities: Sequence[Any]) -> list[Any]:
+        """Read finsy entities (wildcards as in P4Runtime) from one switch."""
+        found = await self._client(switch).read(entities)
+        return [_decode(entity, self.pipeline.schema) for entity in found]
+
+    async def port_counters(self, counter: str) -> dict[str, dict[int, tuple[int, int]]]:
+        """Per switch and port, the packets and bytes that an indexed counter holds."""
+
+        async def one(switch: Switch) -> dict[int, tuple[int, int]]:
+            asked = [fy.P4CounterEntry(counter, index=port.number) for port in switch.ports]
+            return {
+                entry.index: (entry.packet_count, entry.byte_count)
+                for entry in await self.read(switch.name, asked)
+            }
+
+        switches = self.topology.switches
+        found = await asyncio.gather(*(one(switch) for switch in switches))
+        return {switch.name: counters for switch, counters in zip(switches, found, strict=True)}
+
+    # -- packets
+
+    def on_packet(self, handler: Callable[[str, fy.P4PacketIn], None]) -> None:
+        """Call `handler` with the switch's name for each packet-in."""
+        self._packet_handlers.append(handler)
+
+    def send_packet(self, switch: str, payload: bytes, **metadata: int) -> None:
+        """A packet-out; raises Unreachable."""
+        self._client(switch).send_packet(payload, **metadata)
+
+    # -- the task of one switch
+
+    def _client(self, switch: str) -> SwitchClient:
+        managed = self._managed[switch]
+        if managed.client is None or not managed.client.connected:
+            raise Unreachable(f"{switch}: {managed.status}")
+        return managed.client
+
+    async def _supervise(self, managed: _Managed) -> None:
+        """Session after session; only what fails in the first one, before it is ready, is final."""
+        timeout_s: float | None = self._connect_timeout_s
+        while True:
+            try:
+                await self._session(managed, timeout_s)
+            except EntrainError as error:
+                self._report(managed, str(error))
+                if not managed.settled.is_set():
+                    managed.failure = error
+                    managed.settled.set()
+                    return
+            timeout_s = None
+            await asyncio.sleep(RETRY_S)
+
+    async def _session(self, managed: _Managed, timeout_s: float | None) -> None:
+        """Connect, converge, and stay until the connection ends, which raises Unreachable."""
+        name = managed.switch.name
+
+        def dispatch(packet: fy.P4PacketIn) -> None:
+            for handler in self._packet_handlers:
+                handler(name, packet)
+
+        client = SwitchClient(
+            managed.switch, self.pipeline, on_packet=dispatch, on_change=managed.changed.set
+        )
+        try:
+            await client.connect(timeout_s)
+            managed.client = client
+            while client.connected:
+                managed.changed.clear()
+                try:
+                    await self._reconcile(managed)
+                    self._report(managed, "ready")
+                    managed.settled.set()
+                except (NotPrimary, Refused, NoPipeline) as error:
+                    if not managed.settled.is_set():
+                        raise
+                    self._report(managed, str(error))
+                if client.connected:
+                    await managed.changed.wait()
+            raise Unreachable(f"{name}: the connection broke; waiting for the switch to come back")
+        finally:
+            managed.client = None
+            await client.close()
+
+    async def _reconcile(self, managed: _Managed) -> _Change:
+        """Pipeline, read back, difference, one batch; on failure the switch is put back as it was found."""
+        client = managed.client
+        if client is None or not client.connected:
+            raise Unreachable(f"{managed.switch.name}: {managed.status}")
+        if not client.primary:
+            raise client.not_primary()
+        async with managed.lock:
+            began = time.monotonic()
+            pipeline_set = await client.set_pipeline()
+            actual = await client.read_state()
+            change = difference(actual, actual if managed.desired is None else managed.desired)
+            if change.updates:
+                try:
+                    await client.write(change.updates)
+                except EntrainError:
+                    await _restore(client, actual)
+                    raise
+            managed.applied = _applied(managed.switch.name, pipeline_set, change, time.monotonic() - began)
+            return _Change(managed.applied, actual)
+
+    def _report(self, managed: _Managed, status: str) -> None:
+        if status != managed.status:
+            managed.status = status
+            self._on_event(status if managed.switch.name in status else f"{managed.switch.name}: {status}")
+
+
+async def _undo(managed: _Managed, result: _Change | BaseException) -> None:
+    """Put one switch back where another one's refusal has made the whole application fail."""
+    if isinstance(result, _Change) and result.applied.written and managed.client is not None:
+        async with managed.lock:
+            await _restore(managed.client, result.before)
+
+
+async def _restore(client: SwitchClient, before: State) -> None:
+    """Undo what a failed batch left; what cannot be undone now is found by the next reconciliation."""
+    try:
+        back = difference(await client.read_state(), before)
+        if back.updates:
+            await client.write(back.updates)
+    except EntrainError:
+        pass
+
+
+def _applied(switch: str, pipeline_set: bool, change: Difference, seconds: float) -> Applied:
+    kinds = (p4r.Update.INSERT, p4r.Update.MODIFY, p4r.Update.DELETE)
+    inserted, modified, deleted = (change.count(kind) for kind in kinds)
+    return Applied(switch, pipeline_set, inserted, modified, deleted, seconds)
+
+
+def _decode(entity: p4r.Entity, schema: fy.P4Schema) -> Any:
+    types: dict[str, Any] = {
+        "table_entry": fy.P4TableEntry,
+        "action_profile_member": fy.P4ActionProfileMember,
+        "action_profile_group": fy.P4ActionProfileGroup,
+        "counter_entry": fy.P4CounterEntry,
+        "register_entry": fy.P4RegisterEntry,
+    }
+    return types[entity.WhichOneof("entity")].decode(entity, schema)

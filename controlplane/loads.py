@@ -1,0 +1,102 @@
+"""The link load tables, read by QUERY carriers: a packet-out per port, whose answer comes back by packet-in.
+
+P4Runtime cannot read registers on every target; this way works alike on all of them (design, section 3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import finsy as fy
+
+from controlplane import constants as p4
+from controlplane.fabric import Fabric
+from machine.errors import EntrainError
+from wire.slot_header import ETHERTYPE, LANES, Kind, Lane, SlotHeader
+
+ANSWER_TIMEOUT_S = 1.0
+TRIES = 3
+
+_ETHERNET_BYTES = 14
+_ADDRESSES = bytes(6) + bytes.fromhex("020000000001")  # the packet never leaves the switch
+_MINIMUM_FRAME = 60
+
+
+@dataclass(frozen=True)
+class PortLoad:
+    """What one egress port's table holds. Rates are in Mbit/s; `slots` maps slot numbers to planned rates."""
+
+    switch: str
+    port: int
+    peer: str
+    capacity_mbps: float
+    slots: dict[int, float]
+
+
+class LoadReader:
+    """Reads load tables through a fabric's switches; make one per fabric."""
+
+    def __init__(self, fabric: Fabric, rate_unit_mbps: float = 1.0) -> None:
+        self._fabric = fabric
+        self._rate_unit_mbps = rate_unit_mbps
+        self._waiting: dict[tuple[str, int], asyncio.Future[SlotHeader]] = {}
+        self._numbers = itertools.count(1)
+        fabric.on_packet(self._answer)
+
+    async def read(self) -> list[PortLoad]:
+        """The table of every port of every switch; raises EntrainError where a switch does not answer."""
+        ports = [(switch, port) for switch in self._fabric.topology.switches for port in switch.ports]
+        headers = await asyncio.gather(*(self._query(switch.name, port.number) for switch, port in ports))
+        return [
+            PortLoad(switch.name, port.number, port.peer, port.rate_mbps, self._slots(header))
+            for (switch, port), header in zip(ports, headers, strict=True)
+        ]
+
+    async def _query(self, switch: str, port: int) -> SlotHeader:
+        for _ in range(TRIES):
+            number = next(self._numbers) & 0xFFFFFFFF
+            answer: asyncio.Future[SlotHeader] = asyncio.get_running_loop().create_future()
+            self._waiting[switch, number] = answer
+            try:
+                metadata = {p4.PACKET_OUT_EGRESS_PORT: port, p4.PACKET_OUT_PAD: 0}
+                self._fabric.send_packet(switch, query(port, number), **metadata)
+                return await asyncio.wait_for(answer, ANSWER_TIMEOUT_S)
+            except TimeoutError:
+                continue
+            finally:
+                del self._waiting[switch, number]
+        raise EntrainError(
+            f"{switch}: no answer to {TRIES} QUERY carriers for port {port}; "
+            f"does it run the fabric's program, with a CPU port?"
+        )
+
+    def _answer(self, switch: str, packet: fy.P4PacketIn) -> None:
+        if packet.payload[12:14] != ETHERTYPE.to_bytes(2, "big"):
+            return
+        try:
+            header = SlotHeader.unpack(packet.payload[_ETHERNET_BYTES:])
+        except ValueError:
+            return
+        waiting = self._waiting.get((switch, header.flow))
+        if header.kind is Kind.QUERY and waiting is not None and not waiting.done():
+            waiting.set_result(header)
+
+    def _slots(self, header: SlotHeader) -> dict[int, float]:
+        return {slot: load * self._rate_unit_mbps for slot, load in sorted(stored_slots(header.lanes))}
+
+
+def query(port: int, number: int) -> bytes:
+    """The frame that asks for the table of egress port `port`; its answer carries `number` as its flow."""
+    header = SlotHeader(Kind.QUERY, port=port, flow=number, next_ethertype=0)
+    frame = _ADDRESSES + ETHERTYPE.to_bytes(2, "big") + header.pack()
+    return frame.ljust(_MINIMUM_FRAME, b"\0")
+
+
+def stored_slots(lanes: tuple[Lane, ...]) -> Iterator[tuple[int, int]]:
+    """Slot number and load of each lane ever written: slot s is in lane s mod K with epoch s div K."""
+    for number, lane in enumerate(lanes):
+        if lane.load or lane.epoch:
+            yield lane.epoch * LANES + number, lane.load

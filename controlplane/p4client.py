@@ -1,0 +1,302 @@
+"""One switch over P4Runtime: arbitration, pipeline, reading, writing, packets.
+
+Election ids are made so that the loser of an arbitration can say who won: the low 64 bits are the
+controller's process id, the high 64 bits grow with each change of hands. A controller first asks with its
+bare process id, which is lower than any claimed one, and claims only where there is no primary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import finsy as fy
+import grpc
+from finsy.proto import U128, p4r, p4r_grpc
+
+from controlplane.entities import READ_ALL, State, state_of
+from controlplane.network import Switch
+from controlplane.pipeline import Pipeline
+from machine.errors import EntrainError
+
+RPC_TIMEOUT_S = 30.0
+PIPELINE_TIMEOUT_S = 120.0
+"""Setting a pipeline may compile it."""
+
+_CHANNEL_OPTIONS = [
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_metadata_size", 64 * 1024),
+]
+
+
+class Unreachable(EntrainError):
+    """The switch does not answer, or the connection to it broke."""
+
+
+class NotPrimary(EntrainError):
+    """Another controller is primary for the switch."""
+
+
+class Refused(EntrainError):
+    """The switch refused a pipeline or an update."""
+
+
+class NoPipeline(EntrainError):
+    """The switch has no pipeline (any more)."""
+
+
+class SwitchClient:
+    """A connection to one switch. Use it within one event loop; `close` it, it does not reconnect.
+
+    on_packet gets the payload and metadata of each packet-in; on_change is called when `primary` changes and
+    when the connection ends.
+    """
+
+    def __init__(
+        self,
+        switch: Switch,
+        pipeline: Pipeline,
+        *,
+        on_packet: Callable[[fy.P4PacketIn], None] = lambda _: None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.switch = switch
+        self.primary = False
+        self.primary_id = 0
+        self._pipeline = pipeline
+        self._on_packet = on_packet
+        self._on_change = on_change
+        self._election_id = os.getpid()
+        self._channel = grpc.aio.insecure_channel(switch.grpc_address, options=_CHANNEL_OPTIONS)
+        self._stub = p4r_grpc.P4RuntimeStub(self._channel)
+        self._stream: Any = None
+        # gRPC takes one write at a time, and a cancelled write ends the stream: so one task writes.
+        self._outgoing: asyncio.Queue[p4r.StreamMessageRequest] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- connection and arbitration
+
+    async def connect(self, timeout_s: float | None) -> None:
+        """Open the stream and try to become primary (`self.primary` says whether). None waits for ever.
+
+        Raises Unreachable when the switch does not answer within `timeout_s`.
+        """
+        try:
+            await asyncio.wait_for(self._open(), timeout_s)
+        except TimeoutError:
+            raise Unreachable(
+                f"{self._name}: does not answer P4Runtime within {timeout_s:g} s; is the switch running?"
+            ) from None
+        except grpc.RpcError as error:
+            raise self._broken(error) from None
+        self._tasks = [asyncio.create_task(self._read_stream()), asyncio.create_task(self._write_stream())]
+
+    async def _open(self) -> None:
+        self._stream = self._stub.StreamChannel(wait_for_ready=True)
+        await self._stream.write(self._bid())
+        while True:
+            message = await self._stream.read()
+            if message is grpc.aio.EOF:
+                raise Unreachable(f"{self._name}: closed the stream during arbitration")
+            if message.WhichOneof("update") != "arbitration":
+                continue
+            self._take(message.arbitration)
+            if self.primary and self._election_id >> 64:
+                return
+            if message.arbitration.status.code == grpc.StatusCode.ALREADY_EXISTS.value[0]:
+                return
+            # Nobody is primary, or we are by the bare id, below which nobody else could ask.
+            await self._stream.write(self._claim())
+
+    def _bid(self) -> p4r.StreamMessageRequest:
+        election_id = U128.encode(self._election_id)
+        update = p4r.MasterArbitrationUpdate(device_id=self.switch.device_id, election_id=election_id)
+        return p4r.StreamMessageRequest(arbitration=update)
+
+    def _claim(self) -> p4r.StreamMessageRequest:
+        self._election_id = ((self.primary_id >> 64) + 1) << 64 | os.getpid()
+        return self._bid()
+
+    def _take(self, update: p4r.MasterArbitrationUpdate) -> None:
+        self.primary_id = U128.decode(update.election_id)
+        self.primary = update.status.code == 0 and self.primary_id == self._election_id
+
+    async def _read_stream(self) -> None:
+        try:
+            while (message := await self._stream.read()) is not grpc.aio.EOF:
+                match message.WhichOneof("update"):
+                    case "packet":
+                        self._on_packet(fy.P4PacketIn.decode(message, self._pipeline.schema))
+                    case "arbitration":
+                        self._arbitration(message.arbitration)
+        except grpc.RpcError:
+            pass
+        finally:
+            self.primary = False
+            self._on_change()
+
+    async def _write_stream(self) -> None:
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            while True:
+                await self._stream.write(await self._outgoing.get())
+
+    def _arbitration(self, update: p4r.MasterArbitrationUpdate) -> None:
+        before = self.primary
+        self._take(update)
+        if update.status.code == grpc.StatusCode.NOT_FOUND.value[0]:
+            self._outgoing.put_nowait(self._claim())
+        elif before != self.primary:
+            self._on_change()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the stream is open."""
+        return bool(self._tasks) and not self._tasks[0].done()
+
+    def not_primary(self) -> NotPrimary:
+        """The error that says who is primary."""
+        return NotPrimary(f"{self._name}: another controller is primary: {describe_primary(self.primary_id)}")
+
+    async def close(self) -> None:
+        """End the connection; the switch keeps its state."""
+        if self._stream is not None:
+            self._stream.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._channel.close()
+
+    # -- requests
+
+    async def set_pipeline(self, *, force: bool = False) -> bool:
+        """Set the pipeline unless the switch runs it already; returns whether it was set. Raises Refused."""
+        if not force:
+            request = p4r.GetForwardingPipelineConfigRequest(
+                device_id=self.switch.device_id,
+                response_type=p4r.GetForwardingPipelineConfigRequest.COOKIE_ONLY,
+            )
+            try:
+                reply = await self._stub.GetForwardingPipelineConfig(request, timeout=RPC_TIMEOUT_S)
+                if reply.config.cookie.cookie == self._pipeline.cookie:
+                    return False
+            except grpc.RpcError as error:
+                if not isinstance(self._broken(error), NoPipeline):
+                    raise self._broken(error) from None
+        request = p4r.SetForwardingPipelineConfigRequest(
+            device_id=self.switch.device_id,
+            election_id=U128.encode(self._election_id),
+            action=p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT,
+            config=self._pipeline.schema.get_pipeline_config(),
+        )
+        try:
+            await self._stub.SetForwardingPipelineConfig(request, timeout=PIPELINE_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise self._broken(error, f"refused the pipeline {self._pipeline.name}") from None
+        return True
+
+    async def read(self, entities: Sequence[Any]) -> list[p4r.Entity]:
+        """What the switch has of `entities` (wildcards as in P4Runtime), undecoded."""
+        request = p4r.ReadRequest(
+            device_id=self.switch.device_id,
+            entities=[entity.encode(self._pipeline.schema) for entity in entities],
+        )
+        found: list[p4r.Entity] = []
+        try:
+            async for reply in self._stub.Read(request, timeout=RPC_TIMEOUT_S):
+                found += reply.entities
+        except grpc.RpcError as error:
+            raise self._broken(error, "refused to be read") from None
+        return found
+
+    async def read_state(self) -> State:
+        """All table entries, members and groups that a controller may change."""
+        return state_of(await self.read(READ_ALL), self._pipeline.schema)
+
+    async def write(self, updates: Sequence[p4r.Update]) -> None:
+        """One batch; raises Refused that names each refused update and the switch's reason."""
+        request = p4r.WriteRequest(
+            device_id=self.switch.device_id, election_id=U128.encode(self._election_id), updates=updates
+        )
+        try:
+            await self._stub.Write(request, timeout=RPC_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise self._broken(error, self._describe(error, updates)) from None
+
+    def send_packet(self, payload: bytes, **metadata: int) -> None:
+        """A packet-out with the controller header's fields as `metadata`; raises Unreachable."""
+        if not self.connected:
+            raise Unreachable(f"{self._name}: the connection broke")
+        packet = fy.P4PacketOut(payload, **metadata)
+        self._outgoing.put_nowait(packet.encode_update(self._pipeline.schema))
+
+    # -- errors
+
+    @property
+    def _name(self) -> str:
+        return f"{self.switch.name} ({self.switch.target} at {self.switch.grpc_address})"
+
+    def _broken(self, error: grpc.RpcError, what: str = "refused the request") -> EntrainError:
+        assert isinstance(error, grpc.aio.AioRpcError)
+        code, details = error.code(), error.details() or ""
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+            return Unreachable(f"{self._name}: the connection broke: {details}")
+        if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+            return Unreachable(f"{self._name}: gave no answer in time")
+        if code == grpc.StatusCode.PERMISSION_DENIED:
+            return self.not_primary()
+        if code == grpc.StatusCode.FAILED_PRECONDITION and "pipeline" in details.lower():
+            return NoPipeline(f"{self._name}: has no pipeline: {details}")
+        return Refused(f"{self._name}: {what}: {details or code.name}")
+
+    def _describe(self, error: grpc.RpcError, updates: Sequence[p4r.Update]) -> str:
+        """Which updates of a batch were refused, and why."""
+        failed = fy.P4ClientError(error, "Write").details
+        lines = [
+            f"\n  {_update_text(updates[index], self._pipeline.schema)}: {detail.message}"
+            for index, detail in sorted(failed.items())[:5]
+        ]
+        more = f"\n  and {len(failed) - 5} more" if len(failed) > 5 else ""
+        return f"refused {len(failed) or 'some'} of {len(updates)} updates" + "".join(lines) + more
+
+
+def _update_text(update: p4r.Update, schema: fy.P4Schema) -> str:
+    verb = p4r.Update.Type.Name(update.type).lower()
+    entity = update.entity
+    match entity.WhichOneof("entity"):
+        case "table_entry":
+            entry = fy.P4TableEntry.decode(entity, schema)
+            return f"{verb} {entry.table_id} {entry.match_str(schema)} -> {entry.action_str(schema)}"
+        case "action_profile_member":
+            member = fy.P4ActionProfileMember.decode(entity, schema)
+            return f"{verb} {member.action_profile_id} member {member.member_id}"
+        case "action_profile_group":
+            group = fy.P4ActionProfileGroup.decode(entity, schema)
+            return f"{verb} {group.action_profile_id} group {group.group_id}"
+        case other:
+            return f"{verb} {other}"
+
+
+def describe_primary(election_id: int) -> str:
+    """Who holds an election id, as far as it tells."""
+    generation, pid = election_id >> 64, election_id & (2**64 - 1)
+    if not generation:
+        return f"election id {election_id}, which is not one of entrain's"
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return f"process {pid} on another machine (election id {generation}:{pid})"
+    return f"process {pid} (election id {generation}:{pid}), {' '.join(_shown(command))}"
+
+
+def _shown(command: Iterable[str]) -> list[str]:
+    words = [word for word in command if word]
+    return [Path(words[0]).name, *words[1:]][:6] if words else []

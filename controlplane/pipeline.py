@@ -1,0 +1,73 @@
+"""The program that switches run: P4Info and what p4c made for the target, checked to belong together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import finsy as fy
+from google.protobuf.text_format import ParseError
+
+from machine.errors import BadInput
+
+BUILD = Path(__file__).resolve().parents[1] / "p4src/build"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """P4Info as a schema, and the configuration of the target (BMv2 JSON) as bytes."""
+
+    name: str
+    schema: fy.P4Schema
+
+    @classmethod
+    def load(
+        cls, p4info: Path = BUILD / "fabric.p4info.txtpb", config: Path = BUILD / "fabric.json"
+    ) -> Pipeline:
+        """Read both files; raises BadInput where one is unreadable or they are not of one program."""
+        for path, made_by in ((p4info, "--p4runtime-files"), (config, "-o")):
+            if not path.is_file():
+                raise BadInput(f"{path}: there is no such file; it is what p4c writes with {made_by}")
+        blob = config.read_bytes()
+        try:
+            program = json.loads(blob)
+        except ValueError as error:
+            raise BadInput(f"{config}: is not the JSON that p4c-bm2-ss writes ({error})") from error
+        try:
+            schema = fy.P4Schema(p4info, blob)
+        except (ParseError, ValueError, KeyError) as error:
+            raise BadInput(f"{p4info}: is not P4Info in protobuf's text format ({error})") from error
+        for what, name in _missing(schema, program):
+            raise BadInput(
+                f"{p4info}: does not fit {config}: it has {what} {name}, the JSON has not; "
+                f"compile both from one program"
+            )
+        return cls(config.stem, schema)
+
+    @property
+    def cookie(self) -> int:
+        """Identifies P4Info and configuration; a switch returns it, so that no pipeline is set twice."""
+        return self.schema.p4cookie
+
+
+def _missing(schema: fy.P4Schema, program: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What P4Info names and the JSON lacks."""
+    tables = {
+        table["name"]: table for pipeline in program.get("pipelines", []) for table in pipeline["tables"]
+    }
+    for table in schema.tables:
+        keys = len(tables.get(table.name, {}).get("key", []))
+        # Selector fields are in the JSON's selector, not in the key.
+        if table.name not in tables or keys != len(table.match_fields):
+            yield "table", table.name
+    for what, section, entities in (
+        ("action", "actions", schema.actions),
+        ("register", "register_arrays", schema.registers),
+    ):
+        known = {entity["name"] for entity in program.get(section, [])}
+        for entity in entities:
+            if entity.name not in known:
+                yield what, entity.name

@@ -1,0 +1,65 @@
+"""The desired state on disk (SQLite), so that a restarted controller converges to what was last applied."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+from finsy.proto import p4r
+
+from controlplane.entities import State, key_of
+from machine.errors import EntrainError
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS entity (
+    switch TEXT NOT NULL, key BLOB NOT NULL, entity BLOB NOT NULL, PRIMARY KEY (switch, key)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+
+class Store:
+    """Desired entities per switch, and facts about them (JSON values by name), in one file."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the file; raises EntrainError where it is no such file."""
+        self.path = path
+        with closing(self._open()) as connection, connection:
+            try:
+                connection.executescript(_SCHEMA)
+            except sqlite3.DatabaseError as error:
+                raise EntrainError(f"{path}: is not a state file ({error}); remove it") from error
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            return sqlite3.connect(self.path)
+        except sqlite3.OperationalError as error:
+            raise EntrainError(f"{self.path}: cannot be opened ({error})") from error
+
+    def save(self, desired: Mapping[str, State], facts: Mapping[str, object]) -> None:
+        """Replace everything, in one transaction."""
+        rows = [
+            (switch, key, entity.SerializeToString(deterministic=True))
+            for switch, state in desired.items()
+            for key, entity in state.items()
+        ]
+        with closing(self._open()) as connection, connection:
+            connection.execute("DELETE FROM entity")
+            connection.executemany("INSERT INTO entity VALUES (?, ?, ?)", rows)
+            connection.execute("DELETE FROM fact")
+            connection.executemany(
+                "INSERT INTO fact VALUES (?, ?)", [(name, json.dumps(value)) for name, value in facts.items()]
+            )
+
+    def load(self) -> tuple[dict[str, State], dict[str, object]]:
+        """What `save` last wrote; empty for a new file."""
+        desired: dict[str, dict[bytes, p4r.Entity]] = {}
+        with closing(self._open()) as connection:
+            for switch, blob in connection.execute("SELECT switch, entity FROM entity"):
+                entity = p4r.Entity.FromString(blob)
+                desired.setdefault(switch, {})[key_of(entity)] = entity
+            facts = {name: json.loads(value) for name, value in connection.execute("SELECT * FROM fact")}
+        return dict(desired), facts

@@ -1,0 +1,262 @@
+"""The controller converges: from anything, twice without a write, after restarts, failures and take-overs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from finsy.proto import U128, p4r
+
+from controlplane.fabric import Fabric
+from controlplane.p4client import NotPrimary, Refused, SwitchClient, Unreachable, describe_primary
+from controlplane.pipeline import Pipeline
+from controlplane.routing import Policy, desired_state
+from controlplane.store import Store
+from controlplane.topology import Topology, dumbbell, leaf_spine
+from machine.errors import BadInput, EntrainError
+from tests.controlplane.fake_switch import FakeSwitch
+
+PIPELINE = Pipeline.load()
+
+
+@asynccontextmanager
+async def switches(topology: Topology) -> AsyncIterator[tuple[Topology, dict[str, FakeSwitch]]]:
+    """Fake switches for `topology`, and the topology with their ports."""
+    fakes = {switch.name: FakeSwitch(switch.device_id) for switch in topology.switches}
+    for fake in fakes.values():
+        await fake.start()
+    served = tuple(replace(switch, grpc_port=fakes[switch.name].port) for switch in topology.switches)
+    try:
+        yield replace(topology, switches=served), fakes
+    finally:
+        for fake in fakes.values():
+            await fake.stop()
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def test_applying_twice_writes_nothing_and_each_change_is_one_batch() -> None:
+    async def test() -> None:
+        async with switches(leaf_spine(2, 2, 2)) as (topology, fakes), Fabric(topology, PIPELINE) as fabric:
+            first = await fabric.apply(desired_state(topology, Policy("ecmp")))
+            assert all(applied.inserted > 0 for applied in first)
+            assert all(len(fake.batches) == 1 for fake in fakes.values())
+            again = await fabric.apply(desired_state(topology, Policy("ecmp")))
+            assert [applied.written for applied in again] == [0, 0, 0, 0]
+            changed = await fabric.apply(desired_state(topology, Policy("source")))
+            assert {a.switch: a.inserted for a in changed} == {
+                "leaf1": 2,
+                "leaf2": 2,
+                "spine1": 0,
+                "spine2": 0,
+            }
+            assert all(fake.pipelines_set == 1 for fake in fakes.values())
+
+    run(test)
+
+
+def test_a_second_controller_process_finds_everything_in_place() -> None:
+    async def test() -> None:
+        async with switches(dumbbell(2)) as (topology, fakes):
+            for _ in range(2):
+                async with Fabric(topology, PIPELINE) as fabric:
+                    await fabric.apply(desired_state(topology))
+            assert all(len(fake.batches) == 1 and fake.pipelines_set == 1 for fake in fakes.values())
+
+    run(test)
+
+
+def test_any_state_converges_to_any_other_in_one_batch() -> None:
+    """Groups and members appear, change and vanish in an order in which every reference resolves."""
+    shapes = [leaf_spine(2, 2, 2, 2), leaf_spine(2, 1, 2, 4), leaf_spine(2, 1, 1, 1), leaf_spine(2, 3, 2, 1)]
+
+    async def test() -> None:
+        async with switches(leaf_spine(2, 1, 1)) as (topology, fakes), Fabric(topology, PIPELINE) as fabric:
+            for before in shapes:
+                for after in shapes:
+                    for shape in (before, after):
+                        desired = desired_state(shape, Policy("source"))
+                        await fabric.apply({name: desired[name] for name in fakes})
+                        for name, fake in fakes.items():
+                            assert len(fake.entities) == len(desired[name])
+
+    run(test)
+
+
+def test_foreign_entries_are_removed() -> None:
+    async def test() -> None:
+        async with switches(dumbbell(1)) as (topology, fakes), Fabric(topology, PIPELINE) as fabric:
+            await fabric.apply(desired_state(dumbbell(3)))
+            applied = await fabric.apply(desired_state(topology))
+            assert all(one.deleted > 0 for one in applied)
+            assert len(fakes["left"].entities) == len(desired_state(topology)["left"])
+
+    run(test)
+
+
+def test_a_restarted_switch_is_set_again_unasked() -> None:
+    async def test() -> None:
+        events: list[str] = []
+        async with (
+            switches(dumbbell(2)) as (topology, fakes),
+            Fabric(topology, PIPELINE, on_event=events.append) as fabric,
+        ):
+            await fabric.apply(desired_state(topology))
+            before = dict(fakes["left"].entities)
+            await fakes["left"].lose_everything()
+            await until(lambda: len(fakes["left"].entities) == len(before))
+            await until(lambda: fabric.statuses()["left"] == "ready")
+            assert fakes["left"].entities == before
+            assert any("connection broke" in event for event in events)
+
+    run(test)
+
+
+def test_a_restarted_controller_converges_from_its_store(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with switches(dumbbell(2)) as (topology, fakes):
+            async with Fabric(topology, PIPELINE, store=Store(tmp_path / "state")) as fabric:
+                await fabric.apply(desired_state(topology), routing="ecmp")
+            expected = dict(fakes["right"].entities)
+            await fakes["right"].lose_everything()
+            async with Fabric(topology, PIPELINE, store=Store(tmp_path / "state")):
+                assert fakes["right"].entities == expected
+            assert Store(tmp_path / "state").load()[1]["routing"] == "ecmp"
+
+    run(test)
+
+
+def test_a_refusal_names_the_entry_and_leaves_every_switch_as_it_was(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with (
+            switches(leaf_spine(2, 2, 2)) as (topology, fakes),
+            Fabric(topology, PIPELINE, store=Store(tmp_path / "state")) as fabric,
+        ):
+            await fabric.apply(desired_state(topology, Policy("ecmp")))
+            before = {name: dict(fake.entities) for name, fake in fakes.items()}
+            source_route = PIPELINE.schema.tables["source_route"].id
+            fakes["leaf2"].refuse = lambda update: (
+                "the table is full"
+                if update.entity.table_entry.table_id == source_route and update.type == p4r.Update.INSERT
+                else None
+            )
+            with pytest.raises(Refused) as error:
+                await fabric.apply(desired_state(topology, Policy("source")), routing="source")
+            for part in (
+                "leaf2",
+                "refused 2 of 2 updates",
+                "source_route",
+                "ingress_port=0x1",
+                "table is full",
+            ):
+                assert part in str(error.value)
+            assert {name: fake.entities for name, fake in fakes.items()} == before
+            assert "routing" not in Store(tmp_path / "state").load()[1]
+            fakes["leaf2"].refuse = lambda _: None
+            applied = await fabric.apply(desired_state(topology, Policy("source")))
+            assert sum(one.inserted for one in applied) == 4
+
+    run(test)
+
+
+def test_the_loser_of_an_arbitration_says_who_is_primary() -> None:
+    async def test() -> None:
+        async with switches(dumbbell(1)) as (topology, _), Fabric(topology, PIPELINE) as first:
+            await first.apply(desired_state(topology))
+            with pytest.raises(
+                NotPrimary, match=f"another controller is primary: process {os.getpid()} .*python"
+            ):
+                async with Fabric(topology, PIPELINE):
+                    pass
+            applied = await first.apply(desired_state(topology))  # and the winner was not disturbed
+            assert [one.written for one in applied] == [0, 0]
+
+    run(test)
+
+
+def test_who_is_taken_over_waits_and_takes_the_switch_back() -> None:
+    async def test() -> None:
+        async with switches(dumbbell(1)) as (topology, fakes), Fabric(topology, PIPELINE) as fabric:
+            await fabric.apply(desired_state(topology))
+            before = dict(fakes["left"].entities)
+            intruder = SwitchClient(topology.switch_by_name["left"], PIPELINE)
+            intruder._election_id = 1 << 100  # a foreign controller that does not ask first
+            await intruder.connect(5)
+            await until(lambda: "another controller is primary" in fabric.statuses()["left"])
+            with pytest.raises(NotPrimary):
+                await fabric.apply(desired_state(topology, Policy(ecn_threshold_packets=1)))
+            key = next(key for key, entity in before.items() if entity.HasField("table_entry"))
+            await intruder.write([p4r.Update(type=p4r.Update.DELETE, entity=before[key])])
+            await intruder.close()
+            await until(lambda: fakes["left"].entities == before)
+            assert fabric.statuses()["left"] == "ready"
+
+    run(test)
+
+
+def test_election_ids_tell_their_holder() -> None:
+    assert f"process {os.getpid()} " in describe_primary(3 << 64 | os.getpid())
+    assert "not one of entrain's" in describe_primary(17)
+    assert "on another machine" in describe_primary(1 << 64 | 2**40)
+    assert U128.decode(U128.encode(3 << 64 | 5)) == 3 << 64 | 5
+
+
+def test_an_absent_switch_is_named() -> None:
+    async def test() -> None:
+        topology = dumbbell(1, grpc_port=1)
+        with pytest.raises(Unreachable, match=r"left \(softswitch at 127.0.0.1:1\).*is the switch running"):
+            async with Fabric(topology, PIPELINE, connect_timeout_s=0.5):
+                pass
+
+    run(test)
+
+
+def test_a_refused_pipeline_is_told_in_the_targets_words() -> None:
+    async def test() -> None:
+        async with switches(dumbbell(1)) as (topology, fakes):
+            fakes["left"].refuse_pipeline = "varbit in fabric.p4:7 is not supported"
+            with pytest.raises(Refused, match=r"left.*refused the pipeline fabric: varbit in fabric.p4:7"):
+                async with Fabric(topology, PIPELINE):
+                    pass
+
+    run(test)
+
+
+def test_pipeline_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    p4info = tmp_path / "other.p4info.txtpb"
+    config = tmp_path / "other.json"
+    with pytest.raises(BadInput, match="no such file"):
+        Pipeline.load(p4info, config)
+    good = Path("p4src/build/fabric.p4info.txtpb").read_text()
+    p4info.write_text(good.replace('"FabricIngress.route"', '"FabricIngress.path"'))
+    config.write_text("{")
+    with pytest.raises(BadInput, match="is not the JSON"):
+        Pipeline.load(p4info, config)
+    config.write_bytes(Path("p4src/build/fabric.json").read_bytes())
+    with pytest.raises(BadInput, match=r"does not fit .*other.json: it has table FabricIngress.path"):
+        Pipeline.load(p4info, config)
+    p4info.write_text("tables { nonsense }")
+    with pytest.raises(BadInput, match="is not P4Info"):
+        Pipeline.load(p4info, config)
+    p4info.write_text(good)
+    assert Pipeline.load(p4info, config).cookie == PIPELINE.cookie
+
+
+def test_a_store_that_is_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text(
+        "not a database, but long enough to be taken for the header of one\n" * 20
+    )
+    with pytest.raises(EntrainError, match="is not a state file"):
+        Store(tmp_path / "state")
