@@ -1,0 +1,29 @@
+"""`python -m benchmarks NAME [--json] ...` runs `benchmarks/NAME.py`, whose `main` takes the arguments."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+from machine.errors import EntrainError
+
+_NOT_BENCHMARKS = {"__init__", "__main__", "blast"}
+
+
+def run(argv: list[str]) -> int:
+    """Run the benchmark that `argv` names; returns the exit status."""
+    found = {path.stem for path in Path(__file__).parent.glob("*.py")}
+    names = sorted(found - _NOT_BENCHMARKS)
+    if not argv or argv[0] not in names:
+        print(f"usage: python -m benchmarks {{{','.join(names)}}} [--json] ...", file=sys.stderr)
+        return 2
+    try:
+        importlib.import_module(f"benchmarks.{argv[0]}").main(argv[1:])
+    except EntrainError as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+sys.exit(run(sys.argv[1:]))
