@@ -14,10 +14,22 @@ from typing import Any
 import grpc
 from finsy import P4Schema
 from finsy.p4entity import decode_entity, decode_stream, encode_entities, encode_updates
-from finsy.proto import p4r, p4r_grpc
+from finsy.proto import p4r, p4r_grpc, rpc_status
 
 TIMEOUT_S = 20.0
 _QUICK = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)]
+
+
+def refusals(error: grpc.RpcError) -> list[p4r.Error]:
+    """Why each update of a Write was refused (canonical code 0: it was not)."""
+    details = []
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            for detail in rpc_status.Status.FromString(value).details:
+                p4_error = p4r.Error()
+                detail.Unpack(p4_error)
+                details.append(p4_error)
+    return details
 
 
 class Runtime:
@@ -64,11 +76,33 @@ class Runtime:
         )
         self._stub.SetForwardingPipelineConfig(request, timeout=120)
 
-    def write(self, *updates: Any) -> None:
-        """Write finsy updates (`+entry`, `~entry`, `-entry`) in one batch."""
-        request = p4r.WriteRequest(device_id=self._device_id, election_id=self._election)
-        request.updates.extend(encode_updates(list(updates), self.schema))
-        self._stub.Write(request, timeout=TIMEOUT_S)
+    def insert(self, *entities: Any) -> None:
+        """Insert finsy entities, in one batch."""
+        self.write(*(p4r.Update(type=p4r.Update.INSERT, entity=entity) for entity in self._encode(entities)))
+
+    def modify(self, *entities: Any) -> None:
+        """Modify finsy entities, in one batch."""
+        self.write(*(p4r.Update(type=p4r.Update.MODIFY, entity=entity) for entity in self._encode(entities)))
+
+    def delete(self, *entities: Any) -> None:
+        """Delete finsy entities, in one batch."""
+        self.write(*(p4r.Update(type=p4r.Update.DELETE, entity=entity) for entity in self._encode(entities)))
+
+    def _encode(self, entities: Sequence[Any]) -> list[p4r.Entity]:
+        return [entity.encode(self.schema) for entity in entities]
+
+    def write(self, *updates: p4r.Update) -> None:
+        """Write a batch. The exception of a refusal has the reasons as notes."""
+        request = p4r.WriteRequest(
+            device_id=self._device_id, election_id=self._election, updates=updates
+        )
+        try:
+            self._stub.Write(request, timeout=TIMEOUT_S)
+        except grpc.RpcError as error:
+            for update, refusal in zip(request.updates, refusals(error), strict=False):
+                if refusal.canonical_code:
+                    error.add_note(f"{refusal}of {update}")
+            raise
 
     def read(self, *entities: Any) -> list[Any]:
         """Read what finsy entities name; the answers are finsy entities too."""

@@ -96,11 +96,11 @@ class Target(ABC):
     @contextmanager
     def installed(self, *entities: Any) -> Iterator[None]:
         """Within, these P4Runtime entities are there (written in one batch, removed in reverse order)."""
-        self.client.write(*(+entity for entity in entities))
+        self.client.insert(*entities)
         try:
             yield
         finally:
-            self.client.write(*(-entity for entity in reversed(entities)))
+            self.client.delete(*reversed(entities))
 
     def token(self) -> bytes:
         """Bytes that no other packet carries."""
