@@ -1,6 +1,6 @@
 """Loader for CO-RE eBPF programs: a small typed layer over the libbpf of the system (1.1 and newer)."""
 
-from ebpf.compile import compile_bpf
+from ebpf.compile import compile_bpf, compile_cached
 from ebpf.errors import EbpfError
 from ebpf.links import Link
 from ebpf.maps import Map
@@ -8,8 +8,10 @@ from ebpf.namespaces import in_netns
 from ebpf.object import Object, Program, TestRun, Variable
 from ebpf.ringbuf import RingBuffer
 from ebpf.tc import TcAttachment
+from ebpf.typed import Codec, TypedMap
 
 __all__ = [
+    "Codec",
     "EbpfError",
     "Link",
     "Map",
@@ -18,7 +20,9 @@ __all__ = [
     "RingBuffer",
     "TcAttachment",
     "TestRun",
+    "TypedMap",
     "Variable",
     "compile_bpf",
+    "compile_cached",
     "in_netns",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shutil
@@ -58,3 +59,18 @@ def _header_remedy(message: str) -> str:
     if "file not found" in message and ("'linux/" in message or "'asm/" in message):
         return "\nremedy: install the kernel's user headers (Debian: apt-get install linux-libc-dev)"
     return ""
+
+
+def compile_cached(source: Path, *, defines: Mapping[str, str | int] | None = None) -> Path:
+    """The object of `source`, compiled once for its content, that of the headers beside it, and `defines`.
+
+    It lies in $XDG_CACHE_HOME/entrain (default ~/.cache/entrain), for all processes of this user.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "entrain"
+    digest = hashlib.sha256(repr(sorted((defines or {}).items())).encode())
+    for path in [source, *sorted(source.parent.glob("*.h"))]:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    output = cache / f"{source.stem}-{digest.hexdigest()[:16]}.o"
+    if not output.exists():
+        compile_bpf(source, output, includes=[source.parent], defines=defines)
+    return output

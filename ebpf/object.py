@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebpf import libbpf
+from ebpf import libbpf, struct_ops
 from ebpf.errors import EbpfError, describe
 from ebpf.links import Link, adopt
 from ebpf.maps import Map
@@ -151,6 +151,11 @@ class Object:
             for each in self._each("bpf_object__next_program")
         }
 
+        if struct_ops.kernel_has_links():
+            for name, each in self._map_pointers.items():
+                if libbpf.lib().bpf_map__type(each) == struct_ops.MAP_TYPE:
+                    self.add_map_flags(name, struct_ops.F_LINK)
+
     @classmethod
     def open(cls, path: Path) -> Object:
         """Read an object file. Raises EbpfError that names it and the cause."""
@@ -189,6 +194,11 @@ class Object:
         """Set a map's number of entries, before load."""
         result = libbpf.lib().bpf_map__set_max_entries(self.map_pointer(name), max_entries)
         self._checked(result, f"cannot resize map {name} to {max_entries}")
+
+    def reuse_map(self, name: str, other: Map) -> None:
+        """Share map `other` (of a loaded object, or pinned) as this object's map `name`, before load."""
+        result = libbpf.lib().bpf_map__reuse_fd(self.map_pointer(name), other.fd)
+        self._checked(result, f"cannot reuse map {other.name} as {name}")
 
     def set_autoload(self, name: str, load: bool) -> None:
         """Whether program `name` is loaded at all (default: yes), before load."""
@@ -233,6 +243,10 @@ class Object:
         size = ct.c_size_t()
         base = libbpf.lib().bpf_map__initial_value(self.map_pointer(variable.section), ct.byref(size))
         ct.memmove(base + variable.offset, value, len(value))
+
+    def register(self, name: str) -> Link:
+        """Register the loaded struct_ops variable `name`. See ebpf.struct_ops."""
+        return struct_ops.register(self, name)
 
     def load(self) -> None:
         """Create the maps and have the verifier check and load the programs.

@@ -1,0 +1,60 @@
+"""Maps whose keys and values are numbers or named tuples instead of bytes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import Any, Generic, TypeVar
+
+from ebpf.maps import Map
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Codec(Generic[T]):
+    """Between bytes and `kind`: int for a format of one number, else a named tuple (formats: `struct`)."""
+
+    def __init__(self, form: str, kind: type[T]) -> None:
+        self._struct = struct.Struct(form)
+        self._kind: Any = kind
+        self.size = self._struct.size
+
+    def pack(self, value: T) -> bytes:
+        """The bytes of `value`; struct.error when a field is out of range."""
+        fields: Iterable[Any] = value if isinstance(value, tuple) else (value,)
+        return self._struct.pack(*fields)
+
+    def unpack(self, data: bytes) -> T:
+        """The value of `data`, which may be longer."""
+        fields = self._struct.unpack_from(data)
+        result: T = fields[0] if self._kind is int else self._kind(*fields)
+        return result
+
+
+class TypedMap(MutableMapping[K, V]):
+    """`raw` seen through codecs. A codec shorter than the map's keys or values leaves the rest zero."""
+
+    def __init__(self, raw: Map, key: Codec[K], value: Codec[V]) -> None:
+        self.raw = raw
+        self._key = key
+        self._value = value
+
+    def _raw_key(self, key: K) -> bytes:
+        return self._key.pack(key).ljust(self.raw.key_size, b"\0")
+
+    def __getitem__(self, key: K) -> V:
+        return self._value.unpack(self.raw[self._raw_key(key)])
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self.raw[self._raw_key(key)] = self._value.pack(value).ljust(self.raw.value_size, b"\0")
+
+    def __delitem__(self, key: K) -> None:
+        del self.raw[self._raw_key(key)]
+
+    def __iter__(self) -> Iterator[K]:
+        return map(self._key.unpack, iter(self.raw))
+
+    def __len__(self) -> int:
+        return len(self.raw)

@@ -1,0 +1,144 @@
+// CUBIC: the kernel's own, wrapped. As MLTCP (`mltcp_cubic`) both of its growth laws run at rate F: acknowledged
+// segments count F times (the region in which CUBIC follows Reno), and the cubic curve's clock runs F times as
+// fast. Plain (`bpf_cubic`) it is the kernel's, called through eBPF.
+#include "mltcp.h"
+
+char _license[] SEC("license") = "Dual MIT/GPL";
+
+#define LONGEST_STEP 16 // jiffies; a longer pause between two growths is idleness, which CUBIC skips itself
+
+// The kernel's state, at the beginning of the private area: 60 bytes, which end before ours begin.
+struct bictcp {
+	u32 last_time;   // jiffies when the curve was last looked at
+	u32 epoch_start; // jiffies when it began; 0: it has not
+} CORE;
+
+extern void cubictcp_init(struct sock *sk) __ksym;
+extern u32 cubictcp_recalc_ssthresh(struct sock *sk) __ksym;
+extern void cubictcp_cong_avoid(struct sock *sk, u32 ack, u32 acked) __ksym;
+extern void cubictcp_state(struct sock *sk, u8 new_state) __ksym;
+extern void cubictcp_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym;
+extern void cubictcp_acked(struct sock *sk, const struct ack_sample *sample) __ksym;
+
+SEC("struct_ops")
+void BPF_PROG(cubic_init, struct sock *sk)
+{
+	cubictcp_init(sk);
+	mltcp_init(sk);
+}
+
+SEC("struct_ops")
+void BPF_PROG(cubic_pkts_acked, struct sock *sk, const struct ack_sample *sample)
+{
+	cubictcp_acked(sk, sample);
+	mltcp_acked(sk);
+}
+
+// Move the beginning of the curve so that the last `jiffies` count F times. `variant` keeps what rounding left.
+static __always_inline void warp_clock(struct bictcp *cubic, struct mltcp_flow *flow, u32 jiffies)
+{
+	u32 f;
+	s32 shift;
+
+	if (!flow->gain.denominator || !jiffies || jiffies > LONGEST_STEP)
+		return;
+	f = flow->gain.numerator * MLTCP_UNIT / flow->gain.denominator;
+	flow->variant += ((s32)f - MLTCP_UNIT) * (s32)jiffies;
+	shift = flow->variant >> 10;
+	flow->variant &= MLTCP_UNIT - 1;
+	cubic->epoch_start -= shift;
+}
+
+SEC("struct_ops")
+void BPF_PROG(cubic_cong_avoid, struct sock *sk, u32 ack, u32 acked)
+{
+	struct mltcp_flow *flow = mltcp_flow_of(sk);
+	struct bictcp *cubic = inet_csk_ca(sk);
+	u32 looked = cubic->last_time, began = cubic->epoch_start;
+
+	if (tcp_in_slow_start(tcp_sk(sk))) {
+		cubictcp_cong_avoid(sk, ack, acked);
+		return;
+	}
+	if (!tcp_is_cwnd_limited(sk))
+		return;
+	cubictcp_cong_avoid(sk, ack, mltcp_growth(sk, acked));
+	if (began && cubic->epoch_start == began)
+		warp_clock(cubic, flow, cubic->last_time - looked);
+}
+
+SEC("struct_ops")
+u32 BPF_PROG(cubic_ssthresh, struct sock *sk)
+{
+	u32 cwnd = tcp_sk(sk)->snd_cwnd, remains = cubictcp_recalc_ssthresh(sk);
+
+	return remains < cwnd ? mltcp_decrease(sk, cwnd - remains) : remains;
+}
+
+SEC("struct_ops")
+u32 BPF_PROG(plain_ssthresh, struct sock *sk)
+{
+	return cubictcp_recalc_ssthresh(sk);
+}
+
+SEC("struct_ops")
+void BPF_PROG(plain_init, struct sock *sk)
+{
+	cubictcp_init(sk);
+}
+
+SEC("struct_ops")
+void BPF_PROG(plain_cong_avoid, struct sock *sk, u32 ack, u32 acked)
+{
+	cubictcp_cong_avoid(sk, ack, acked);
+}
+
+SEC("struct_ops")
+void BPF_PROG(plain_pkts_acked, struct sock *sk, const struct ack_sample *sample)
+{
+	cubictcp_acked(sk, sample);
+}
+
+SEC("struct_ops")
+void BPF_PROG(cubic_set_state, struct sock *sk, u8 state)
+{
+	cubictcp_state(sk, state);
+}
+
+SEC("struct_ops")
+void BPF_PROG(cubic_cwnd_event, struct sock *sk, enum tcp_ca_event event)
+{
+	cubictcp_cwnd_event(sk, event);
+}
+
+SEC("struct_ops")
+u32 BPF_PROG(cubic_undo_cwnd, struct sock *sk)
+{
+	return tcp_reno_undo_cwnd(sk);
+}
+
+SEC(".struct_ops")
+struct tcp_congestion_ops mltcp_cubic = {
+	.init = (void *)cubic_init,
+	.pkts_acked = (void *)cubic_pkts_acked,
+	.cong_avoid = (void *)cubic_cong_avoid,
+	.ssthresh = (void *)cubic_ssthresh,
+	.set_state = (void *)cubic_set_state,
+	.cwnd_event = (void *)cubic_cwnd_event,
+	.undo_cwnd = (void *)cubic_undo_cwnd,
+	.flags = TCP_CONG_NON_RESTRICTED,
+	.name = "mltcp_cubic",
+};
+
+SEC(".struct_ops")
+struct tcp_congestion_ops bpf_cubic = {
+	.init = (void *)plain_init,
+	.pkts_acked = (void *)plain_pkts_acked,
+	.cong_avoid = (void *)plain_cong_avoid,
+	.ssthresh = (void *)plain_ssthresh,
+	.set_state = (void *)cubic_set_state,
+	.cwnd_event = (void *)cubic_cwnd_event,
+	.undo_cwnd = (void *)cubic_undo_cwnd,
+	.flags = TCP_CONG_NON_RESTRICTED,
+	.name = "bpf_cubic",
+};

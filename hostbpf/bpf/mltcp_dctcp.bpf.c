@@ -1,0 +1,223 @@
+// DCTCP (RFC 8257): as MLTCP (`mltcp_dctcp`), and as a plain control in eBPF (`bpf_dctcp`). Both ends of a
+// connection have to choose it before they connect or listen: it asks for ECN already in the handshake.
+#include "mltcp.h"
+
+char _license[] SEC("license") = "Dual MIT/GPL";
+
+#define ALPHA_UNIT 1024
+#define ALPHA_SHIFT 4 // g = 1/16
+
+struct dctcp {
+	u32 alpha; // moving average of the share of marked segments, in 1/1024
+	u32 round_end;
+	u32 delivered;
+	u32 delivered_ce;
+	u32 prior_rcv_nxt;
+	u32 ce_state; // whether the last segment received was marked
+	u32 loss_cwnd;
+};
+
+static __always_inline void new_round(const struct tcp_sock *tp, struct dctcp *dctcp)
+{
+	dctcp->round_end = tp->snd_nxt;
+	dctcp->delivered = tp->delivered;
+	dctcp->delivered_ce = tp->delivered_ce;
+}
+
+static __always_inline void dctcp_begin(struct sock *sk)
+{
+	struct dctcp *dctcp = inet_csk_ca(sk);
+
+	dctcp->alpha = ALPHA_UNIT;
+	dctcp->prior_rcv_nxt = tcp_sk(sk)->rcv_nxt;
+	dctcp->ce_state = 0;
+	dctcp->loss_cwnd = 0;
+	new_round(tcp_sk(sk), dctcp);
+}
+
+// The share of marks, once per round trip.
+static __always_inline void update_alpha(struct sock *sk)
+{
+	const struct tcp_sock *tp = tcp_sk(sk);
+	struct dctcp *dctcp = inet_csk_ca(sk);
+	u32 marked, delivered, alpha = dctcp->alpha, decay = alpha >> ALPHA_SHIFT;
+
+	if ((s32)(tp->snd_una - dctcp->round_end) < 0)
+		return;
+	marked = tp->delivered_ce - dctcp->delivered_ce;
+	delivered = tp->delivered - dctcp->delivered;
+	alpha -= decay ? decay : alpha;
+	if (marked && delivered) {
+		alpha += (u64)marked * (ALPHA_UNIT >> ALPHA_SHIFT) / delivered;
+		if (alpha > ALPHA_UNIT)
+			alpha = ALPHA_UNIT;
+	}
+	dctcp->alpha = alpha;
+	new_round(tp, dctcp);
+}
+
+static __always_inline void demand_cwr(struct sock *sk, bool ce)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+
+	if (ce)
+		tp->ecn_flags |= TCP_ECN_DEMAND_CWR;
+	else
+		tp->ecn_flags &= ~TCP_ECN_DEMAND_CWR;
+}
+
+// The receiver's half: each acknowledgement covers segments that were all marked or all unmarked.
+static __always_inline void receive(struct sock *sk, bool ce)
+{
+	struct inet_connection_sock *csk = inet_csk(sk);
+	struct dctcp *dctcp = inet_csk_ca(sk);
+
+	if (dctcp->ce_state != ce) {
+		if (csk->icsk_ack.pending & ICSK_ACK_TIMER) {
+			demand_cwr(sk, dctcp->ce_state);
+			bpf_tcp_send_ack(sk, dctcp->prior_rcv_nxt);
+		}
+		csk->icsk_ack.pending |= ICSK_ACK_NOW;
+	}
+	dctcp->prior_rcv_nxt = tcp_sk(sk)->rcv_nxt;
+	dctcp->ce_state = ce;
+	demand_cwr(sk, ce);
+}
+
+static __always_inline void react_to_loss(struct sock *sk)
+{
+	struct dctcp *dctcp = inet_csk_ca(sk);
+	struct tcp_sock *tp = tcp_sk(sk);
+	u32 half = tp->snd_cwnd / 2;
+
+	dctcp->loss_cwnd = tp->snd_cwnd;
+	tp->snd_ssthresh = half > 2 ? half : 2;
+}
+
+static __always_inline u32 marked_decrease(struct sock *sk)
+{
+	struct dctcp *dctcp = inet_csk_ca(sk);
+	u32 cwnd = tcp_sk(sk)->snd_cwnd;
+
+	dctcp->loss_cwnd = cwnd;
+	return (u64)cwnd * dctcp->alpha / (2 * ALPHA_UNIT);
+}
+
+SEC("struct_ops")
+void BPF_PROG(dctcp_init, struct sock *sk)
+{
+	dctcp_begin(sk);
+	mltcp_init(sk);
+}
+
+SEC("struct_ops")
+void BPF_PROG(dctcp_pkts_acked, struct sock *sk, const struct ack_sample *sample)
+{
+	mltcp_acked(sk);
+}
+
+SEC("struct_ops")
+void BPF_PROG(dctcp_cong_avoid, struct sock *sk, u32 ack, u32 acked)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+
+	if (!tcp_is_cwnd_limited(sk))
+		return;
+	if (tcp_in_slow_start(tp)) {
+		acked = tcp_slow_start(tp, acked);
+		if (!acked)
+			return;
+	}
+	tcp_cong_avoid_ai(tp, tp->snd_cwnd, mltcp_growth(sk, acked));
+}
+
+SEC("struct_ops")
+u32 BPF_PROG(dctcp_ssthresh, struct sock *sk)
+{
+	return mltcp_decrease(sk, marked_decrease(sk));
+}
+
+SEC("struct_ops")
+void BPF_PROG(dctcp_in_ack_event, struct sock *sk, u32 flags)
+{
+	update_alpha(sk);
+}
+
+SEC("struct_ops")
+void BPF_PROG(dctcp_set_state, struct sock *sk, u8 state)
+{
+	if (state == TCP_CA_Recovery && BPF_CORE_READ_BITFIELD(inet_csk(sk), icsk_ca_state) != TCP_CA_Recovery)
+		react_to_loss(sk);
+}
+
+SEC("struct_ops")
+void BPF_PROG(dctcp_cwnd_event, struct sock *sk, enum tcp_ca_event event)
+{
+	switch (event) {
+	case CA_EVENT_ECN_IS_CE:
+	case CA_EVENT_ECN_NO_CE:
+		receive(sk, event == CA_EVENT_ECN_IS_CE);
+		break;
+	case CA_EVENT_LOSS:
+		react_to_loss(sk);
+		break;
+	default:
+		break;
+	}
+}
+
+SEC("struct_ops")
+u32 BPF_PROG(dctcp_undo_cwnd, struct sock *sk)
+{
+	const struct dctcp *dctcp = inet_csk_ca(sk);
+	u32 cwnd = tcp_sk(sk)->snd_cwnd;
+
+	return cwnd > dctcp->loss_cwnd ? cwnd : dctcp->loss_cwnd;
+}
+
+SEC("struct_ops")
+void BPF_PROG(plain_init, struct sock *sk)
+{
+	dctcp_begin(sk);
+}
+
+SEC("struct_ops")
+void BPF_PROG(plain_cong_avoid, struct sock *sk, u32 ack, u32 acked)
+{
+	tcp_reno_cong_avoid(sk, ack, acked);
+}
+
+SEC("struct_ops")
+u32 BPF_PROG(plain_ssthresh, struct sock *sk)
+{
+	u32 cwnd = tcp_sk(sk)->snd_cwnd - marked_decrease(sk);
+
+	return cwnd > 2 ? cwnd : 2;
+}
+
+SEC(".struct_ops")
+struct tcp_congestion_ops mltcp_dctcp = {
+	.init = (void *)dctcp_init,
+	.pkts_acked = (void *)dctcp_pkts_acked,
+	.cong_avoid = (void *)dctcp_cong_avoid,
+	.ssthresh = (void *)dctcp_ssthresh,
+	.in_ack_event = (void *)dctcp_in_ack_event,
+	.set_state = (void *)dctcp_set_state,
+	.cwnd_event = (void *)dctcp_cwnd_event,
+	.undo_cwnd = (void *)dctcp_undo_cwnd,
+	.flags = TCP_CONG_NON_RESTRICTED | TCP_CONG_NEEDS_ECN,
+	.name = "mltcp_dctcp",
+};
+
+SEC(".struct_ops")
+struct tcp_congestion_ops bpf_dctcp = {
+	.init = (void *)plain_init,
+	.cong_avoid = (void *)plain_cong_avoid,
+	.ssthresh = (void *)plain_ssthresh,
+	.in_ack_event = (void *)dctcp_in_ack_event,
+	.set_state = (void *)dctcp_set_state,
+	.cwnd_event = (void *)dctcp_cwnd_event,
+	.undo_cwnd = (void *)dctcp_undo_cwnd,
+	.flags = TCP_CONG_NON_RESTRICTED | TCP_CONG_NEEDS_ECN,
+	.name = "bpf_dctcp",
+};

@@ -1,0 +1,46 @@
+// F(bytes_ratio) in integers. Apart, so that it can be tested without a socket.
+#pragma once
+
+#include <linux/types.h>
+
+#define MLTCP_UNIT 1024 // slope and intercept are in units of 1/1024
+
+// F as a fraction: F(r) = slope * r + intercept, r = min(1, sent / total). No overflow up to a total of 2^40 bytes
+// and a slope and an intercept of 8.
+struct mltcp_gain {
+	__u64 numerator;
+	__u64 denominator; // 0: F is 1
+};
+
+static inline __attribute__((always_inline)) struct mltcp_gain
+mltcp_gain_of(__u32 slope, __u32 intercept, __u64 sent, __u64 total)
+{
+	struct mltcp_gain gain = {};
+
+	if (!total)
+		return gain;
+	if (sent > total)
+		sent = total;
+	gain.numerator = slope * sent + intercept * total;
+	gain.denominator = MLTCP_UNIT * total;
+	return gain;
+}
+
+// F times `acked` segments, rounded down; what rounding leaves is carried over in `credit`, so that nothing of
+// the growth is lost.
+static inline __attribute__((always_inline)) __u32
+mltcp_scale(const struct mltcp_gain *gain, __u64 *credit, __u32 acked)
+{
+	__u64 growth;
+
+	if (!gain->denominator)
+		return acked;
+	if (acked > 256) // more segments than one acknowledgement can cover; bounds the product
+		acked = 256;
+	if (*credit >= gain->denominator) // the total was changed under way
+		*credit = 0;
+	*credit += gain->numerator * acked;
+	growth = *credit / gain->denominator;
+	*credit -= growth * gain->denominator;
+	return growth;
+}

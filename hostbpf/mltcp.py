@@ -1,0 +1,188 @@
+"""MLTCP congestion controls: registering them, parameters per job, what they have learned.
+
+A flow takes part when it chooses one of `VARIANTS` (TCP_CONGESTION) and its socket mark (SO_MARK) is the number
+of a job that has parameters. Bytes and iterations are counted per job and network namespace, over all such flows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from ebpf import Codec, Map, Object, TypedMap, compile_cached
+from machine.errors import BadInput
+
+SOURCES = Path(__file__).parent / "bpf"
+VARIANTS = ("mltcp_reno", "mltcp_cubic", "mltcp_dctcp")
+PLAIN = ("bpf_reno", "bpf_cubic", "bpf_dctcp")  # the same controls in eBPF without MLTCP
+
+_UNIT = 1024  # of slope and intercept in the kernel
+_SCALE_DECREASE = 1
+
+
+@dataclass(frozen=True)
+class Params:
+    """What a job wants: F(r) = slope * r + intercept, r = min(1, bytes sent in this iteration / total_bytes).
+
+    `total_bytes` is per iteration, over all flows of the job in one network namespace; an iteration begins after
+    a gap between acknowledgements longer than `gap_ms`, which lies above the longest round trip and
+    retransmission stall and below the computing phase. None: learned over the first iterations. `scale_decrease`
+    divides the variant's multiplicative decrease by F too. Raises BadInput for values that the kernel side cannot
+    hold.
+    """
+
+    slope: float = 1.75
+    intercept: float = 0.25
+    total_bytes: int | None = None
+    gap_ms: float | None = None
+    scale_decrease: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.slope <= 8:
+            raise BadInput(f"slope {self.slope}: must be between 0 and 8")
+        if not 0 < self.intercept <= 8:
+            raise BadInput(f"intercept {self.intercept}: must be above 0 (a flow must grow) and at most 8")
+        if self.total_bytes is not None and not 0 < self.total_bytes <= 1 << 40:
+            raise BadInput(f"total_bytes {self.total_bytes}: must be between 1 and 2^40")
+        if self.gap_ms is not None and not 0 < self.gap_ms <= 3_600_000:
+            raise BadInput(f"gap_ms {self.gap_ms}: must be above 0 and at most an hour")
+
+    def raw(self) -> _RawParams:
+        """As the kernel side has it."""
+        return _RawParams(
+            round(self.slope * _UNIT),
+            max(1, round(self.intercept * _UNIT)),
+            self.total_bytes or 0,
+            round((self.gap_ms or 0) * 1e6),
+            _SCALE_DECREASE if self.scale_decrease else 0,
+        )
+
+    @classmethod
+    def of(cls, raw: _RawParams) -> Params:
+        """From what the kernel side has."""
+        return cls(
+            raw.slope / _UNIT,
+            raw.intercept / _UNIT,
+            raw.total_bytes or None,
+            raw.gap_ns / 1e6 if raw.gap_ns else None,
+            bool(raw.flags & _SCALE_DECREASE),
+        )
+
+
+class _RawParams(NamedTuple):
+    slope: int
+    intercept: int
+    total_bytes: int
+    gap_ns: int
+    flags: int
+
+
+class JobKey(NamedTuple):
+    """A job's number (its flows' socket mark) on one host (its network namespace's cookie)."""
+
+    job: int
+    netns: int
+
+
+class JobState(NamedTuple):
+    """What the kernel side knows of a job on one host; times are CLOCK_MONOTONIC nanoseconds.
+
+    `total_bytes` and `gap_ns` are what was learned (0: not yet, or given by the parameters).
+    """
+
+    last_ack_ns: int
+    iteration_ns: int
+    bytes: int
+    last_bytes: int
+    total_bytes: int
+    gap_ns: int
+    longest_gap_ns: int
+    shortest_gap_ns: int
+    iteration: int
+    samples: int
+    misfits: int
+    relearned: int
+
+
+_INT = Codec("=I", int)
+_RAW_PARAMS = Codec("=IIQQI", _RawParams)
+_JOB_KEY = Codec("=IxxxxQ", JobKey)
+_JOB_STATE = Codec("=8Q4I", JobState)
+
+
+class Jobs:
+    """Parameters and states of jobs: a view of the controls' maps."""
+
+    def __init__(self, params: Map, states: Map) -> None:
+        self._params = TypedMap(params, _INT, _RAW_PARAMS)
+        self.states = TypedMap(states, _JOB_KEY, _JOB_STATE)
+
+    @classmethod
+    @contextlib.contextmanager
+    def pinned(cls, directory: Path) -> Iterator[Jobs]:
+        """Those that another process registered with this `directory`."""
+        params = Map.open_pinned(directory / "mltcp_params")
+        try:
+            states = Map.open_pinned(directory / "mltcp_jobs")
+            try:
+                yield cls(params, states)
+            finally:
+                os.close(states.fd)
+        finally:
+            os.close(params.fd)
+
+    def params(self) -> dict[int, Params]:
+        """The parameters in force, by job."""
+        return {job: Params.of(raw) for job, raw in self._params.items()}
+
+    def set_params(self, job: int, params: Params) -> None:
+        """Let flows with socket mark `job` take part, from their next acknowledgement on, as `params` say."""
+        if not 0 <= job < 1 << 32:
+            raise BadInput(f"job {job}: the number must fit 32 bits")
+        self._params[job] = params.raw()
+
+    def remove(self, job: int) -> None:
+        """Let the flows of `job` grow as the plain variant does, and forget what was learned."""
+        self._params.pop(job, None)
+        for key in [key for key in self.states if key.job == job]:
+            self.states.pop(key, None)
+
+
+@contextlib.contextmanager
+def registered(
+    params: Mapping[int, Params] | None = None, *, directory: Path | None = None
+) -> Iterator[Jobs]:
+    """Within, sockets of this machine can choose `VARIANTS` and `PLAIN` (the kernel's list is global).
+
+    The registrations end with the process, however it ends; sockets that have a control keep it. A second
+    process that tries gets an EbpfError with errno EEXIST. With `directory`, in a BPF file system and owned by
+    the caller's record, the maps are pinned there for `Jobs.pinned`.
+    """
+    with contextlib.ExitStack() as stack:
+        first: Object | None = None
+        objects = []
+        for variant in ("reno", "cubic", "dctcp"):
+            obj = stack.enter_context(Object.open(compile_cached(SOURCES / f"mltcp_{variant}.bpf.c")))
+            if first is not None:
+                obj.reuse_map("mltcp_params", first.maps["mltcp_params"])
+                obj.reuse_map("mltcp_jobs", first.maps["mltcp_jobs"])
+            obj.load()
+            first = first or obj
+            objects.append(obj)
+        assert first is not None
+        jobs = Jobs(first.maps["mltcp_params"], first.maps["mltcp_jobs"])
+        for job, each in (params or {}).items():
+            jobs.set_params(job, each)
+        for obj, names in zip(objects, zip(VARIANTS, PLAIN, strict=True), strict=True):
+            for name in names:
+                stack.enter_context(obj.register(name))
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+            for name in ("mltcp_params", "mltcp_jobs"):
+                stack.callback((directory / name).unlink, missing_ok=True)
+                first.maps[name].pin(directory / name)
+        yield jobs
