@@ -30,7 +30,10 @@ RETRY_S = 0.2
 
 @dataclass(frozen=True)
 class Applied:
-    """What it took to bring one switch into the desired state; all zero where it was there already."""
+    """What it took to bring one switch into the desired state; all zero where it was there already.
+
+    `pipeline_set`: since the last `Fabric.apply`, so that a first one tells of what connecting did.
+    """
 
     switch: str
     pipeline_set: bool = False
@@ -60,6 +63,7 @@ class _Managed:
     desired: State | None = None
     status: str = "not connected"
     applied: Applied | None = None
+    pipeline_set: bool = False
     failure: EntrainError | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -150,6 +154,8 @@ class Fabric:
                     one.desired = earlier
                 await asyncio.gather(*map(_undo, managed, results))
                 raise next((error for error in errors if isinstance(error, EntrainError)), errors[0])
+            for one in managed:
+                one.pipeline_set = False
             if self._store is not None:
                 self._store.save(states, {**facts, "cookie": self.pipeline.cookie})
             return [result.applied for result in results if isinstance(result, _Change)]
@@ -254,7 +260,7 @@ class Fabric:
             raise client.not_primary()
         async with managed.lock:
             began = time.monotonic()
-            pipeline_set = await client.set_pipeline()
+            managed.pipeline_set |= await client.set_pipeline()
             actual = await client.read_state()
             change = difference(actual, actual if managed.desired is None else managed.desired)
             if change.updates:
@@ -263,7 +269,8 @@ class Fabric:
                 except EntrainError:
                     await _restore(client, actual)
                     raise
-            managed.applied = _applied(managed.switch.name, pipeline_set, change, time.monotonic() - began)
+            seconds = time.monotonic() - began
+            managed.applied = _applied(managed.switch.name, managed.pipeline_set, change, seconds)
             return _Change(managed.applied, actual)
 
     def _report(self, managed: _Managed, status: str) -> None:

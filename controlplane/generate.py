@@ -1,19 +1,25 @@
-"""Makes `controlplane/constants.py` from P4Info: `python -m controlplane.generate`.
+"""Makes what is generated here: `python -m controlplane.generate`.
 
-Names of tables, match fields, actions, parameters, counters and registers, and their sizes, come from the
-program alone; a renamed table is then an import error and not an entry that goes nowhere.
+`constants.py` comes from P4Info: names of tables, match fields, actions, parameters, counters and registers,
+and their sizes, come from the program alone; a renamed table is then an import error and not an entry that
+goes nowhere. `api_pb2*` come from `api.proto`, where grpcio-tools (a development dependency) is installed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import finsy as fy
 from finsy.proto import p4i
 
-P4INFO = Path(__file__).resolve().parents[1] / "p4src/build/fabric.p4info.txtpb"
-CONSTANTS = Path(__file__).with_name("constants.py")
+from machine.errors import EntrainError, MissingTool
+
+_HERE = Path(__file__).resolve().parent
+P4INFO = _HERE.parent / "p4src/build/fabric.p4info.txtpb"
+CONSTANTS = _HERE / "constants.py"
 
 _HEADER = '''"""Names and sizes of the switch program; made by `python -m controlplane.generate`."""
 
@@ -63,10 +69,29 @@ def _upper(alias: str) -> str:
     return alias.replace(".", "_").upper()
 
 
+def api_modules() -> dict[Path, str]:
+    """What protoc makes of `api.proto`, by path; raises MissingTool without grpcio-tools."""
+    try:
+        from grpc_tools import protoc
+    except ModuleNotFoundError as error:
+        raise MissingTool("grpcio-tools is missing: pip install -e '.[dev]'") from error
+    with tempfile.TemporaryDirectory() as output:
+        outputs = [f"--{kind}_out={output}" for kind in ("python", "pyi", "grpc_python")]
+        source = f"{_HERE.name}/api.proto"
+        if protoc.main(["protoc", f"-I{_HERE.parent}", *outputs, source]):
+            raise EntrainError(f"protoc failed on {source}")
+        made = Path(output) / _HERE.name
+        return {_HERE / path.name: path.read_text() for path in sorted(made.iterdir())}
+
+
 def main() -> None:
-    """Write the constants of the fabric program."""
-    CONSTANTS.write_text(constants(fy.P4Schema(P4INFO).p4info))
-    print(f"wrote {CONSTANTS}")
+    """Write the constants of the fabric program, and the API's modules."""
+    outputs = {CONSTANTS: constants(fy.P4Schema(P4INFO).p4info)}
+    with contextlib.suppress(MissingTool):
+        outputs |= api_modules()
+    for path, text in outputs.items():
+        path.write_text(text)
+        print(f"wrote {path}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 import finsy as fy
 from google.protobuf.text_format import ParseError
 
+from controlplane import constants as p4
 from machine.errors import BadInput
 
 BUILD = Path(__file__).resolve().parents[1] / "p4src/build"
@@ -51,6 +52,12 @@ class Pipeline:
     def cookie(self) -> int:
         """Identifies P4Info and configuration; a switch returns it, so that no pipeline is set twice."""
         return self.schema.p4cookie
+
+    @property
+    def is_fabric(self) -> bool:
+        """Whether this is the fabric's program (of this or another version), for which we have entries."""
+        names = {table.name for table in self.schema.tables}
+        return {p4.TABLE_VRF, p4.TABLE_ROUTE, p4.TABLE_LINK} <= names
 
 
 def _missing(schema: fy.P4Schema, program: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,204 @@
+"""The controller's API over gRPC: what `api.proto` defines, served from a fabric on a Unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from controlplane import api_pb2 as api
+from controlplane import api_pb2_grpc as api_grpc
+from controlplane.fabric import Applied, Fabric
+from controlplane.loads import LoadReader
+from controlplane.network import Topology
+from controlplane.pipeline import Pipeline
+from controlplane.routing import Policy, Routing, desired_state
+from controlplane.store import Store
+from machine.errors import BadInput, EntrainError
+
+
+class Controller(api_grpc.ControllerServicer):
+    """Holds the fabric of one running network and answers for it.
+
+    `stopped` is set when a Shutdown was asked for. A context manager: inside, the switches are connected.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        routing: Routing,
+        *,
+        namespace: str = "",
+        store: Store | None = None,
+        on_event: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.topology = topology
+        self.stopped = asyncio.Event()
+        self._routing: Routing = routing
+        self._namespace = namespace
+        self._store = store
+        self._on_event = on_event
+        self._deploying = asyncio.Lock()
+        self._fabric: Fabric | None = None
+        self._loads: LoadReader | None = None
+
+    async def __aenter__(self) -> Controller:
+        await self._open(Pipeline.load())
+        try:
+            await self.deploy(self._routing)
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._close()
+
+    async def _open(self, pipeline: Pipeline) -> None:
+        fabric = Fabric(self.topology, pipeline, store=self._store, on_event=self._on_event)
+        self._loads = LoadReader(fabric)
+        self._fabric = await fabric.__aenter__()
+
+    async def _close(self) -> None:
+        if self._fabric is not None:
+            await self._fabric.close()
+            self._fabric = None
+
+    @property
+    def fabric(self) -> Fabric:
+        """The switches; raises EntrainError while there are none (a deployment failed)."""
+        if self._fabric is None:
+            raise EntrainError("no pipeline is deployed: `entrain deploy`")
+        return self._fabric
+
+    async def deploy(self, routing: Routing, pipeline: Pipeline | None = None) -> list[Applied]:
+        """Pipeline and desired state on every switch; a program other than the fabric's gets no entries.
+
+        Raises what kept a switch from it; the former pipeline and state are then in force again.
+        """
+        async with self._deploying:
+            before = self.fabric.pipeline
+            try:
+                if pipeline is not None and pipeline.cookie != before.cookie:
+                    await self._close()
+                    await self._open(pipeline)
+                applied = await apply_routing(self.fabric, Policy(routing=routing))
+            except EntrainError:
+                if self._fabric is None or self.fabric.pipeline is not before:
+                    await self._close()
+                    await self._open(before)
+                    await apply_routing(self.fabric, Policy(routing=self._routing))
+                raise
+            self._routing = routing
+            return applied
+
+    # -- the API
+
+    async def GetNetwork(self, request: Any, context: Any) -> api.Network:  # noqa: N802
+        statuses = self.fabric.statuses()
+        return api.Network(
+            name=self.topology.name,
+            routing=self._routing,
+            namespace=self._namespace,
+            process_id=os.getpid(),
+            topology_hash=topology_hash(self.topology),
+            program=self.fabric.pipeline.name,
+            switches=[
+                api.Switch(
+                    name=switch.name,
+                    role=switch.role,
+                    target=switch.target,
+                    device_id=switch.device_id,
+                    grpc_address=switch.grpc_address,
+                    status=statuses[switch.name],
+                )
+                for switch in self.topology.switches
+            ],
+        )
+
+    async def Deploy(self, request: api.DeployRequest, context: Any) -> api.Deployed:  # noqa: N802
+        began = time.monotonic()
+        try:
+            pipeline = None
+            if request.program:
+                pipeline = Pipeline.load(Path(request.p4info), Path(request.program))
+            applied = await self.deploy(request.routing or self._routing, pipeline)  # type: ignore[arg-type]
+        except EntrainError as error:
+            await context.abort(_code(error), str(error))
+        switches = [_applied(one) for one in applied]
+        return api.Deployed(switches=switches, seconds=time.monotonic() - began)
+
+    async def WatchLoads(  # noqa: N802
+        self, request: api.WatchLoadsRequest, context: Any
+    ) -> AsyncIterator[api.Loads]:
+        due = time.monotonic()
+        while True:
+            try:
+                assert self._loads is not None
+                ports = await self._loads.read()
+            except EntrainError as error:
+                await context.abort(_code(error), str(error))
+            yield api.Loads(
+                unix_ns=time.time_ns(),
+                ports=[
+                    api.PortLoad(
+                        switch=port.switch,
+                        port=port.port,
+                        peer=port.peer,
+                        capacity_mbps=port.capacity_mbps,
+                        slots=[api.SlotLoad(slot=slot, load_mbps=load) for slot, load in port.slots.items()],
+                    )
+                    for port in ports
+                ],
+            )
+            if not request.interval_ms:
+                return
+            due = max(due + request.interval_ms / 1000, time.monotonic())
+            await asyncio.sleep(due - time.monotonic())
+
+    async def Shutdown(self, request: Any, context: Any) -> api.ShuttingDown:  # noqa: N802
+        self.stopped.set()
+        return api.ShuttingDown(process_id=os.getpid())
+
+
+async def apply_routing(fabric: Fabric, policy: Policy) -> list[Applied]:
+    """Bring a fabric into the state of `policy`; where it runs another program, leave its tables alone."""
+    if not fabric.pipeline.is_fabric:
+        return list(fabric.last_applied().values())
+    return await fabric.apply(desired_state(fabric.topology, policy), routing=policy.routing)
+
+
+def topology_hash(topology: Topology) -> str:
+    """The same for two topologies exactly when they are the same."""
+    return hashlib.sha256(repr(topology).encode()).hexdigest()
+
+
+async def serve(controller: Controller, socket: Path) -> grpc.aio.Server:
+    """Serve the API on a Unix socket that only its owner may use; stop the server that is returned."""
+    server = grpc.aio.server()
+    api_grpc.add_ControllerServicer_to_server(controller, server)
+    umask = os.umask(0o177)
+    try:
+        server.add_insecure_port(f"unix:{socket}")
+        await server.start()
+    finally:
+        os.umask(umask)
+    return server
+
+
+def _code(error: EntrainError) -> grpc.StatusCode:
+    if isinstance(error, BadInput):
+        return grpc.StatusCode.INVALID_ARGUMENT
+    return grpc.StatusCode.FAILED_PRECONDITION
+
+
+def _applied(applied: Applied) -> api.Applied:
+    fields = asdict(applied)
+    return api.Applied(name=fields.pop("switch"), **fields)

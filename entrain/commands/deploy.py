@@ -1,0 +1,148 @@
+"""`entrain deploy`: pipeline and tables on switches that are running."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from machine.errors import BadInput, EntrainError
+
+if TYPE_CHECKING:
+    from controlplane.topology import Topology
+
+_TOFINO = (
+    "target tofino needs real hardware: a switch that runs Stratum, with the TNA program compiled by the "
+    'vendor\'s compiler. Describe it in a topology file ([[switch]] with target = "tofino", grpc_host and '
+    "grpc_port), and give --topology, --program and --p4info"
+)
+
+
+@click.command()
+@click.option("--target", required=True, type=click.Choice(["softswitch", "bmv2", "tofino"]))
+@click.option("--topology", "file", type=click.Path(path_type=Path), help="Switches by their gRPC addresses.")
+@click.option("--network", help="A network that is up; not needed when only one is.")
+@click.option("--routing", type=click.Choice(["ecmp", "source"]), help="Default: as it is, or ecmp.")
+@click.option(
+    "--program", type=click.Path(path_type=Path), help="Another program: what p4c made for the target."
+)
+@click.option("--p4info", type=click.Path(path_type=Path), help="Its P4Info.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    target: str,
+    file: Path | None,
+    network: str | None,
+    routing: str | None,
+    program: Path | None,
+    p4info: Path | None,
+    as_json: bool,
+) -> None:
+    """Set the pipeline and the desired tables on every switch, and say how long it took.
+
+    The switches are those of a network that is up, or those that a topology file names by address.
+    """
+    if (program is None) != (p4info is None):
+        raise BadInput("--program and --p4info: give both or neither; they are compiled together")
+    if target == "tofino" and None in (file, program):
+        raise EntrainError(_TOFINO)
+    if file is not None and network is not None:
+        raise BadInput("--topology and --network: give one of the two")
+    if file is not None:
+        from controlplane.topology import load_topology
+
+        topology = _of_target(load_topology(file), target, file)
+        result = _deploy_directly(topology, routing or "ecmp", program, p4info)
+    else:
+        result = _deploy_to_network(target, network, routing or "", program, p4info)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        Console().print(_table(result))
+
+
+def _of_target(topology: Topology, target: str, file: Path) -> Topology:
+    for switch in topology.switches:
+        if switch.target != target:
+            raise BadInput(
+                f"{file}: {switch.name} is of target {switch.target}, --target says {target}; "
+                f'write target = "{target}" under [topology], or give --target {switch.target}'
+            )
+    return topology
+
+
+def _deploy_directly(
+    topology: Topology, routing: str, program: Path | None, p4info: Path | None
+) -> dict[str, Any]:
+    from controlplane.controller import apply_routing
+    from controlplane.fabric import Applied, Fabric
+    from controlplane.pipeline import Pipeline
+    from controlplane.routing import Policy
+
+    pipeline = (
+        Pipeline.load(p4info, program) if program is not None and p4info is not None else Pipeline.load()
+    )
+
+    async def deploy() -> list[Applied]:
+        async with Fabric(topology, pipeline) as fabric:
+            return await apply_routing(fabric, Policy(routing=routing))  # type: ignore[arg-type]
+
+    began = time.monotonic()
+    applied = asyncio.run(deploy())
+    return _document(topology.name, applied, time.monotonic() - began)
+
+
+def _deploy_to_network(
+    target: str, network: str | None, routing: str, program: Path | None, p4info: Path | None
+) -> dict[str, Any]:
+    from controlplane.api_pb2 import DeployRequest, GetNetworkRequest
+    from controlplane.client import call, choose
+
+    chosen = choose(network)
+    with call(chosen) as stub:
+        running = {switch.target for switch in stub.GetNetwork(GetNetworkRequest()).switches}
+        if running != {target}:
+            raise BadInput(
+                f"--target {target}: network {chosen.name} runs {', '.join(sorted(running))}; "
+                f"take it down and bring it up with --target {target}"
+            )
+        paths = (
+            {"program": str(program.resolve()), "p4info": str(p4info.resolve())} if program and p4info else {}
+        )
+        reply = stub.Deploy(DeployRequest(routing=routing, **paths))
+    return _document(chosen.name, reply.switches, reply.seconds)
+
+
+def _document(network: str, switches: Any, seconds: float) -> dict[str, Any]:
+    return {
+        "network": network,
+        "seconds": seconds,
+        "switches": [
+            {
+                "name": getattr(switch, "name", None) or switch.switch,
+                "pipeline_set": switch.pipeline_set,
+                "inserted": switch.inserted,
+                "modified": switch.modified,
+                "deleted": switch.deleted,
+                "seconds": switch.seconds,
+            }
+            for switch in switches
+        ],
+    }
+
+
+def _table(result: dict[str, Any]) -> Table:
+    table = Table("switch", "pipeline", "inserted", "modified", "deleted", "seconds")
+    for switch in result["switches"]:
+        counts = [str(switch[key]) for key in ("inserted", "modified", "deleted")]
+        pipeline = "set" if switch["pipeline_set"] else "as it was"
+        table.add_row(switch["name"], pipeline, *counts, f"{switch['seconds']:.2f}")
+    table.caption = (
+        f"{result['network']}: {len(result['switches'])} switches ready in {result['seconds']:.2f} s"
+    )
+    return table

@@ -1,0 +1,49 @@
+"""`entrain down`: take a network down that `entrain up` brought up."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+from pathlib import Path
+
+import click
+
+from machine.errors import EntrainError
+
+TIMEOUT_S = 30.0
+
+
+@click.command()
+@click.argument("file", metavar="[TOPOLOGY.toml]", required=False, type=click.Path(path_type=Path))
+@click.option("--network", help="Which network; not needed when only one is up.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(file: Path | None, network: str | None, as_json: bool) -> None:
+    """Take the network of TOPOLOGY.toml down, or the only one that is up."""
+    from controlplane.api_pb2 import ShutdownRequest
+    from controlplane.client import call, choose
+    from controlplane.topology import load_topology
+
+    if file is not None:
+        network = load_topology(file).name
+    chosen = choose(network)
+    with call(chosen) as stub:
+        process_id = stub.Shutdown(ShutdownRequest()).process_id
+    _wait(process_id, chosen.name)
+    click.echo(json.dumps({"network": chosen.name}) if as_json else f"network {chosen.name} is down")
+
+
+def _wait(process_id: int, name: str) -> None:
+    """Wait until the controller has removed everything and ended."""
+    try:
+        handle = os.pidfd_open(process_id)
+    except ProcessLookupError:
+        return
+    try:
+        ended, _, _ = select.select([handle], [], [], TIMEOUT_S)
+    finally:
+        os.close(handle)
+    if not ended:
+        raise EntrainError(
+            f"network {name}: process {process_id} is still taking it down after {TIMEOUT_S:g} s"
+        )

@@ -1,0 +1,65 @@
+"""`entrain loads`: the link load tables of a running network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+
+@click.command()
+@click.option("--network", help="Which network; not needed when only one is up.")
+@click.option("--watch", is_flag=True, help="Read again and again, until Ctrl-C.")
+@click.option("--interval-ms", type=click.IntRange(min=20), default=500, show_default=True)
+@click.option("--all", "every", is_flag=True, help="Show ports without a planned load too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with --watch a line for each reading.")
+def command(network: str | None, watch: bool, interval_ms: int, every: bool, as_json: bool) -> None:
+    """Show what is planned on each link, per slot, as the switches' registers have it."""
+    from controlplane.api_pb2 import WatchLoadsRequest
+    from controlplane.client import call, choose
+
+    with call(choose(network)) as stub:
+        readings = stub.WatchLoads(WatchLoadsRequest(interval_ms=interval_ms if watch else 0))
+        if as_json:
+            for reading in readings:
+                click.echo(json.dumps(_document(reading)))
+        elif not watch:
+            for reading in readings:
+                Console().print(_table(reading.ports, every))
+        else:
+            with Live(console=Console(), auto_refresh=False) as live:
+                for reading in readings:
+                    live.update(_table(reading.ports, every), refresh=True)
+
+
+def _document(reading: Any) -> dict[str, Any]:
+    return {
+        "unix_ns": reading.unix_ns,
+        "ports": [
+            {
+                "switch": port.switch,
+                "port": port.port,
+                "peer": port.peer,
+                "capacity_mbps": port.capacity_mbps,
+                "slots": {str(slot.slot): slot.load_mbps for slot in port.slots},
+            }
+            for port in reading.ports
+        ],
+    }
+
+
+def _table(ports: Iterable[Any], every: bool) -> Table:
+    ports = list(ports)
+    table = Table("switch", "port", "to", "capacity Mbit/s", "planned Mbit/s by slot")
+    for port in ports:
+        if every or any(slot.load_mbps for slot in port.slots):
+            slots = "  ".join(f"{slot.slot}: {slot.load_mbps:g}" for slot in port.slots)
+            table.add_row(port.switch, str(port.port), port.peer, f"{port.capacity_mbps:g}", slots or "-")
+    if not table.rows:
+        table.caption = f"nothing is planned on any of {len(ports)} ports"
+    return table

@@ -1,0 +1,97 @@
+"""`entrain up TOPOLOGY.toml`: bring a network up and leave it running, with its controller."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from machine.errors import BadInput, EntrainError
+
+
+@click.command()
+@click.argument("file", metavar="TOPOLOGY.toml", type=click.Path(path_type=Path))
+@click.option("--target", type=click.Choice(["softswitch", "bmv2"]), help="Use this switch for all.")
+@click.option("--routing", type=click.Choice(["ecmp", "source"]), default="ecmp", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(file: Path, target: str | None, routing: str, as_json: bool) -> None:
+    """Bring up the network of TOPOLOGY.toml; `entrain down` takes it down."""
+    from controlplane.client import call, running_networks
+    from controlplane.topology import load_topology
+    from machine.record import clean_stale
+
+    topology = load_topology(file)
+    if target is not None:
+        topology = topology.with_target(target)  # type: ignore[arg-type]
+    if os.geteuid() != 0:
+        raise EntrainError("up needs namespaces and interfaces: run as root")
+    console = Console(stderr=True)
+    if stale := clean_stale():
+        console.print(f"removed {len(stale)} things that a crashed run had left", highlight=False)
+    for network in running_networks():
+        if network.name == topology.name:
+            with call(network) as stub:
+                _check_same(stub, topology, network.name)
+            result: dict[str, Any] = {"network": topology.name, "already_up": True}
+            click.echo(json.dumps(result) if as_json else f"network {topology.name} is up already")
+            return
+    with console.status(f"bringing up {topology.name}"):
+        ready = _start(file, target, routing)
+    if as_json:
+        click.echo(json.dumps({"network": topology.name, "already_up": False, **ready}))
+    else:
+        click.echo(
+            f"network {topology.name} is up: {len(topology.switches)} switches, {len(topology.hosts)} hosts, "
+            f"{routing} routing, {ready['seconds']:.1f} s (process {ready['process_id']})"
+        )
+
+
+def _check_same(stub: Any, topology: Any, name: str) -> None:
+    from controlplane.api_pb2 import GetNetworkRequest
+    from controlplane.controller import topology_hash
+
+    running = stub.GetNetwork(GetNetworkRequest())
+    if running.topology_hash != topology_hash(topology):
+        raise EntrainError(
+            f"another network called {name} is up (process {running.process_id}); "
+            f"take it down first: `entrain down`"
+        )
+
+
+def _start(file: Path, target: str | None, routing: str) -> dict[str, Any]:
+    """Start the daemon and wait for its one line; what it could not do is raised here."""
+    read, write = os.pipe()
+    command = [sys.executable, "-m", "entrain.daemon", str(file), target or "-", routing, str(write)]
+    with open(read) as answer:  # noqa: PTH123 (a descriptor)
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=[write],
+                start_new_session=True,
+            )
+        finally:
+            os.close(write)
+        try:
+            line = answer.readline()
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()
+            raise
+    if not line:
+        _, stderr = process.communicate()
+        raise EntrainError(f"the controller ended without a word:\n{stderr.decode(errors='replace')}")
+    message: dict[str, Any] = json.loads(line)
+    if "error" in message:
+        process.wait()
+        raise (BadInput if message.get("bad_input") else EntrainError)(message["error"])
+    ready: dict[str, Any] = message["ready"]
+    return ready

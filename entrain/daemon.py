@@ -1,0 +1,160 @@
+"""The process behind `entrain up`: holds a network and its controller until it is told to stop.
+
+It tells its parent how it went by one line of JSON on a pipe, `{"ready": ...}` or `{"error": ...}`, and from
+then on belongs to nobody. What it makes is in its record; `entrain down` asks it to end, a signal does too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from controlplane.client import NETWORKS, SOCKET
+from controlplane.controller import Controller, serve
+from controlplane.routing import Routing
+from controlplane.store import Store
+from controlplane.topology import Target, Topology, load_topology
+from entrain.signals import ending_once
+from machine.errors import BadInput, EntrainError
+from machine.record import Record, Resource
+from mininet_topos.isolation import private_namespace
+from mininet_topos.network import Network
+
+LOG = "controller.log"
+RESTART_WINDOW_S = 60.0
+RESTARTS = 3
+"""A switch that ends more often than this within the window stays down."""
+
+
+def hold(topology: Topology, routing: Routing, tell: Any) -> None:
+    """Bring `topology` up, report it to `tell`, and hold it until a Shutdown or a signal."""
+    began = time.monotonic()
+    directory = NETWORKS / topology.name
+    with ending_once() as ignore_signals, Record(f"up-{topology.name}") as record:
+        _make(directory, record)
+        with private_namespace(record) as namespace:
+            network = Network(topology, record, directory, namespace=namespace)
+            with network:
+                asyncio.run(_serve(network, topology, routing, namespace, directory, tell, began))
+                ignore_signals()
+
+
+def _make(directory: Path, record: Record) -> None:
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir()
+    except FileExistsError:
+        raise EntrainError(f"a network {directory.name} is up already: `entrain down`") from None
+    record.own(Resource("path", str(directory)))
+
+
+async def _serve(
+    network: Network,
+    topology: Topology,
+    routing: Routing,
+    namespace: str,
+    directory: Path,
+    tell: Any,
+    began: float,
+) -> None:
+    log = (directory / LOG).open("a", buffering=1)
+
+    def on_event(what: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {what}", file=log)
+
+    store = Store(directory / "state.sqlite")
+    loop = asyncio.get_running_loop()
+    async with Controller(
+        topology, routing, namespace=namespace, store=store, on_event=on_event
+    ) as controller:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, controller.stopped.set)
+        server = await serve(controller, directory / SOCKET)
+        with _restarting(network, on_event):
+            tell({"ready": {"seconds": time.monotonic() - began, "process_id": os.getpid()}})
+            await controller.stopped.wait()
+        await server.stop(1.0)
+
+
+@contextlib.contextmanager
+def _restarting(network: Network, on_event: Any) -> Iterator[None]:
+    """Within, a switch whose process ends is started again; the controller then sets it as it was."""
+    loop = asyncio.get_running_loop()
+    handles: dict[str, int] = {}
+    ended: dict[str, list[float]] = {}
+
+    def watch(name: str) -> None:
+        pid = network.switches[name].process_id
+        assert pid is not None
+        handles[name] = os.pidfd_open(pid)
+        loop.add_reader(handles[name], again, name)
+
+    def unwatch(name: str) -> None:
+        handle = handles.pop(name)
+        loop.remove_reader(handle)
+        os.close(handle)
+
+    def again(name: str) -> None:
+        unwatch(name)
+        node = network.switches[name]
+        try:
+            node.check()
+        except EntrainError as error:
+            on_event(str(error))
+        recent = [at for at in ended.get(name, []) if at > time.monotonic() - RESTART_WINDOW_S]
+        ended[name] = [*recent, time.monotonic()]
+        if len(recent) >= RESTARTS:
+            on_event(f"{name}: ended {len(recent) + 1} times in {RESTART_WINDOW_S:g} s; it stays down")
+            return
+        node.stop()
+        try:
+            node.start()
+        except EntrainError as error:
+            on_event(str(error))
+            return
+        watch(name)
+
+    for name in network.switches:
+        watch(name)
+    try:
+        yield
+    finally:
+        for name in list(handles):
+            unwatch(name)
+
+
+def main(arguments: list[str]) -> int:
+    """`FILE TARGET|- ROUTING DESCRIPTOR`: hold the topology in FILE, reporting on that file descriptor."""
+    file, target, routing, descriptor = arguments
+    pipe = open(int(descriptor), "w")  # noqa: PTH123, SIM115 (a descriptor, closed once told)
+
+    def tell(message: dict[str, Any]) -> None:
+        if not pipe.closed:
+            pipe.write(json.dumps(message) + "\n")
+            pipe.close()
+
+    try:
+        topology = load_topology(file)
+        if target != "-":
+            wanted: Target = target  # type: ignore[assignment]
+            topology = topology.with_target(wanted)
+        hold(topology, routing, tell)  # type: ignore[arg-type]
+    except EntrainError as error:
+        tell({"error": str(error), "bad_input": isinstance(error, BadInput)})
+        return 1
+    except (KeyboardInterrupt, SystemExit):
+        tell({"error": "interrupted"})
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
