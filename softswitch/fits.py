@@ -13,10 +13,13 @@ from softswitch.status import Refused, invalid
 def check_fits(info: P4Info, program: bytes) -> None:
     """Raises Refused (INVALID_ARGUMENT) naming the first thing that the JSON lacks or has otherwise."""
     try:
-        config = json.loads(program)
-        tables = {t["name"]: t for p in config["pipelines"] for t in p["tables"]}
+        _check(info, json.loads(program))
     except (ValueError, KeyError, TypeError) as error:
-        raise invalid(f"p4_device_config is not BMv2 JSON: {error}") from error
+        raise invalid(f"p4_device_config is not BMv2 JSON: {type(error).__name__} {error}") from error
+
+
+def _check(info: P4Info, config: Any) -> None:
+    tables = {t["name"]: t for p in config["pipelines"] for t in p["tables"]}
     profiles = {a["name"]: a for p in config["pipelines"] for a in p.get("action_profiles", [])}
     # Tables have copies of their actions, under one name.
     actions = {a["name"]: [d["bitwidth"] for d in a["runtime_data"]] for a in config["actions"]}

@@ -110,7 +110,7 @@ class Ports:
         rates: dict[int, Rate] | None = None,
         changed: Callable[[int], None] = lambda port: None,
     ) -> None:
-        """Take the interfaces; raises BadInput for one that is missing or given twice, MissingTool unless root."""
+        """Take the interfaces; BadInput where one is missing or given twice, MissingTool unless root."""
         self._rates = rates or {}
         self.changed = changed
         self._datapath: Datapath | None = None

@@ -1,7 +1,7 @@
-"""A datapath in memory, so that server tests need neither root nor a kernel: it holds what it is told.
+"""A datapath in memory, so that the server's tests need neither root nor a kernel.
 
-It is strict: what the server must never do to a datapath (an entry twice, a handle that is gone, a member that
-is missing) is an assertion.
+It is strict: what the server must never do to a datapath (an entry twice, a handle that is gone, a member
+that is missing) is an assertion.
 """
 
 from __future__ import annotations
