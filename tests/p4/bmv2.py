@@ -81,10 +81,8 @@ class Controller:
         """All packet-ins up to the one that ends in `token`, without that one."""
         received = []
         while True:
-            message = self._client.messages.get(timeout=TIMEOUT_S)
-            if message.WhichOneof("update") != "packet":
-                continue
-            packet = self._in.pack(message.packet.metadata) + message.packet.payload
+            message = self._client.packets.get(timeout=TIMEOUT_S)
+            packet = self._in.pack(message.metadata) + message.payload
             if packet.endswith(token):
                 return received
             received.append(packet)

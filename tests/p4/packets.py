@@ -31,6 +31,8 @@ def signed(value: int, width: int) -> int:
     return value - (1 << width) if value >> width - 1 else value
 
 
-def ether(ethertype: int, payload: bytes = b"", *, dst: int = 0x020000000001, src: int = 0x020000000002) -> bytes:
+def ether(
+    ethertype: int, payload: bytes = b"", *, dst: int = 0x020000000001, src: int = 0x020000000002
+) -> bytes:
     """An Ethernet frame without padding."""
     return dst.to_bytes(6, "big") + src.to_bytes(6, "big") + ethertype.to_bytes(2, "big") + payload

@@ -42,7 +42,8 @@ class Runtime:
         self._channel = grpc.insecure_channel(address, _QUICK)
         self._stub = p4r_grpc.P4RuntimeStub(self._channel)
         self._requests: queue.SimpleQueue[p4r.StreamMessageRequest | None] = queue.SimpleQueue()
-        self.messages: queue.SimpleQueue[p4r.StreamMessageResponse] = queue.SimpleQueue()
+        self.packets: queue.SimpleQueue[p4r.PacketIn] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[p4r.StreamMessageResponse] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._receive, daemon=True)
 
     def connect(self) -> None:
@@ -51,7 +52,7 @@ class Runtime:
         arbitration = p4r.MasterArbitrationUpdate(device_id=self._device_id, election_id=self._election)
         self._requests.put(p4r.StreamMessageRequest(arbitration=arbitration))
         self._thread.start()
-        reply = self.messages.get(timeout=TIMEOUT_S)
+        reply = self._messages.get(timeout=TIMEOUT_S)
         assert reply.arbitration.status.code == 0, f"not primary: {reply}"
 
     def _receive(self) -> None:
@@ -61,7 +62,10 @@ class Runtime:
 
         try:
             for message in self._stub.StreamChannel(requests()):
-                self.messages.put(message)
+                if message.WhichOneof("update") == "packet":
+                    self.packets.put(message.packet)
+                else:
+                    self._messages.put(message)
         except grpc.RpcError:
             return  # the channel was closed, or the switch has gone: the next call says so
 
@@ -93,9 +97,7 @@ class Runtime:
 
     def write(self, *updates: p4r.Update) -> None:
         """Write a batch. The exception of a refusal has the reasons as notes."""
-        request = p4r.WriteRequest(
-            device_id=self._device_id, election_id=self._election, updates=updates
-        )
+        request = p4r.WriteRequest(device_id=self._device_id, election_id=self._election, updates=updates)
         try:
             self._stub.Write(request, timeout=TIMEOUT_S)
         except grpc.RpcError as error:
@@ -119,8 +121,8 @@ class Runtime:
             self._requests.put(message)
 
     def next_message(self, timeout_s: float = TIMEOUT_S) -> Any:
-        """The next packet-in or digest list, as finsy's entity; raises queue.Empty."""
-        return decode_stream(self.messages.get(timeout=timeout_s), self.schema)
+        """The next stream message that is no packet-in, as finsy's entity; raises queue.Empty."""
+        return decode_stream(self._messages.get(timeout=timeout_s), self.schema)
 
     def close(self) -> None:
         """End the stream and the channel."""

@@ -26,7 +26,11 @@ def operands(width: int, seed: int) -> Iterator[tuple[int, int, int]]:
                 yield a, b, shift & 255
     rng = random.Random(seed)
     for _ in range(SAMPLES):
-        yield rng.getrandbits(width), rng.getrandbits(width), rng.choice([rng.randrange(width), rng.randrange(256)])
+        yield (
+            rng.getrandbits(width),
+            rng.getrandbits(width),
+            rng.choice([rng.randrange(width), rng.randrange(256)]),
+        )
 
 
 def unsigned_results(a: int, b: int, shift: int, width: int) -> list[int]:

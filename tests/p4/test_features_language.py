@@ -19,7 +19,9 @@ M32, M64, M128 = (1 << 32) - 1, (1 << 64) - 1, (1 << 128) - 1
 def run(start: Start, kind: int, n: int, x: int, y: int) -> tuple[list[int], list[int], list[int]]:
     """Send one packet; the fields of input, of the headers in between, and of output."""
     others = [0xA, 0xBCD, 1, 0x7E, 0x5, 0x432, 0, 0x11]
-    packet = ether(0x9B00, bits([*zip((kind, n, x, y), INPUT, strict=True), *zip(others, OTHER * 2, strict=True)]))
+    packet = ether(
+        0x9B00, bits([*zip((kind, n, x, y), INPUT, strict=True), *zip(others, OTHER * 2, strict=True)])
+    )
     ((port, output),) = start("language").send(3, packet)
     assert port == 3
     body = output[14:]

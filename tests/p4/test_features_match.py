@@ -144,7 +144,9 @@ def random_key(rng: random.Random, kind: str, width: int, pool: Sequence[int]) -
             return None if (low, high) == (0, full) else (low, high)
 
 
-def random_rows(rng: random.Random, kinds: dict[str, str], pools: dict[str, list[int]], count: int) -> list[Row]:
+def random_rows(
+    rng: random.Random, kinds: dict[str, str], pools: dict[str, list[int]], count: int
+) -> list[Row]:
     rows: dict[object, Row] = {}
     for number in range(count):
         keys = {name: random_key(rng, kind, KEYS[name], pools[name]) for name, kind in kinds.items()}
@@ -199,8 +201,12 @@ def test_hit_miss_and_action_run(start: Start) -> None:
     target = start("match")
     with target.installed(
         entry("exact_table", 9, exact=5),
-        P4TableEntry("exact_table", match=P4TableMatch({"hdr.keys.exact": 6}), action=P4TableAction("add", value=9)),
-        P4TableEntry("exact_table", match=P4TableMatch({"hdr.keys.exact": 7}), action=P4TableAction("nothing")),
+        P4TableEntry(
+            "exact_table", match=P4TableMatch({"hdr.keys.exact": 6}), action=P4TableAction("add", value=9)
+        ),
+        P4TableEntry(
+            "exact_table", match=P4TableMatch({"hdr.keys.exact": 7}), action=P4TableAction("nothing")
+        ),
         entry("lpm_table", 3, lpm=(0x0A000000, 8)),
         entry("ternary_table", 4, 1, exact=(5, 0xFF)),
         entry("range_table", 5, 1, range=(10, 20)),
@@ -229,7 +235,17 @@ def test_const_entries_in_their_order(start: Start, exact: int, lpm: int, value:
 
 @pytest.mark.parametrize(
     ("range_", "exact", "value"),
-    [(1, 7, 1), (7, 7, 1), (10, 7, 1), (11, 7, 2), (20, 7, 2), (21, 7, 200), (65535, 7, 4), (65535, 8, 3), (0, 9, 200)],
+    [
+        (1, 7, 1),
+        (7, 7, 1),
+        (10, 7, 1),
+        (11, 7, 2),
+        (20, 7, 2),
+        (21, 7, 200),
+        (65535, 7, 4),
+        (65535, 8, 3),
+        (0, 9, 200),
+    ],
 )
 def test_const_ranges(start: Start, range_: int, exact: int, value: int) -> None:
     assert send(start("match"), range=range_, exact=exact)["constant_range_table"] == value
@@ -308,7 +324,9 @@ def test_entries_are_read_back(start: Start) -> None:
         entry("optional_table", 5, 3, exact=5),
         entry("address_table", 6, data=1 << 127, address=(0x20 << 120, 8)),
     ]
-    encoded = {entity.encode(target.client.schema).SerializeToString(deterministic=True) for entity in entities}
+    encoded = {
+        entity.encode(target.client.schema).SerializeToString(deterministic=True) for entity in entities
+    }
     with target.installed(*entities):
         for entity in entities:
             (found,) = target.client.read(P4TableEntry(entity.table_id))

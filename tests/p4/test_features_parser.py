@@ -16,12 +16,24 @@ VLAN0, VLAN1, IPV4, OPTIONS, IPV6, PORTS, TLV, MARKER = (1 << bit for bit in ran
 TAIL = b"tail of the packet"
 
 
-def report(error: int = NONE, found: int = 0, *, labels: int = 0, path: int = 0, last_label: int = 0) -> bytes:
+def report(
+    error: int = NONE, found: int = 0, *, labels: int = 0, path: int = 0, last_label: int = 0
+) -> bytes:
     return bytes([error, found, labels, path]) + last_label.to_bytes(4, "big")
 
 
 def ipv4(*, version: int = 4, ihl: int = 5, protocol: int = 17, offset: int = 0) -> bytes:
-    fields = [(version, 4), (ihl, 4), (0, 8), (100, 16), (7, 16), (2, 3), (offset, 13), (64, 8), (protocol, 8)]
+    fields = [
+        (version, 4),
+        (ihl, 4),
+        (0, 8),
+        (100, 16),
+        (7, 16),
+        (2, 3),
+        (offset, 13),
+        (64, 8),
+        (protocol, 8),
+    ]
     return bits([*fields, (0xBEEF, 16), (0x0A000001, 32), (0x0A000002, 32)])
 
 
@@ -57,7 +69,11 @@ ACCEPTED = {
         ipv4(ihl=15, protocol=1) + bytes(range(40)) + TAIL,
         report(found=IPV4 | OPTIONS, path=1),
     ),
-    "IPv6 link-local UDP": (0x86DD, ipv6(src=LL, following=17) + PORT_BYTES, report(found=IPV6 | PORTS, path=2)),
+    "IPv6 link-local UDP": (
+        0x86DD,
+        ipv6(src=LL, following=17) + PORT_BYTES,
+        report(found=IPV6 | PORTS, path=2),
+    ),
     "IPv6 link-local TCP": (0x86DD, ipv6(src=LL, following=6) + PORT_BYTES, report(found=IPV6, path=2)),
     "IPv6 masked next header": (
         0x86DD,

@@ -119,7 +119,9 @@ def test_counters_count_packets_and_bytes(start: Start) -> None:
 
 def test_counters_can_be_set(start: Start) -> None:
     target = start("state")
-    target.client.modify(P4CounterEntry("both", index=7, data=P4CounterData(byte_count=1000, packet_count=10)))
+    target.client.modify(
+        P4CounterEntry("both", index=7, data=P4CounterData(byte_count=1000, packet_count=10))
+    )
     packet = command(ONE, NOTHING, 7)
     target.send(1, packet)
     assert counter(target, "both", 7) == (11, 1000 + len(packet))

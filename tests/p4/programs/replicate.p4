@@ -26,6 +26,8 @@ struct metadata_t {
     bit<16> kept;
     @field_list(3)
     bit<14> rounds;
+    @field_list(3)
+    bit<9> port;             // the ingress port itself is not kept
     bit<16> lost;
     @field_list(1)
     bit<32> ingress_length;
@@ -63,6 +65,7 @@ control TheIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
             return;
         }
         if (std.instance_type == 4) {                                   // recirculated
+            std.egress_spec = meta.port;
             meta.rounds = meta.rounds + 1;
             meta.ingress_length = std.packet_length;
             return;
@@ -70,6 +73,7 @@ control TheIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
         meta.lost = 0x7777;
         meta.ingress_length = std.packet_length;
         if (std.instance_type == 6) {                                   // resubmitted
+            std.egress_spec = meta.port;
             meta.rounds = meta.rounds + 1;
             if ((bit<16>) meta.rounds < hdr.command.argument) {
                 resubmit_preserving_field_list(3);
@@ -77,6 +81,7 @@ control TheIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
             return;
         }
         meta.kept = hdr.ethernet.src[15:0];
+        meta.port = std.ingress_port;
         if (hdr.command.op & 1 != 0) {
             clone_preserving_field_list(CloneType.I2E, (bit<32>) hdr.command.group, 1);
         }
