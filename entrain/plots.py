@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,26 @@ import numpy as np
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.ticker import MaxNLocator
 
 from entrain.experiment import Experiment
-from entrain.report import label
 from entrain.results import RunResult
 
+_NAMES = {"ecmp": "ECMP", "source": "source routing"}
 _COLOURS = ("#d1605e", "#3b75af", "#85b66f", "#8d6aa8", "#e49444", "#6a9f9c")
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The runs of one routing and policy; their seeds are pooled."""
+
+    label: str
+    colour: str
+    runs: tuple[RunResult, ...]
+
+    def times(self, job: int) -> list[list[float]]:
+        """Iteration times of the job-th job, by run."""
+        return [list(run.jobs[job].summary.iteration_ms) for run in self.runs]
 
 
 def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
@@ -25,37 +40,54 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
     figure, (times, one_job, all_jobs) = plt.subplots(
         1, 3, figsize=(13, 4.8), width_ratios=(2.2, 1, 1), layout="constrained"
     )
-    topology = experiment.topology
+    topology, groups = experiment.topology, _groups(runs)
+    seeds = len({run.combination.seed for run in runs})
     figure.suptitle(
         f"{experiment.name}: {len(experiment.jobs)} training jobs at once on {len(topology.hosts)} hosts and "
-        f"{len(topology.switches)} switches ({experiment.target})",
+        f"{len(topology.switches)} {experiment.target} switches" + (f", {seeds} seeds" if seeds > 1 else ""),
         fontsize=13,
     )
-    _times(times, experiment, runs)
-    _flows(one_job, runs, "one_job_step", "of one job, in one step")
-    _flows(all_jobs, runs, "all_jobs", "of all jobs")
-    one_job.set_ylabel("links of the fabric (each direction)")
+    _times(times, experiment, groups)
+    _flows(one_job, groups, "one_job_step", "of one job, in one step")
+    _flows(all_jobs, groups, "all_jobs", "of all jobs")
+    mean = ", mean over seeds" if seeds > 1 else ""
+    one_job.set_ylabel(f"links of the fabric, each direction{mean}")
     figure.savefig(path, dpi=140)
     plt.close(figure)
 
 
-def _times(axes: Any, experiment: Experiment, runs: Sequence[RunResult]) -> None:
-    """Per job and run: a bar for the mean, a dot for each iteration, a line for the ideal."""
-    width = 0.8 / len(runs)
+def _groups(runs: Sequence[RunResult]) -> list[_Group]:
+    pooled: dict[tuple[str, str], list[RunResult]] = {}
+    for run in runs:
+        pooled.setdefault((run.combination.routing, run.combination.policy), []).append(run)
+    several = len({policy for _, policy in pooled}) > 1
+    return [
+        _Group(
+            _NAMES.get(routing, routing) + (f", {policy}" if several else ""),
+            _COLOURS[index % len(_COLOURS)],
+            tuple(members),
+        )
+        for index, ((routing, policy), members) in enumerate(pooled.items())
+    ]
+
+
+def _times(axes: Any, experiment: Experiment, groups: Sequence[_Group]) -> None:
+    """Per job and group: a bar for the mean, a dot for each iteration in order, a line for the ideal."""
+    width = 0.8 / len(groups)
     places = np.arange(len(experiment.jobs))
-    for index, run in enumerate(runs):
-        left = places - 0.4 + width * (index + 0.5)
-        colour = _COLOURS[index % len(_COLOURS)]
-        means = [job.mean_ms for job in run.jobs]
-        axes.bar(left, means, width * 0.92, color=colour, label=f"{label(run, runs)}, mean", zorder=2)
-        for x, job in zip(left, run.jobs, strict=True):
-            values = job.summary.iteration_ms
-            spread = np.linspace(-0.3, 0.3, len(values)) * width if len(values) > 1 else [0.0]
-            axes.plot(x + np.asarray(spread), values, ".", color="black", alpha=0.45, ms=4, zorder=3)
+    for index, group in enumerate(groups):
+        middles = places - 0.4 + width * (index + 0.5)
+        times = [group.times(job) for job in range(len(experiment.jobs))]
+        means = [np.mean(np.concatenate(values)) for values in times]
+        axes.bar(middles, means, width * 0.92, color=group.colour, label=f"{group.label}, mean", zorder=2)
+        for middle, values in zip(middles, times, strict=True):
+            for run in values:
+                across = np.linspace(-0.38, 0.38, len(run)) * width if len(run) > 1 else np.zeros(1)
+                axes.plot(middle + across, run, ".", color="black", alpha=0.45, ms=4, zorder=3)
     axes.plot([], [], ".", color="black", alpha=0.45, label="each iteration, in order")
-    for place, job in zip(places, runs[0].jobs, strict=True):
+    for place, job in zip(places, groups[0].runs[0].jobs, strict=True):
         axes.plot([place - 0.42, place + 0.42], [job.ideal_ms] * 2, "--", color="black", lw=1.2, zorder=4)
-    axes.plot([], [], "--", color="black", lw=1.2, label="alone in the network (bound)")
+    axes.plot([], [], "--", color="black", lw=1.2, label="with the network for itself (bound)")
     axes.set_xticks(
         places,
         [f"{job.name}\n{job.spec.collective}, {len(job.hosts)} hosts" for job in experiment.jobs],
@@ -67,24 +99,22 @@ def _times(axes: Any, experiment: Experiment, runs: Sequence[RunResult]) -> None
     axes.grid(axis="y", alpha=0.3, zorder=0)
 
 
-def _flows(axes: Any, runs: Sequence[RunResult], attribute: str, whose: str) -> None:
+def _flows(axes: Any, groups: Sequence[_Group], attribute: str, whose: str) -> None:
     """How many links carried at most so many flows at one time."""
-    counts = [Counter(getattr(link, attribute) for link in run.links) for run in runs]
+    counts = [
+        Counter(getattr(link, attribute) for run in group.runs for link in run.links) for group in groups
+    ]
     most = max(max(count, default=0) for count in counts)
-    width = 0.8 / len(runs)
-    for index, (run, count) in enumerate(zip(runs, counts, strict=True)):
-        at = np.arange(most + 1) - 0.4 + width * (index + 0.5)
-        bars = axes.bar(
-            at,
-            [count[flows] for flows in range(most + 1)],
-            width * 0.92,
-            color=_COLOURS[index % len(_COLOURS)],
-            label=label(run, runs),
-            zorder=2,
-        )
-        axes.bar_label(bars, [str(count[flows] or "") for flows in range(most + 1)], fontsize=8)
+    width = 0.8 / len(groups)
+    for index, (group, count) in enumerate(zip(groups, counts, strict=True)):
+        links = [count[flows] / len(group.runs) for flows in range(most + 1)]
+        middles = np.arange(most + 1) - 0.4 + width * (index + 0.5)
+        bars = axes.bar(middles, links, width * 0.92, color=group.colour, label=group.label, zorder=2)
+        axes.bar_label(bars, [f"{value:.3g}" if value else "" for value in links], fontsize=8)
     axes.set_xticks(range(most + 1))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("most flows on the link at one time")
     axes.set_title(f"Flows {whose}")
-    axes.legend(fontsize=8)
+    axes.margins(y=0.18)
+    axes.legend(fontsize=8, loc="upper right")
     axes.grid(axis="y", alpha=0.3, zorder=0)

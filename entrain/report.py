@@ -21,26 +21,29 @@ BUSY_LIMIT = 0.9
 def label(run: RunResult, runs: Sequence[RunResult]) -> str:
     """What tells `run` from the others."""
     combination = run.combination
-    parts = [combination.routing]
+    parts: list[str] = [combination.routing]
     if len({other.combination.policy for other in runs}) > 1:
         parts.append(combination.policy)
     if len({other.combination.seed for other in runs}) > 1:
-        parts.append(f"seed {combination.seed}")
-    return " ".join(parts)
+        parts.append(str(combination.seed))
+    return ", ".join(parts)
 
 
 def table(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
     """One line per job and run, and per run the most flows on one link at one time. Fits 80 columns."""
     result = Table(
         title=f"{experiment.name} on {experiment.target}",
-        caption="flows: the most on one link of the fabric at one time, measured there;\n"
-        "of one job in one step of its collective, and of all jobs",
+        caption="iteration times; flows: the most on one link of the fabric at one time, measured\n"
+        "there, of the job in one step of its collective, and of all jobs",
+        caption_justify="left",
         box=SIMPLE_HEAD,
         pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
-    for heading in ("routing", "job", "collective"):
-        result.add_column(heading, no_wrap=True)
-    for heading in ("mean\nms", "p99\nms", "×\nideal", "JCT\ns", "flows\n1 job", "\nall"):
+    seeds = len({run.combination.seed for run in runs}) > 1
+    for heading in ("routing,\nseed" if seeds else "routing", "job", "collective"):
+        result.add_column(heading, overflow="fold")
+    for heading in ("mean\nms", "p99\nms", "×\nideal", "JCT\ns", "flows:\njob", "\nall"):
         result.add_column(heading, justify="right", no_wrap=True)
     for run in runs:
         for job in run.jobs:
@@ -48,7 +51,7 @@ def table(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
             result.add_row(
                 label(run, runs) if first else "",
                 job.name,
-                f"{job.summary.collective} ×{len(job.hosts)}",
+                job.summary.collective,
                 f"{job.mean_ms:.1f}",
                 f"{job.summary.iteration_ms_p99:.1f}",
                 f"{job.ratio_to_ideal:.2f}",

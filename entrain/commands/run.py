@@ -119,8 +119,8 @@ def _how_to_look(experiment: Experiment, namespace: str) -> str:
     switch, host = experiment.topology.switches[0], experiment.topology.hosts[0]
     return (
         f"The network is up. Its switches: ip netns exec {namespace} tcpdump -i {switch.interface(1)}\n"
-        f"(P4Runtime of {switch.name}, in there: {switch.grpc_address}); its hosts: mx {host.name} COMMAND, where\n"
-        f"Mininet's mx is installed. Enter ends it"
+        f"(P4Runtime of {switch.name}, in there: {switch.grpc_address}); its hosts: mx {host.name} COMMAND,\n"
+        f"where Mininet's mx is installed. Enter ends it"
     )
 
 

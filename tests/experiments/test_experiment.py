@@ -1,0 +1,157 @@
+"""Experiment files: what is accepted, and that each mistake names file, key and remedy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from controlplane.routing import next_hops, source_port
+from controlplane.topology import Topology
+from entrain.experiment import Combination, Job, load_experiment
+from machine.errors import BadInput
+from workloads.collectives import steps
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+GOOD = """
+[experiment]
+name = "small"
+routing = ["ecmp", "source"]
+seed = [3, 4]
+
+[topology]
+kind = "leaf-spine"
+leaves = 2
+spines = 2
+hosts_per_leaf = 2
+
+[[job]]
+name = "a"
+collective = "ring"
+bytes = 1000
+hosts = ["h1", "h3"]
+
+[[job]]
+name = "b"
+model = "vgg16"
+scale = 1000
+count = 2
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "file.toml"
+    path.write_text(text)
+    return path
+
+
+def test_every_combination_once(tmp_path: Path) -> None:
+    experiment = load_experiment(write(tmp_path, GOOD))
+    assert list(experiment.combinations()) == [
+        Combination(routing, "none", seed) for routing in ("ecmp", "source") for seed in (3, 4)
+    ]
+
+
+def test_counted_jobs_get_free_hosts_leaf_by_leaf(tmp_path: Path) -> None:
+    experiment = load_experiment(write(tmp_path, GOOD))
+    assert experiment.jobs[1].hosts == ("h2", "h4")
+    assert [str(ip) for ip in experiment.jobs[1].spec.hosts] == ["10.1.2.2", "10.2.2.2"]
+
+
+def test_command_line_overrides_the_file(tmp_path: Path) -> None:
+    experiment = load_experiment(write(tmp_path, GOOD), target="bmv2", seed=9)
+    assert experiment.target == "bmv2"
+    assert experiment.seeds == (9,)
+
+
+def test_jobs_may_share_hosts_because_their_ports_differ(tmp_path: Path) -> None:
+    experiment = load_experiment(write(tmp_path, GOOD.replace("count = 2", 'hosts = ["h3", "h1"]')))
+    assert len({job.spec.port_base for job in experiment.jobs}) == 2
+
+
+def test_the_gap_is_longer_than_any_queue_holds(tmp_path: Path) -> None:
+    experiment = load_experiment(
+        write(tmp_path, GOOD.replace("leaves = 2", "leaves = 2\nuplink_rate_mbps = 10"))
+    )
+    holds_ms = max(link.queue_packets * 1514 * 8 / link.rate_mbps / 1e3 for link in experiment.topology.links)
+    assert experiment.gap_ms > holds_ms
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "remedy"),
+    [
+        ('name = "small"', 'name = "small"\nrouting_ = 1', "[experiment], routing_", "did you mean routing?"),
+        ('["ecmp", "source"]', '["ospf"]', "[experiment], routing", "'ecmp'"),
+        ('["ecmp", "source"]', '["ecmp", "ecmp"]', "[experiment], routing", "list it once"),
+        ("seed = [3, 4]", "seed = -1", "[experiment], [[seed]] 1", "greater than or equal to 0"),
+        ("bytes = 1000", "size_mb = 1000", "[[job]] 1, size_mb", "known are"),
+        ("bytes = 1000", "bytes = 1000\ncompute_s = 1", "[[job]] 1, compute_s", "use compute_ms"),
+        ("bytes = 1000", "", "[[job]] 1: bytes", "either a model or bytes"),
+        ('"ring"', '"circle"', "[[job]] 1: collective", "halving-doubling"),
+        ('"vgg16"', '"vgg17"', "[[job]] 2: model", "vgg19"),
+        ('["h1", "h3"]', '["h1", "h9"]', "[[job]] 1, hosts", "h1 to h4"),
+        ('["h1", "h3"]', '["h1", "h1"]', "[[job]] 1, hosts", "one of its own"),
+        ("count = 2", "count = 3", "[[job]] 2, count", "2 are free"),
+        ("count = 2", "", "[[job]] 2, hosts", "either the hosts' names or count"),
+        ('name = "b"', 'name = "a"', "[[job]], name", "its own name"),
+        ("leaves = 2", "leafs = 2", "[topology], leafs", "did you mean leaves?"),
+        ('kind = "leaf-spine"', 'kind = "dumbbell"', "[topology]", "dumbbell"),
+        ('name = "small"', 'name = "small"\ntopology = "other.toml"', "[experiment], topology", "give one"),
+        ("[topology]", "[network]\nshaping = 'hfsc'\n[topology]", "[network], shaping", "'htb'"),
+    ],
+)
+def test_a_mistake_names_file_key_and_remedy(
+    tmp_path: Path, old: str, new: str, key: str, remedy: str
+) -> None:
+    assert old in GOOD
+    path = write(tmp_path, GOOD.replace(old, new, 1))
+    with pytest.raises(BadInput) as raised:
+        load_experiment(path)
+    message = str(raised.value)
+    assert message.startswith(f"{path}: ")
+    assert key in message
+    assert remedy in message
+
+
+def test_source_routing_needs_leaves_and_spines(tmp_path: Path) -> None:
+    text = GOOD.replace("leaves = 2\nspines = 2\nhosts_per_leaf = 2", "hosts_per_side = 2")
+    with pytest.raises(BadInput, match="leaves and spines"):
+        load_experiment(write(tmp_path, text.replace("leaf-spine", "dumbbell")))
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for path in EXPERIMENTS.glob("*.toml") if "[experiment]" in path.read_text()),
+    ids=lambda path: path.stem,
+)
+def test_the_experiments_that_come_with_it_are_good(path: Path) -> None:
+    assert load_experiment(path).name == path.stem
+
+
+def uplinks(topology: Topology, job: Job) -> list[Counter[tuple[str, str]]]:
+    """By step of a job, how many flows source routing puts on each link, by the routes."""
+    result = []
+    for step in steps(job.spec.collective, len(job.hosts)):
+        links: Counter[tuple[str, str]] = Counter()
+        for flow in step:
+            source = topology.host_by_name[job.hosts[flow.src]]
+            destination = topology.host_by_name[job.hosts[flow.dst]]
+            leaf = topology.switch_by_name[source.leaf]
+            hops = next_hops(topology, leaf, destination)
+            if source.leaf != destination.leaf:
+                spine = leaf.port(source_port(topology, leaf, source.leaf_port, hops)).peer
+                links[source.leaf, spine] += 1
+                links[spine, destination.leaf] += 1
+        result.append(links)
+    return result
+
+
+def test_the_jobs_of_the_source_routing_experiment_are_leaf_wise_permutations() -> None:
+    """vClos, Lemma 5.1: then source routing puts at most one flow of a job on a link in a step."""
+    experiment = load_experiment(EXPERIMENTS / "source-routing.toml")
+    for job in experiment.jobs:
+        for links in uplinks(experiment.topology, job):
+            assert set(links.values()) <= {1}
+        assert any(links for links in uplinks(experiment.topology, job)), "the job never leaves its leaves"
