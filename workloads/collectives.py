@@ -4,11 +4,11 @@ Every rank holds a buffer of equal *units*. A step is a set of transfers that ru
 through with a step when it has sent and received all that the step asks of it, and there is no other barrier.
 An arriving run of units is added to the receiver's own (`reduce`) or takes its place.
 
-With the hosts of a job on consecutive ports of equal leaves, every collective here but the parameter server is
-a *leaf-wise permutation* in each step (vClos, definition 1, in the testable form: two flows that leave different
-leaves over the same local uplink never go to the same leaf), so that source routing puts at most one of its
-flows on a link. For that an all-to-all has to fill its last leaf, partners by XOR need a power of two of hosts
-per leaf, and the groups of a hierarchical ring lie within leaves or consist of whole leaves.
+With the hosts of a job on consecutive ports of equal leaves, every collective here but the parameter server
+is a *leaf-wise permutation* in each step (vClos, definition 1, in the testable form: two flows that leave
+different leaves over the same local uplink never go to the same leaf), so that source routing puts at most
+one of its flows on a link. For that an all-to-all has to fill its last leaf, partners by XOR need a power of
+two of hosts per leaf, and the groups of a hierarchical ring lie within leaves or consist of whole leaves.
 """
 
 from __future__ import annotations

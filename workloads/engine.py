@@ -19,7 +19,7 @@ from workloads.collectives import Transfer, contributors
 from workloads.connections import Incoming, Outgoing, PeerLost, connect_all, raw
 from workloads.jobs import JobSpec
 from workloads.pattern import Buffer, Pattern
-from workloads.rendezvous import Control, JobFailed
+from workloads.rendezvous import Control, JobFailed, Told
 
 _GO_POLL_S = 0.005
 _START_MARGIN_NS = 20_000_000
@@ -279,6 +279,8 @@ def _run(job: JobSpec, rank: int, control: Control, records: TextIO) -> None:
         control.barrier("end")
     except Terminated:
         control.abort(f"rank {rank} was terminated")
+        raise
+    except Told:
         raise
     except JobFailed as failure:
         raise JobFailed(control.abort(str(failure))) from failure

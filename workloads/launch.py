@@ -12,9 +12,10 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 
-from machine.errors import EntrainError, MissingTool
+from machine.errors import BadInput, EntrainError, MissingTool
 from workloads.engine import Terminated, run_rank
 from workloads.jobs import JobSpec
 
@@ -26,8 +27,14 @@ def launch(jobs: Sequence[JobSpec]) -> dict[str, dict[int, int]]:
     """Run all ranks of all jobs, each in its namespace where the job names them, and wait for all.
 
     Returns the exit status of each rank by job: 0, 1 (failed), 128 + n after signal n. SIGTERM and SIGINT
-    are passed on to the ranks, and so is the end of this process.
+    are passed on to the ranks, and so is the end of this process. Raises BadInput when a namespace is not there.
     """
+    for job in jobs:
+        for rank, path in enumerate(job.netns):
+            if not Path(path).exists():
+                raise BadInput(
+                    f"job {job.name}: netns.{rank}: there is no namespace {path}; give that of a process"
+                )
     status: dict[str, dict[int, int]] = {job.name: {} for job in jobs}
     children: dict[int, tuple[str, int]] = {}
     with _passed_on(children):

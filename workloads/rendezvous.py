@@ -1,8 +1,8 @@
 """How the ranks of a job find each other, start together and fail together, beside the network under test.
 
 A star of Unix sockets in the job's rendezvous directory with rank 0 in the middle. It carries barriers, and
-when one rank fails the reason to all others: the first reason wins, so that every rank tells the cause and
-not its consequences.
+when one rank fails the reason to all others before any connection closes, so that every rank tells the cause
+and not its consequences.
 """
 
 from __future__ import annotations
@@ -15,16 +15,24 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from machine.errors import EntrainError
 
 _RETRY_S = 0.02
-_ABORT_ECHO_S = 2.0
+_GATHER_S = 0.3
+"""How long rank 0 listens for what else went wrong: who complains first may only wait for who is to blame."""
+_MOST_REASONS = 4
+_ECHO_S = 2.0
+"""How long a rank that failed waits for what rank 0 makes of it."""
 
 
 class JobFailed(EntrainError):
-    """The job cannot go on; every rank raises it with the same reason."""
+    """The job cannot go on, and the other ranks have to be told (`Control.abort`)."""
+
+
+class Told(JobFailed):
+    """The job cannot go on, and all ranks know why."""
 
 
 class Control:
@@ -60,7 +68,7 @@ class Control:
                 missing = sorted(set(range(1, self._ranks)) - set(self._peers.values()))
                 reason = f"{_ranks(missing)} did not start within {self._timeout_s:g} s"
                 self._broadcast({"abort": reason})
-                raise JobFailed(reason) from error
+                raise Told(reason) from error
             finally:
                 path.unlink(missing_ok=True)
 
@@ -93,26 +101,41 @@ class Control:
         return list(self._peers)
 
     def check(self, timeout_s: float = 0.0) -> None:
-        """Take in what the other ranks have said; raises JobFailed when one has failed or is gone."""
+        """Take in what the other ranks have said; raises Told when one has failed or is gone."""
+        reasons = self._listen(timeout_s)
+        if not reasons:
+            return
+        if self._rank == 0:
+            deadline = time.monotonic() + _GATHER_S
+            while (left := deadline - time.monotonic()) > 0:
+                reasons += self._listen(left)
+        self._fail(reasons)
+
+    def _listen(self, timeout_s: float) -> list[str]:
+        """Take in what has come; returns the reasons of those that failed."""
+        reasons = []
         for fd, _ in self._poll.poll(timeout_s * 1e3):
             peer = next(peer for peer in self._peers if peer.fileno() == fd)
-            try:
-                data = peer.recv(65536)
-            except ConnectionError:
-                data = b""
-            except BlockingIOError:
+            rank = self._peers[peer]
+            data = _receive(peer)
+            if data is None:
                 continue
             if not data:
-                self._fail(f"rank {self._peers[peer]} ended unexpectedly")
+                self._poll.unregister(peer)
+                reasons.append(f"rank {rank} ended unexpectedly")
+                continue
             message = json.loads(data)
             if "abort" in message:
-                self._fail(str(message["abort"]))
-            self._arrived.setdefault(message["barrier"], {})[self._peers[peer]] = message.get("value")
+                reasons.append(str(message["abort"]))
+            else:
+                self._arrived.setdefault(message["barrier"], {})[rank] = message.get("value")
+        return reasons
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reasons: list[str]) -> NoReturn:
+        reason = "; ".join(dict.fromkeys(reasons[:_MOST_REASONS]))
         if self._rank == 0:
             self._broadcast({"abort": reason})
-        raise JobFailed(reason)
+        raise Told(reason)
 
     def _broadcast(self, message: dict[str, Any]) -> None:
         data = json.dumps(message).encode()
@@ -123,7 +146,7 @@ class Control:
     def barrier(self, name: str, value: Callable[[], Any] | None = None) -> Any:
         """Wait until all ranks are here. Rank 0 then asks `value`, and all ranks return what it said.
 
-        Raises JobFailed when a rank does not come within the job's timeout, which rank 0 watches.
+        Raises Told when a rank does not come within the job's timeout, which rank 0 watches.
         """
         arrived = self._arrived.setdefault(name, {})
         if self._rank == 0:
@@ -141,25 +164,24 @@ class Control:
             left = deadline - time.monotonic()
             if left <= 0:
                 missing = sorted(set(self._peers.values()) - set(arrived))
-                self._fail(
-                    f"{_ranks(missing)} did not reach the barrier {name!r} within {self._timeout_s:g} s"
-                )
+                self._fail([f"{_ranks(missing)} did not reach {name!r} within {self._timeout_s:g} s"])
             self.check(left)
 
     def abort(self, reason: str) -> str:
         """Tell all ranks that this one has failed; returns the reason that all ranks report."""
-        self._broadcast({"abort": reason})
-        if self._rank == 0:
-            return reason
-        deadline = time.monotonic() + _ABORT_ECHO_S
+        if self._rank != 0:
+            self._broadcast({"abort": reason})
+        deadline = time.monotonic() + (_GATHER_S if self._rank == 0 else _ECHO_S)
+        reasons = [reason]
+        while (left := deadline - time.monotonic()) > 0:
+            heard = self._listen(left)
+            if heard and self._rank != 0:  # rank 0 has decided
+                return heard[0]
+            reasons += heard
         try:
-            while (
-                left := deadline - time.monotonic()
-            ) > 0:  # until rank 0 passes on the first reason it heard
-                self.check(left)
-        except JobFailed as failure:
+            self._fail(reasons)
+        except Told as failure:
             return str(failure)
-        return reason
 
     def __enter__(self) -> Control:
         return self
@@ -177,6 +199,18 @@ def _short(directory: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{fd}"
     finally:
         os.close(fd)
+
+
+def _receive(peer: socket.socket) -> bytes | None:
+    """One message; empty when the peer is gone, None when nothing came after all."""
+    for _ in range(2):  # the first attempt may tell of the peer's end with a message still waiting
+        try:
+            return peer.recv(65536)
+        except ConnectionError:
+            continue
+        except BlockingIOError:
+            return None
+    return b""
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -1,0 +1,108 @@
+"""What a job's packets look like on the wire: each byte carries its step in the DSCP."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from workloads.collectives import schedule
+from workloads.jobs import load_job
+from workloads.launch import enter_netns
+from workloads.records import read_records
+
+JobFile = Callable[..., Path]
+HEADER, HELLO = 32, 12
+
+
+@pytest.fixture
+def netns() -> Iterator[str]:
+    """A network namespace with nothing but loopback."""
+    name = f"workloads-{os.getpid()}"
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
+        yield f"/run/netns/{name}"
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=True)
+
+
+def capture(netns: str, run: Callable[[], None]) -> list[bytes]:
+    """The IPv4 packets, from their IP header on, that arrive on a namespace's loopback while `run` runs."""
+    sniffer = _socket_in(netns)
+    with sniffer:
+        sniffer.bind(("lo", 0x0800))
+        run()
+        sniffer.setblocking(False)
+        packets = []
+        try:
+            while True:
+                packet, address = sniffer.recvfrom(1 << 17)
+                if address[2] != socket.PACKET_OUTGOING:
+                    packets.append(packet[14:])
+        except BlockingIOError:
+            pass
+        statistics = sniffer.getsockopt(263, 6, 8)  # SOL_PACKET, PACKET_STATISTICS
+        assert struct.unpack("II", statistics)[1] == 0, "the sniffer lost packets"
+        return packets
+
+
+def _socket_in(netns: str) -> socket.socket:
+    here = os.open("/proc/self/ns/net", os.O_RDONLY)
+    try:
+        enter_netns(netns)
+        sniffer = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+        sniffer.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
+        return sniffer
+    finally:
+        ctypes.CDLL(None).setns(here, 0)
+        os.close(here)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("collective", "ranks"), [("ring", 3), ("halving-doubling", 4), ("all-to-all", 3)])
+def test_every_byte_carries_the_step_it_belongs_to(
+    netns: str, job_file: JobFile, tmp_path: Path, collective: str, ranks: int
+) -> None:
+    path = job_file(ranks, collective=collective, bytes=3_000_000, iterations=2, netns=[netns] * ranks)
+
+    def run() -> None:
+        command = [sys.executable, "-m", "workloads", "launch", "--json", "--job", str(path)]
+        assert subprocess.run(command, stdout=subprocess.DEVNULL, timeout=60).returncode == 0
+
+    job = load_job(path)
+    rank_of = {str(host): rank for rank, host in enumerate(job.hosts)}
+    marked: dict[
+        tuple[int, int, int, int], int
+    ] = {}  # (src rank, dst rank, source port, sequence number): DSCP
+    sizes: Counter[tuple[int, int, int]] = Counter()
+    for packet in capture(netns, run):
+        header_size = (packet[0] & 15) * 4
+        src_port, dst_port, sequence = struct.unpack_from("!HHI", packet, header_size)
+        payload = struct.unpack_from("!H", packet, 2)[0] - header_size - (packet[header_size + 12] >> 4) * 4
+        if packet[9] != socket.IPPROTO_TCP or dst_port != job.port_base or payload <= 0:
+            continue
+        src, dst = (rank_of[socket.inet_ntoa(packet[i : i + 4])] for i in (12, 16))
+        if (src, dst, src_port, sequence) in marked:
+            continue  # sent again: marked as what is sent now
+        marked[src, dst, src_port, sequence] = packet[1] >> 2
+        sizes[src, dst, packet[1] >> 2] += payload
+        assert packet[1] & 3 == 0  # the job leaves the ECN bits alone, and cubic does not use them here
+
+    expected: Counter[tuple[int, int, int]] = Counter()
+    for step, transfers in enumerate(schedule(collective, ranks).steps):
+        for t in transfers:
+            expected[t.src, t.dst, step] += 2 * HEADER
+    for src, dst in {(src, dst) for src, dst, _ in expected}:
+        expected[src, dst, 0] += HELLO
+    for flow in read_records(tmp_path / "records").flows:
+        expected[flow.src_rank, flow.dst_rank, flow.step] += flow.bytes
+    assert sizes == expected

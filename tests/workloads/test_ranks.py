@@ -1,0 +1,325 @@
+"""Jobs over real sockets: results are right, records say what was sent, failures are told."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workloads.collectives import COLLECTIVES, schedule
+from workloads.connections import source_port
+from workloads.jobs import SOURCE_PORTS, load_job
+from workloads.records import Records, read_records, summarize
+
+JobFile = Callable[..., Path]
+RunJob = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.mark.parametrize(
+    ("collective", "dtype"), [("ring", "float32"), *((name, "int32") for name in COLLECTIVES)]
+)
+def test_a_job_runs_and_its_records_are_its_schedule(
+    run_job: RunJob, tmp_path: Path, collective: str, dtype: str
+) -> None:
+    ranks, iterations, size = 4, 3, 1_000_003
+    result = run_job(ranks=ranks, collective=collective, iterations=iterations, dtype=dtype, bytes=size)
+    assert result.returncode == 0, result.stderr
+    records = read_records(tmp_path / "records")
+    plan = schedule(collective, ranks)
+    unit = -(-size // (4 * plan.units)) * 4
+    expected = sorted(
+        (iteration, index, t.src, t.dst, t.units * unit)
+        for iteration in range(iterations)
+        for index, step in enumerate(plan.steps)
+        for t in step
+    )
+    assert sorted((f.iteration, f.step, f.src_rank, f.dst_rank, f.bytes) for f in records.flows) == expected
+    assert sum(r.bytes for r in records.iterations) == sum(f.bytes for f in records.flows)
+    (summary,) = summarize(records)
+    assert len(summary.iteration_ms) == iterations
+    assert summary.error is None
+
+
+def test_times_follow_the_schedule_s_dependencies(run_job: RunJob, tmp_path: Path) -> None:
+    assert run_job(ranks=3, compute_ms=5, iterations=4).returncode == 0
+    records = read_records(tmp_path / "records")
+    for r in records.iterations:
+        assert r.compute_end_ns - r.start_ns >= 5_000_000
+        assert r.end_ns >= r.compute_end_ns
+    arrived = {(f.iteration, f.step, f.dst_rank): f.end_ns for f in records.flows}
+    for f in records.flows:
+        assert f.end_ns >= f.start_ns
+        if f.step:  # a rank sends in a step only after it has received in the step before
+            assert f.start_ns >= arrived[f.iteration, f.step - 1, f.src_rank]
+
+
+def test_source_ports_come_from_the_seed_and_repeat(run_job: RunJob, tmp_path: Path) -> None:
+    seen = []
+    for seed in (1, 1, 2):
+        assert run_job(ranks=4, collective="all-to-all", seed=seed).returncode == 0
+        flows = read_records(tmp_path / "records").flows
+        seen.append({(f.src_rank, f.dst_rank): f.src_port for f in flows})
+        job = load_job(tmp_path / "job.json")
+        assert seen[-1] == {(src, dst): source_port(job, src, dst, 0) for src, dst in seen[-1]}
+    assert seen[0] == seen[1] != seen[2]
+    assert set(seen[0].values()) <= set(SOURCE_PORTS)
+
+
+def test_a_taken_source_port_is_replaced_by_the_next_of_the_seed(
+    job_file: JobFile, run_job: RunJob, tmp_path: Path
+) -> None:
+    job = load_job(job_file(ranks=2))
+    with socket.socket() as other:
+        other.bind((str(job.hosts[0]), source_port(job, 0, 1, 0)))
+        assert run_job(ranks=2).returncode == 0
+    ports = {f.src_rank: f.src_port for f in read_records(tmp_path / "records").flows}
+    assert ports == {0: source_port(job, 0, 1, 1), 1: source_port(job, 1, 0, 0)}
+
+
+FLIP = """
+import workloads.connections as c
+original = c.Incoming._take
+def take(self, room):
+    got = original(self, room)
+    if self.peer == 1 and self._header_filled == 32 and self._expected == (1, {step}):
+        room[got // 2] ^= 1
+    return got
+c.Incoming._take = take
+"""
+
+
+@pytest.mark.parametrize(
+    ("collective", "step"),
+    [("ring", 0), ("ring", 3), ("all-to-all", 0), ("parameter-server", 1), ("pipeline", 1)],
+)
+def test_one_flipped_bit_is_found(run_job: RunJob, tmp_path: Path, collective: str, step: int) -> None:
+    result = run_job(patch=FLIP.format(step=step), ranks=3, collective=collective, servers=2, bytes=400_000)
+    assert result.returncode == 1
+    assert "iteration 1: the result is wrong: element" in result.stderr
+    (summary,) = summarize(read_records(tmp_path / "records"))
+    assert summary.error is not None
+    assert "the result is wrong" in summary.error
+
+
+def test_a_transfer_of_the_wrong_step_is_refused(run_job: RunJob) -> None:
+    patch = """
+import workloads.connections as c
+begin = c.Outgoing.begin
+c.Outgoing.begin = lambda self, data, iteration, step: begin(self, data, iteration, step + (self.peer == 2))
+"""
+    result = run_job(patch=patch, ranks=3)
+    assert result.returncode == 1
+    assert "iteration 0, step 1; expected were" in result.stderr
+
+
+def worker(path: Path, rank: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "workloads", "worker", "--job", str(path), "--rank", str(rank)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_iterations(path: Path, count: int) -> None:
+    """Until every rank has written `count` iterations."""
+    job = load_job(path)
+    deadline = time.monotonic() + 60
+    for rank in range(len(job.hosts)):
+        while (
+            not job.records(rank).exists()
+            or job.records(rank).read_text().count('"kind": "iteration"') < count
+        ):
+            assert time.monotonic() < deadline, "the job does not run"
+            time.sleep(0.02)
+
+
+ENDLESS: dict[str, Any] = {"iterations": 1_000_000, "compute_ms": 5}
+
+
+@pytest.mark.parametrize("victim", [0, 1, 3])
+def test_when_a_rank_is_killed_the_others_name_it_and_end(
+    job_file: JobFile, tmp_path: Path, victim: int
+) -> None:
+    path = job_file(**ENDLESS, collective="all-to-all")
+    ranks = [worker(path, rank) for rank in range(4)]
+    wait_for_iterations(path, 3)
+    ranks[victim].kill()
+    ranks[victim].communicate(timeout=60)
+    for rank, process in enumerate(ranks):
+        if rank != victim:
+            _, said = process.communicate(timeout=60)
+            assert process.returncode == 1
+            assert f"rank {victim} " in said.split(": ", 1)[1], said
+            assert "Traceback" not in said
+    records = read_records(tmp_path / "records")
+    assert {end.rank for end in records.ends} == {0, 1, 2, 3} - {victim}
+    assert min(sum(i.rank == rank for i in records.iterations) for rank in range(4)) >= 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_all_ranks_and_keeps_the_records(
+    job_file: JobFile, tmp_path: Path, number: signal.Signals
+) -> None:
+    path = job_file(**ENDLESS)
+    ranks = [worker(path, rank) for rank in range(4)]
+    wait_for_iterations(path, 3)
+    ranks[2].send_signal(number)
+    codes, said = [], []
+    for process in ranks:
+        said.append(process.communicate(timeout=60)[1])
+        codes.append(process.returncode)
+    assert codes == [1, 1, 128 + signal.SIGTERM, 1]
+    assert all("rank 2 was terminated" in said[rank] for rank in (0, 1, 3))
+    assert "Traceback" not in "".join(said)
+    (summary,) = summarize(read_records(tmp_path / "records"))
+    assert len(summary.iteration_ms) >= 2
+
+
+def test_a_rank_that_stands_still_is_named(job_file: JobFile) -> None:
+    path = job_file(**ENDLESS, ranks=3, timeout_s=1)
+    ranks = [worker(path, rank) for rank in range(3)]
+    wait_for_iterations(path, 3)
+    ranks[1].send_signal(signal.SIGSTOP)
+    try:
+        said = [ranks[rank].communicate(timeout=60)[1] for rank in (0, 2)]
+    finally:
+        ranks[1].kill()
+        ranks[1].communicate()
+    assert [ranks[rank].returncode for rank in (0, 2)] == [1, 1]
+    assert any("waiting for rank 1 at 127.8.0.2" in text for text in said), said
+
+
+def test_a_rank_that_never_starts_is_named(job_file: JobFile) -> None:
+    path = job_file(timeout_s=2)
+    ranks = [worker(path, rank) for rank in (0, 1, 3)]
+    for process in ranks:
+        assert "rank 2 did not start within 2 s" in process.communicate(timeout=60)[1]
+        assert process.returncode == 1
+
+
+def test_a_port_in_use_is_told_on_every_rank(run_job: RunJob) -> None:
+    with socket.create_server(("127.8.0.2", 7000)):
+        result = run_job()
+    assert result.returncode == 1
+    assert result.stderr.count("rank 1 cannot listen on 127.8.0.2:7000: another program listens there") >= 4
+
+
+def test_an_address_of_another_host_is_told(run_job: RunJob) -> None:
+    result = run_job(hosts=["127.8.0.1", "192.0.2.7"])
+    assert result.returncode == 1
+    assert "rank 1 cannot listen on 192.0.2.7:7000" in result.stderr
+
+
+def test_an_unknown_congestion_control_is_told_with_those_there(run_job: RunJob) -> None:
+    result = run_job(congestion_control="warp")
+    assert result.returncode == 1
+    assert "congestion_control: 'warp' is not there; there are " in result.stderr
+    assert "cubic" in result.stderr
+
+
+def test_a_known_congestion_control_is_used(run_job: RunJob) -> None:
+    assert run_job(congestion_control="reno").returncode == 0
+
+
+def test_strangers_at_the_port_do_no_harm(run_job: RunJob) -> None:
+    patch = """
+import workloads.connections as c, socket
+listen = c._listen
+def with_stranger(job, rank):
+    listener = listen(job, rank)
+    with socket.create_connection(listener.getsockname()) as stranger:
+        stranger.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+    return listener
+c._listen = with_stranger
+"""
+    assert run_job(patch=patch).returncode == 0
+
+
+def test_two_jobs_start_together_when_told_to(job_file: JobFile, tmp_path: Path) -> None:
+    paths, go = [], tmp_path / "go"
+    for index, name in enumerate(("one", "two")):
+        directory = tmp_path / name
+        offset = 40.0 * index
+        paths.append(
+            job_file(
+                ranks=2,
+                directory=directory,
+                name=name,
+                go=str(go),
+                start_ms=offset,
+                port_base=7100 + index,
+            )
+        )
+    command = [sys.executable, "-m", "workloads", "launch", "--json"]
+    for path in paths:
+        command += ["--job", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not all((tmp_path / name / "rendezvous" / f"{name}.ready").exists() for name in ("one", "two")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    origin = time.monotonic_ns() + 100_000_000
+    (tmp_path / "go.new").write_text(str(origin))
+    (tmp_path / "go.new").rename(go)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert [job["name"] for job in json.loads(out)["jobs"]] == ["one", "two"]
+    for index, name in enumerate(("one", "two")):
+        records: Records = read_records(tmp_path / name / "records")
+        assert min(r.start_ns for r in records.iterations) >= origin + index * 40_000_000
+
+
+def test_a_long_rendezvous_path_works(tmp_path: Path, run_job: RunJob) -> None:
+    assert run_job(rendezvous=str(tmp_path / "/".join(["d" * 60] * 4))).returncode == 0
+
+
+def test_local_needs_no_file(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "workloads", "local", "--model", "resnet50", "--scale", "1000", "--json"]
+    options = ["--ranks", "3", "--iterations", "2", "--compute-ms", "1", "--out", str(tmp_path)]
+    result = subprocess.run(command + options, capture_output=True, text=True, timeout=60)
+    (job,) = json.loads(result.stdout)["jobs"]
+    assert result.returncode == 0
+    assert (job["collective"], job["ranks"], job["iterations"], job["error"]) == ("ring", 3, 2, None)
+    table = subprocess.run(
+        [sys.executable, "-m", "workloads", "summarize", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert table.returncode == 0
+    assert "local" in table.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["worker", "--job", "nowhere.json", "--rank", "0"],
+        ["summarize", "nowhere"],
+        ["local", "--bytes", "-5"],
+        ["local", "--job", "nowhere.json"],
+    ],
+)
+def test_bad_input_has_exit_status_2(arguments: list[str]) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "workloads", *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith("workloads: ")
+    assert "Traceback" not in result.stderr
+
+
+def test_a_rank_beyond_the_job_is_refused(job_file: JobFile) -> None:
+    process = worker(job_file(ranks=2), 2)
+    assert "--rank: 2 is not one of the job's ranks, 0 to 1" in process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+
+
+def test_a_namespace_that_is_not_there_is_named(run_job: RunJob) -> None:
+    result = run_job(ranks=2, netns=["/proc/self/ns/net", "/run/netns/nowhere"])
+    assert result.returncode == 2
+    assert result.stderr.startswith("workloads: job test: netns.1: there is no namespace /run/netns/nowhere")
