@@ -1,0 +1,148 @@
+"""What shaped links are made of, and that they run at the rate that was asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from controlplane.topology import Link, Topology, dumbbell, leaf_spine
+from machine.errors import MissingTool
+from machine.record import Record
+from mininet_topos import links
+from mininet_topos.isolation import private_namespace
+from mininet_topos.links import burst_bytes, check_impairments, gso_max_bytes, queue_bytes, tc_commands
+
+RATES = [1.0, 10.0, 100.0, 1000.0, 10000.0]
+
+
+def link(
+    rate: float = 100.0, queue: int = 64, delay_ms: float | None = None, loss: float | None = None
+) -> Link:
+    return Link("s1", 1, "s2", 1, rate, queue, delay_ms, loss)
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_one_packet_holds_its_link_for_a_millisecond_at_most_unless_it_is_two_frames(rate: float) -> None:
+    assert gso_max_bytes(rate) <= max(rate * 1e6 / 8 / 1000, 2 * links.FRAME_BYTES)
+    assert 2 * links.FRAME_BYTES <= gso_max_bytes(rate) <= 65536
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_no_packet_exceeds_the_bucket_or_the_queue(rate: float) -> None:
+    assert burst_bytes(rate) >= gso_max_bytes(rate)
+    assert queue_bytes(link(rate, queue=1)) >= gso_max_bytes(rate)
+
+
+def test_the_queue_limit_is_the_stated_one_in_bytes() -> None:
+    assert "bfifo limit 96896" in "\n".join(tc_commands("s1-eth1", link(queue=64), "htb"))
+    assert "limit 96896" in "\n".join(tc_commands("s1-eth1", link(queue=64), "tbf"))
+
+
+def test_delay_and_loss_become_netem_with_room_for_what_is_delayed() -> None:
+    (netem,) = (
+        line for line in tc_commands("s1-eth1", link(delay_ms=10, loss=0.01), "htb") if "netem" in line
+    )
+    assert "delay 10ms loss 1%" in netem
+    in_flight = 100e6 * 10e-3 / 8 / links.FRAME_BYTES
+    assert f"limit {64 + int(in_flight)} " in netem
+
+
+def test_unshaped_links_have_no_qdisc() -> None:
+    assert tc_commands("s1-eth1", link(), "none") == []
+
+
+def test_delay_without_netem_is_an_error_that_names_link_key_and_option(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "_has_netem", lambda: False)
+    with pytest.raises(MissingTool, match=r"link left-right: delay_ms .*CONFIG_NET_SCH_NETEM"):
+        check_impairments(dumbbell(1, delay_ms=1), "htb")
+    with pytest.raises(MissingTool, match=r"link leaf1-h1: loss .* netem"):
+        check_impairments(leaf_spine(1, 1, 1, loss=0.1), "htb")
+    check_impairments(dumbbell(1), "htb")
+
+
+def test_delay_without_shaping_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "_has_netem", lambda: True)
+    with pytest.raises(MissingTool, match="shaping"):
+        check_impairments(dumbbell(1, delay_ms=1), "none")
+    check_impairments(dumbbell(1, delay_ms=1), "tbf")
+
+
+@pytest.mark.root
+def test_looking_for_netem_leaves_nothing_on_the_loopback() -> None:
+    def qdiscs() -> str:
+        return subprocess.run(["tc", "qdisc", "show", "dev", "lo"], capture_output=True, text=True).stdout
+
+    before = qdiscs()
+    links._has_netem()
+    assert qdiscs() == before
+
+
+def sent_bytes(interface: str) -> int:
+    """What the root qdisc of an interface has let through."""
+    shown = subprocess.run(
+        ["tc", "-s", "qdisc", "show", "dev", interface, "root"], capture_output=True, text=True, check=True
+    ).stdout
+    return int(shown.partition("Sent ")[2].split()[0])
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """Two ends of a veth pair in one private namespace."""
+    with ExitStack() as stack:
+        record = stack.enter_context(Record("test-links", records=tmp_path))
+        stack.enter_context(private_namespace(record))
+        for command in (
+            "link add s1-eth1 type veth peer name s2-eth1",
+            "link set s1-eth1 up",
+            "link set s2-eth1 up",
+        ):
+            subprocess.run(["ip", *command.split()], check=True)
+        yield "s1-eth1", "s2-eth1"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("shaping", ["htb", "tbf"])
+@pytest.mark.parametrize("rate", [20.0, 200.0])
+def test_the_rate_is_within_two_percent(pair: tuple[str, str], shaping: str, rate: float) -> None:
+    """Keeps the queue full with raw frames. An idle machine is within 0.2 %; a busy one may try again."""
+    interface, _ = pair
+    for line in tc_commands(interface, link(rate), shaping):  # type: ignore[arg-type]
+        subprocess.run(["tc", *line.split()], check=True)
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sender:
+        sender.bind((interface, 0))
+        frame = b"\xff" * 6 + bytes(6) + b"\x88\xb6" + bytes(1500)
+        for _ in range(5):
+            measured = _rate_mbps(sender, frame, interface)
+            assert measured < rate * 1.02
+            if measured > rate * 0.98:
+                return
+    pytest.fail(f"asked for {rate} Mbit/s, measured {measured:.2f}")
+
+
+def _rate_mbps(sender: socket.socket, frame: bytes, interface: str) -> float:
+    """Rate over half a second of a backlogged queue, after the bucket is empty."""
+
+    def flood(until: float) -> None:
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError):  # the queue is full: ENOBUFS
+                sender.send(frame)
+
+    flood(time.monotonic() + 0.05)
+    began, before = time.monotonic(), sent_bytes(interface)
+    flood(began + 0.5)
+    ended, after = time.monotonic(), sent_bytes(interface)
+    return (after - before) * 8 / (ended - began) / 1e6
+
+
+def test_topology_helpers_give_every_link_a_rate() -> None:
+    topology: Topology = leaf_spine(2, 2, 2, host_rate_mbps=100, uplink_rate_mbps=50)
+    assert {each.rate_mbps for each in topology.links} == {100, 50}
