@@ -1,0 +1,226 @@
+"""The event loop: jobs, their phases and their coflows over a transport that moves the bytes.
+
+Time is in seconds, sizes in bytes. Events of one instant are handled together, completions before arrivals,
+before one decision of the transport is made. Nothing is random here: same jobs, same result, bit for bit.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from machine.errors import EntrainError
+from schedulers.compiled import Floats
+from simulation.jobs import Coflow, Compute, Job, check_jobs
+
+SAME = 1e-12
+"""Times that differ by less, relatively, are one instant."""
+
+
+class SimulationError(EntrainError):
+    """An invariant broke or nothing can proceed: a fault of a policy or of the simulator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A coflow that a transport has delivered: when, how long none of its flows could send, and its flows'
+    times (F,)."""
+
+    handle: int
+    time: float
+    waiting: float
+    flow_times: Floats | None = None
+
+
+class Transport(Protocol):
+    """Moves the bytes of coflows. `advance` is called with times that never decrease."""
+
+    def start(self, handle: int, job: int, coflow: Coflow, now: float) -> None:
+        """Take over a coflow that is valid from `now` on."""
+
+    def next_event(self) -> float:
+        """Return when something will complete or has to be decided; infinity if nothing."""
+
+    def advance(self, now: float) -> list[Finished]:
+        """Move on to `now` and return what completed."""
+
+    def decide(self, now: float) -> None:
+        """Set new rates where they are due."""
+
+    def job_done(self, job: int) -> None:
+        """Forget a job."""
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """What became of a job: times in s, `waiting` while its coflows could not send."""
+
+    ident: str
+    arrival: float
+    finish: float = math.nan
+    waiting: float = 0.0
+
+    @property
+    def jct(self) -> float:
+        """Job completion time."""
+        return self.finish - self.arrival
+
+
+@dataclass(slots=True)
+class CoflowRecord:
+    """What became of a coflow: valid from `arrival` to `finish`, s."""
+
+    ident: str
+    job: str
+    arrival: float
+    bytes: float
+    finish: float = math.nan
+    flow_times: Floats | None = None
+
+    @property
+    def cct(self) -> float:
+        """Coflow completion time."""
+        return self.finish - self.arrival
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Records in the jobs' order, and how many events and decisions it took."""
+
+    jobs: list[JobRecord]
+    coflows: list[CoflowRecord] = field(default_factory=list)
+    events: int = 0
+
+    @property
+    def total_jct(self) -> float:
+        """Sum of the jobs' completion times, s."""
+        return sum(job.jct for job in self.jobs)
+
+
+@dataclass(slots=True)
+class _Progress:
+    iteration: int = 0
+    waiting_for: list[int] = field(default_factory=list)
+    left: int = 0
+
+
+class Simulation:
+    """Runs `jobs` over `transport`; `keep_coflows` off saves memory in runs of millions of iterations."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        transport: Transport,
+        *,
+        keep_coflows: bool = True,
+        progress: Callable[[int, float], None] | None = None,
+    ) -> None:
+        check_jobs(jobs)
+        self._jobs = jobs
+        self._transport = transport
+        self._keep = keep_coflows
+        self._progress = progress
+        self._state = [_Progress() for _ in jobs]
+        self._heap: list[tuple[float, int, int, int]] = []  # time, tie-break, job, task (-1: arrival)
+        self._sequence = 0
+        self._running: dict[int, tuple[int, int, CoflowRecord | None]] = {}
+        self._handle = 0
+        self._successors: list[list[list[int]]] = []
+        for job in jobs:
+            successors: list[list[int]] = [[] for _ in job.tasks]
+            for i, task in enumerate(job.tasks):
+                for before in task.after:
+                    successors[before].append(i)
+            self._successors.append(successors)
+        self.outcome = Outcome([JobRecord(job.ident, job.arrival) for job in jobs])
+        self._done = 0
+
+    def run(self, until: float = math.inf) -> Outcome:
+        """Run to the end or to `until`; raise SimulationError if jobs are left that nothing can advance."""
+        for j, job in enumerate(self._jobs):
+            self._push(job.arrival, j, -1)
+        transport = self._transport
+        while self._done < len(self._jobs):
+            now = transport.next_event()
+            if self._heap and self._heap[0][0] < now:
+                now = self._heap[0][0]
+            if not math.isfinite(now):
+                stuck = [
+                    job.ident
+                    for job, r in zip(self._jobs, self.outcome.jobs, strict=True)
+                    if math.isnan(r.finish)
+                ]
+                raise SimulationError(
+                    f"jobs {stuck[:5]} cannot proceed: the policy gives them no bandwidth and nothing is due"
+                )
+            if now > until:
+                break
+            self.outcome.events += 1
+            for finished in transport.advance(now):
+                self._coflow_done(finished)
+            limit = now + SAME * abs(now)
+            while self._heap and self._heap[0][0] <= limit:
+                _, _, j, task = heapq.heappop(self._heap)
+                if task < 0:
+                    self._start_iteration(j, now)
+                else:
+                    self._task_done(j, task, now)
+            transport.decide(now)
+        return self.outcome
+
+    def _push(self, time: float, job: int, task: int) -> None:
+        heapq.heappush(self._heap, (time, self._sequence, job, task))
+        self._sequence += 1
+
+    def _start_iteration(self, j: int, now: float) -> None:
+        state, job = self._state[j], self._jobs[j]
+        state.waiting_for = [len(task.after) for task in job.tasks]
+        state.left = len(job.tasks)
+        for i, task in enumerate(job.tasks):
+            if not task.after:
+                self._start_task(j, i, now)
+
+    def _start_task(self, j: int, i: int, now: float) -> None:
+        job = self._jobs[j]
+        work = job.tasks[i].work
+        if isinstance(work, Compute):
+            self._push(now + work.seconds, j, i)
+            return
+        handle = self._handle
+        self._handle += 1
+        record = None
+        if self._keep:
+            record = CoflowRecord(f"{job.ident}/{self._state[j].iteration}/{i}", job.ident, now, work.bytes)
+            self.outcome.coflows.append(record)
+        self._running[handle] = (j, i, record)
+        self._transport.start(handle, j, work, now)
+
+    def _coflow_done(self, finished: Finished) -> None:
+        j, i, record = self._running.pop(finished.handle)
+        self.outcome.jobs[j].waiting += finished.waiting
+        if record is not None:
+            record.finish = finished.time
+            record.flow_times = finished.flow_times
+        self._task_done(j, i, finished.time)
+
+    def _task_done(self, j: int, i: int, now: float) -> None:
+        state, job = self._state[j], self._jobs[j]
+        state.left -= 1
+        if state.left:
+            for successor in self._successors[j][i]:
+                state.waiting_for[successor] -= 1
+                if not state.waiting_for[successor]:
+                    self._start_task(j, successor, now)
+            return
+        state.iteration += 1
+        if state.iteration < job.iterations:
+            self._start_iteration(j, now)
+            return
+        self.outcome.jobs[j].finish = now
+        self._transport.job_done(j)
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done, now)

@@ -1,0 +1,138 @@
+"""What runs: jobs of iterations, an iteration being a graph of compute phases and coflows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from machine.errors import BadInput
+from schedulers.coflow import bottleneck_time
+from schedulers.compiled import Floats, Ints
+from simulation.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class Coflow:
+    """Flows that are done when the last of them is: `src`, `dst` host numbers (F,), `size` bytes (F,)."""
+
+    src: Ints
+    dst: Ints
+    size: Floats
+
+    def __post_init__(self) -> None:
+        if not len(self.src) == len(self.dst) == len(self.size):
+            raise BadInput("a coflow needs one source, one destination and one size per flow")
+        if not len(self.size):
+            raise BadInput("a coflow has no flows; leave it out or give it one")
+        if not np.isfinite(self.size).all() or not (self.size > 0.0).all():
+            bad = self.size[~(np.isfinite(self.size) & (self.size > 0.0))][0]
+            raise BadInput(f"a flow has {bad} bytes; sizes must be positive numbers")
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of all flows."""
+        return float(self.size.sum())
+
+
+def coflow(flows: Sequence[tuple[int, int, float]]) -> Coflow:
+    """Return the coflow of `flows` (source, destination, bytes)."""
+    src, dst, size = zip(*flows, strict=True) if flows else ((), (), ())
+    return Coflow(np.array(src, np.int64), np.array(dst, np.int64), np.array(size, float))
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A phase that sends nothing, `seconds` long."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.seconds) or self.seconds < 0:
+            raise BadInput(f"a compute phase lasts {self.seconds} s; give a number of at least 0")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A compute phase or coflow of an iteration and the places of the tasks it starts after."""
+
+    work: Coflow | Compute
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Job:
+    """`iterations` times the graph `tasks`, each iteration after the last, from `arrival` s on."""
+
+    ident: str
+    arrival: float
+    tasks: tuple[Task, ...]
+    iterations: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.tasks:
+            raise BadInput(f"job {self.ident} has no flows and no phases; give it a task")
+        if not math.isfinite(self.arrival) or self.arrival < 0:
+            raise BadInput(f"job {self.ident} arrives at {self.arrival} s; give a time of at least 0")
+        if self.iterations < 1:
+            raise BadInput(f"job {self.ident} has {self.iterations} iterations; give at least 1")
+        self._order()
+
+    def _order(self) -> list[int]:
+        """Return the tasks in an order that respects `after`; raise BadInput for a cycle."""
+        n = len(self.tasks)
+        for task in self.tasks:
+            if any(not 0 <= a < n for a in task.after):
+                raise BadInput(
+                    f"job {self.ident}: a task starts after task {max(task.after)}, but there are {n}"
+                )
+        order: list[int] = []
+        done: set[int] = set()
+        while len(order) < n:
+            ready = [i for i in range(n) if i not in done and done.issuperset(self.tasks[i].after)]
+            if not ready:
+                cycle = sorted(set(range(n)) - done)
+                raise BadInput(f"job {self.ident}: tasks {cycle} wait for each other; break the cycle")
+            order += ready
+            done.update(ready)
+        return order
+
+    def lower_bound(self, topology: Topology) -> float:
+        """Return the job's completion time alone in the network (s): its longest path of phases and Γ
+        (Parrot, theorem 3)."""
+        need = np.zeros(len(topology.capacity))
+        finish = np.zeros(len(self.tasks))
+        for i in self._order():
+            task = self.tasks[i]
+            if isinstance(task.work, Compute):
+                own = task.work.seconds
+            else:
+                work = task.work
+                links = topology.routes(work.src, work.dst, np.arange(len(work.src)))
+                own = bottleneck_time(links, work.size, 0, len(work.size), topology.capacity, need)
+            finish[i] = own + max((finish[a] for a in task.after), default=0.0)
+        return float(finish.max()) * self.iterations
+
+    @property
+    def bytes(self) -> float:
+        """Bytes that the job sends in all."""
+        return self.iterations * sum(t.work.bytes for t in self.tasks if isinstance(t.work, Coflow))
+
+
+def chain(ident: str, arrival: float, works: Sequence[Coflow | Compute], iterations: int = 1) -> Job:
+    """Return a job whose `works` follow one another."""
+    tasks = tuple(Task(work, (i - 1,) if i else ()) for i, work in enumerate(works))
+    return Job(ident, arrival, tasks, iterations)
+
+
+def check_jobs(jobs: Sequence[Job]) -> None:
+    """Raise BadInput unless there are jobs and their names differ."""
+    if not jobs:
+        raise BadInput("there are no jobs to simulate; give at least one")
+    seen: set[str] = set()
+    for job in jobs:
+        if job.ident in seen:
+            raise BadInput(f"job id {job.ident} stands twice; ids must differ")
+        seen.add(job.ident)

@@ -1,0 +1,287 @@
+"""Transport whose rates a coflow policy gives: Parrot, Varys, Aalo and the like.
+
+Between two decisions rates are constant, so a flow that ends early needs no event of its own: its time is
+worked out when its coflow is next looked at. The cost of a decision is that of the flows whose rates it sets.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+
+import numpy as np
+
+from schedulers.coflow import CoflowPolicy, View, bottleneck_time
+from schedulers.compiled import Floats, Ints, Routes, compiled
+from schedulers.filling import link_loads
+from simulation.engine import SAME, Finished, SimulationError
+from simulation.flows import CoflowTable, FlowTable
+from simulation.jobs import Coflow
+from simulation.topology import Topology
+from simulation.usage import Usage
+
+TOLERANCE = 1e-9
+
+
+@compiled
+def _settle(
+    rows: Ints,
+    first: Ints,
+    last: Ints,
+    since: Floats,
+    sent: Floats,
+    total: Floats,
+    remaining: Floats,
+    rate: Floats,
+    done: Floats,
+    size: Floats,
+    now: float,
+) -> None:
+    """Move the coflows `rows` on to `now`: bytes left, times of flows that ended, bytes sent."""
+    for c in rows:
+        elapsed = now - since[c]
+        left = 0.0
+        for f in range(first[c], last[c]):
+            if remaining[f] > 0.0:
+                if rate[f] > 0.0:
+                    rest = remaining[f] - rate[f] * elapsed
+                    if rest <= TOLERANCE * size[f]:
+                        done[f] = min(since[c] + remaining[f] / rate[f], now)
+                        rest = 0.0
+                    remaining[f] = rest
+                left += remaining[f]
+        since[c] = now
+        sent[c] = total[c] - left
+
+
+@compiled
+def _predict(
+    first: Ints, last: Ints, since: Floats, remaining: Floats, rate: Floats, finish: Floats, speed: Floats
+) -> None:
+    """Write when each coflow will be done at its present rates, and its present speed, bytes/s."""
+    for c in range(len(first)):
+        longest = 0.0
+        speed[c] = 0.0
+        for f in range(first[c], last[c]):
+            if remaining[f] > 0.0:
+                speed[c] += rate[f]
+                longest = max(longest, remaining[f] / rate[f] if rate[f] > 0.0 else np.inf)
+        finish[c] = since[c] + longest
+
+
+class ScheduledTransport:
+    """Moves coflows at the rates of `policy`.
+
+    `interval` (η, s) is how often events are observed: a decision follows at the next multiple of it; 0
+    decides at once. `check` asserts capacity, conservation and non-negativity at each decision and
+    completion. `usage` records links.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        policy: CoflowPolicy,
+        *,
+        interval: float = 0.0,
+        check: bool = False,
+        flow_times: bool = False,
+        usage: Usage | None = None,
+    ) -> None:
+        if not math.isfinite(interval) or interval < 0.0:
+            raise ValueError(f"the observing interval is {interval} s; give a number of at least 0")
+        self.topology = topology
+        self.policy = policy
+        self.interval = interval
+        self.check = check
+        self.flow_times = flow_times
+        self.usage = usage
+        self.decision_seconds: list[float] = []
+        self._flows = FlowTable(hops=2)
+        self._coflows = CoflowTable()
+        self._job_bytes: dict[int, float] = {}
+        self._job_completed: dict[int, int] = {}
+        self._due = math.inf
+        self._scratch = np.zeros(len(topology.capacity))
+        self._order = 0
+
+    def start(self, handle: int, job: int, coflow: Coflow, now: float) -> None:
+        """See Transport."""
+        links = self.topology.routes(coflow.src, coflow.dst, np.arange(len(coflow.src)))
+        first, last = self._flows.add(links, coflow.size)
+        gamma = bottleneck_time(
+            self._flows.links, self._flows.size, first, last, self.topology.capacity, self._scratch
+        )
+        self._coflows.add(
+            handle=handle,
+            first=first,
+            last=last,
+            order=self._order,
+            job=job,
+            bottleneck=gamma,
+            total=float(coflow.size.sum()),
+            since=now,
+            finish=math.inf,
+        )
+        self._order += 1
+        self._observe(now)
+
+    def next_event(self) -> float:
+        """See Transport."""
+        finish = self._coflows.floats("finish")
+        return min(self._due, float(finish.min()) if len(finish) else math.inf)
+
+    def advance(self, now: float) -> list[Finished]:
+        """See Transport."""
+        rows = np.flatnonzero(self._coflows.floats("finish") <= now + SAME * abs(now))
+        if not len(rows):
+            return []
+        # In order of time, then of validity, so that results do not depend on places in the table.
+        rows = rows[np.lexsort((self._coflows.ints("order")[rows], self._coflows.floats("finish")[rows]))]
+        handles = [int(h) for h in self._coflows.ints("handle")[rows]]
+        self._settle(rows, now)
+        finished = [self._complete(handle, now) for handle in handles]
+        self._observe(now)
+        return finished
+
+    def decide(self, now: float) -> None:
+        """See Transport."""
+        if self._due > now + SAME * abs(now):
+            return
+        self._due = math.inf
+        if not len(self._coflows):
+            return
+        self._settle(np.arange(len(self._coflows)), now)
+        view = self.view()
+        begin = time.perf_counter()
+        self.policy.allocate(view)
+        self.decision_seconds.append(time.perf_counter() - begin)
+        if self.check:
+            self._assert_feasible(view)
+        column = self._coflows.floats
+        _predict(
+            view.first,
+            view.last,
+            column("since"),
+            view.remaining,
+            view.rate,
+            column("finish"),
+            column("speed"),
+        )
+        self._due = now + self.policy.review_after(view)
+        if self.interval and math.isfinite(self._due):
+            self._due = self._tick(self._due)
+
+    def job_done(self, job: int) -> None:
+        """See Transport."""
+        self._job_bytes.pop(job, None)
+        self._job_completed.pop(job, None)
+
+    def view(self) -> View:
+        """Return what the policy may see now."""
+        ints, floats = self._coflows.ints, self._coflows.floats
+        job = ints("job")
+        jobs, index = np.unique(job, return_inverse=True)
+        base = np.array([self._job_bytes.get(int(j), 0.0) for j in jobs])
+        sent: Floats = base + np.bincount(index, weights=floats("sent"), minlength=len(jobs))
+        completed = np.array([self._job_completed.get(int(j), 0) for j in jobs], np.int64)
+        return View(
+            self.topology.capacity,
+            self._flows.links,
+            self._flows.size,
+            self._flows.remaining,
+            self._flows.rate,
+            ints("first"),
+            ints("last"),
+            ints("order"),
+            ints("handle"),
+            floats("bottleneck"),
+            floats("sent"),
+            job,
+            sent[index],
+            completed[index],
+        )
+
+    def _observe(self, now: float) -> None:
+        self._due = min(self._due, self._tick(now) if self.interval else now)
+
+    def _tick(self, now: float) -> float:
+        tick = math.ceil(now / self.interval * (1.0 - SAME)) * self.interval
+        return tick if tick >= now else now
+
+    def _settle(self, rows: Ints, now: float) -> None:
+        ints, floats, flows = self._coflows.ints, self._coflows.floats, self._flows
+        if self.usage is not None:
+            for c in rows:
+                self.usage.add(
+                    flows, int(ints("first")[c]), int(ints("last")[c]), float(floats("since")[c]), now
+                )
+        idle = rows[floats("speed")[rows] == 0.0]
+        floats("waiting")[idle] += now - floats("since")[idle]
+        _settle(
+            rows,
+            ints("first"),
+            ints("last"),
+            floats("since"),
+            floats("sent"),
+            floats("total"),
+            flows.remaining,
+            flows.rate,
+            flows.done,
+            flows.size,
+            now,
+        )
+
+    def _complete(self, handle: int, now: float) -> Finished:
+        coflows = self._coflows
+        row = int(np.flatnonzero(coflows.ints("handle") == handle)[0])
+        first, last = int(coflows.ints("first")[row]), int(coflows.ints("last")[row])
+        total, job = float(coflows.floats("total")[row]), int(coflows.ints("job")[row])
+        if self.check:
+            left = self._flows.remaining[first:last]
+            if left.min() < 0.0 or left.sum() > 1e-6 * total:
+                raise SimulationError(
+                    f"conservation: coflow {handle} ends with {left.sum()} of {total} bytes left"
+                )
+        done = self._flows.done[first:last]
+        times = np.where(np.isnan(done), now, done) if self.flow_times else None
+        finished = Finished(handle, now, float(coflows.floats("waiting")[row]), times)
+        self._job_bytes[job] = self._job_bytes.get(job, 0.0) + total
+        self._job_completed[job] = self._job_completed.get(job, 0) + 1
+        self._flows.remove(first, last)
+        coflows.remove(row)
+        return finished
+
+    def _assert_feasible(self, view: View) -> None:
+        flows = view.active_flows()
+        assert_feasible(view.links, flows, view.rate, self.topology, self.policy.name)
+
+
+def assert_feasible(links: Routes, flows: Ints, rate: Floats, topology: Topology, who: str) -> None:
+    """Raise SimulationError if a rate is negative or not a number, or a link carries more than its
+    capacity."""
+    rates = rate[flows]
+    if not np.isfinite(rates).all() or (rates < 0.0).any():
+        raise SimulationError(f"{who} gives a rate that is negative or no number")
+    load = np.zeros(len(topology.capacity))
+    link_loads(links, flows, rate, load)
+    over = np.flatnonzero(load > topology.capacity * (1.0 + 1e-6))
+    if len(over):
+        link = int(over[0])
+        raise SimulationError(
+            f"{who} puts {load[link]:.6g} bytes/s on {topology.link_names[link]}, which carries {topology.capacity[link]:.6g}"
+        )
+
+
+def percentiles(seconds: Iterable[float]) -> dict[str, float]:
+    """Return mean, p90, p99 and maximum of decisions' times, in µs."""
+    values = np.array(list(seconds)) * 1e6
+    if not len(values):
+        return {}
+    return {
+        "mean_us": float(values.mean()),
+        "p90_us": float(np.percentile(values, 90)),
+        "p99_us": float(np.percentile(values, 99)),
+        "max_us": float(values.max()),
+        "count": len(values),
+    }

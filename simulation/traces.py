@@ -1,0 +1,351 @@
+"""Readers of public traces. Each checks what it reads: an error names file, line, column and remedy.
+
+The formats are those of the published files; the project ships none of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from machine.errors import BadInput
+from simulation.jobs import Coflow, Job, chain
+
+MB = 2**20
+
+
+class Place:
+    """Where something was read: makes errors and checked numbers."""
+
+    def __init__(self, path: Path, line: int) -> None:
+        self.path = path
+        self.line = line
+
+    def error(self, column: str | int, problem: str, remedy: str) -> BadInput:
+        """Return the error to raise."""
+        return BadInput(f"{self.path}, line {self.line}, column {column}: {problem}; {remedy}")
+
+    def number(self, column: str | int, text: str, *, low: float = 0.0, exclusive: bool = False) -> float:
+        """Return `text` as a finite number of at least (or above) `low`."""
+        try:
+            value = float(text)
+        except ValueError:
+            raise self.error(column, f"{text!r} is no number", "write a decimal number") from None
+        if not math.isfinite(value):
+            raise self.error(column, f"{text!r} is not finite", "give a real value")
+        if value < low or (exclusive and value == low):
+            raise self.error(
+                column, f"{text} is too small", f"give {'more than' if exclusive else 'at least'} {low:g}"
+            )
+        return value
+
+    def integer(self, column: str | int, text: str, *, low: int = 0, high: int | None = None) -> int:
+        """Return `text` as a whole number from `low` to `high`."""
+        try:
+            value = int(text)
+        except ValueError:
+            raise self.error(column, f"{text!r} is no whole number", "write digits only") from None
+        if value < low or (high is not None and value > high):
+            limit = f"from {low} to {high}" if high is not None else f"of at least {low}"
+            raise self.error(column, f"{value} is out of range", f"give a number {limit}")
+        return value
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError as problem:
+        raise BadInput(f"{path}: {problem.strerror}; name an existing trace file") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{path}: is not text; name a trace file") from None
+
+
+def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[Place, dict[str, str]]]:
+    lines = _lines(path)
+    reader = csv.DictReader(lines)
+    missing = [c for c in columns if c not in (reader.fieldnames or [])]
+    if missing:
+        raise BadInput(
+            f"{path}, line 1: column {missing[0]!r} is missing; the header must have {', '.join(columns)}"
+        )
+    for row in reader:
+        place = Place(path, reader.line_num)
+        for column in columns:
+            if row[column] is None or row[column] == "":
+                raise place.error(column, "the value is missing", f"give all of {', '.join(columns)}")
+        yield place, row
+
+
+@dataclass(frozen=True)
+class CoflowTrace:
+    """`ports` of the fabric and one job with one coflow per line, in order of arrival."""
+
+    ports: int
+    jobs: list[Job]
+
+    @property
+    def flows(self) -> int:
+        """Number of flows of all coflows."""
+        return sum(len(t.work.size) for job in self.jobs for t in job.tasks if isinstance(t.work, Coflow))
+
+
+def read_coflow_benchmark(
+    path: Path, *, limit: int | None = None, whole_megabytes: bool = False, epoch_s: float = 0.0
+) -> CoflowTrace:
+    """Read coflow-benchmark's format (FB2010): a reducer's MB (2^20 bytes) come in equal parts from its
+    mappers.
+
+    `limit` takes the first coflows only. `whole_megabytes` rounds each flow up to a whole MB and `epoch_s`
+    moves arrivals down to the last multiple before them, as CoflowSim does, to compare with it.
+    """
+    lines = _lines(path)
+    if not lines or len(lines[0].split()) != 2:
+        raise BadInput(f"{path}, line 1: the header is missing; write: ports coflows")
+    head = Place(path, 1)
+    ports = head.integer(1, lines[0].split()[0], low=1)
+    declared = head.integer(2, lines[0].split()[1])
+    body = [(n, line) for n, line in enumerate(lines[1:], 2) if line.strip()]
+    if len(body) != declared:
+        raise head.error(
+            2, f"{declared} coflows are declared, {len(body)} follow", "correct the header or the lines"
+        )
+    jobs: list[Job] = []
+    seen: set[str] = set()
+    last = 0.0
+    for n, line in body[:limit]:
+        place = Place(path, n)
+        fields = line.split()
+        position = 0
+
+        def take(what: str, place: Place = place, fields: list[str] = fields) -> tuple[int, str]:
+            nonlocal position
+            position += 1
+            if position > len(fields):
+                raise place.error(
+                    position, f"{what} is missing", "write: id, ms, mappers, ports, reducers, port:MB"
+                )
+            return position, fields[position - 1]
+
+        _, ident = take("the id")
+        if ident in seen:
+            raise place.error(1, f"coflow id {ident} stands twice", "ids must differ")
+        seen.add(ident)
+        arrival = place.number(*take("the arrival")) / 1000.0
+        if arrival < last:
+            raise place.error(
+                2, f"arrival {arrival * 1000:g} ms is before the last one", "sort the lines by arrival"
+            )
+        last = arrival
+        mappers = [
+            place.integer(*take("a mapper's port"), high=ports - 1)
+            for _ in range(place.integer(*take("mappers"), low=1))
+        ]
+        sources = np.array(sorted(set(mappers)) if whole_megabytes else mappers)
+        megabytes: dict[int, float] = {}
+        src, dst, size = [], [], []
+        for _ in range(place.integer(*take("reducers"), low=1)):
+            column, text = take("a reducer")
+            port, colon, amount = text.partition(":")
+            if not colon:
+                raise place.error(column, f"{text!r} is no reducer", "write port:MB")
+            reducer = place.integer(column, port, high=ports - 1)
+            mb = place.number(column, amount, exclusive=True)
+            megabytes[reducer] = megabytes.get(reducer, 0.0) + (math.ceil(mb) if whole_megabytes else mb)
+            if not whole_megabytes:
+                dst.append(np.full(len(sources), reducer))
+                size.append(np.full(len(sources), mb * MB / len(sources)))
+        if whole_megabytes:
+            for reducer, mb in sorted(megabytes.items()):
+                dst.append(np.full(len(sources), reducer))
+                size.append(np.full(len(sources), math.ceil(mb / len(sources)) * float(MB)))
+        if position < len(fields):
+            raise place.error(
+                position + 1, f"{fields[position]!r} is too much", "write one reducer as port:MB"
+            )
+        src = [sources] * len(dst)
+        if epoch_s:
+            arrival = max(0.0, math.ceil(arrival / epoch_s) - 1) * epoch_s
+        jobs.append(
+            chain(ident, arrival, [Coflow(np.concatenate(src), np.concatenate(dst), np.concatenate(size))])
+        )
+    return CoflowTrace(ports, jobs)
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """A line of a cluster trace; `iterations` and `model` where the trace tells them."""
+
+    ident: str
+    arrival_s: float
+    gpus: int
+    duration_s: float
+    iterations: int = 0
+    model: str = ""
+
+
+def _sorted(
+    path: Path, jobs: list[TrainingJob], places: list[Place], *, by_time: bool = True
+) -> list[TrainingJob]:
+    if not jobs:
+        raise BadInput(f"{path}: holds no jobs; name a trace with at least one")
+    seen: set[str] = set()
+    for i, (job, place) in enumerate(zip(jobs, places, strict=True)):
+        if job.ident in seen:
+            raise place.error("id", f"job id {job.ident} stands twice", "ids must differ")
+        seen.add(job.ident)
+        if by_time and i and job.arrival_s < jobs[i - 1].arrival_s:
+            raise place.error(
+                "time", f"{job.arrival_s:g} s is before the line above", "sort the lines by time"
+            )
+    return jobs
+
+
+def read_tiresias(path: Path) -> list[TrainingJob]:
+    """Read the 60-job trace: job_id, num_gpu, submit_time, iterations, model_name, duration, interval."""
+    jobs, places = [], []
+    columns = ("job_id", "num_gpu", "submit_time", "iterations", "model_name", "duration", "interval")
+    for place, row in _rows(path, columns):
+        jobs.append(
+            TrainingJob(
+                row["job_id"],
+                place.number("submit_time", row["submit_time"]),
+                place.integer("num_gpu", row["num_gpu"], low=1),
+                place.number("duration", row["duration"], exclusive=True),
+                place.integer("iterations", row["iterations"], low=1),
+                row["model_name"],
+            )
+        )
+        places.append(place)
+    return _sorted(path, jobs, places)
+
+
+def read_philly(path: Path) -> list[TrainingJob]:
+    """Read Philly's jobs: timestamp, duration, num_gpus, gpu_time, cluster; sorted by time, which the file is
+    not."""
+    jobs, places = [], []
+    start: datetime | None = None
+    for place, row in _rows(path, ("timestamp", "duration", "num_gpus", "gpu_time", "cluster")):
+        try:
+            at = datetime.fromisoformat(row["timestamp"])
+        except ValueError:
+            remedy = "write YYYY-MM-DD HH:MM:SS"
+            raise place.error("timestamp", f"{row['timestamp']!r} is no time", remedy) from None
+        start = start or at
+        jobs.append(
+            TrainingJob(
+                f"{place.line}",
+                (at - start).total_seconds(),
+                place.integer("num_gpus", row["num_gpus"], low=1),
+                place.number("duration", row["duration"]),
+            )
+        )
+        places.append(place)
+    _sorted(path, jobs, places, by_time=False)
+    first = min(job.arrival_s for job in jobs)
+    shifted = [TrainingJob(j.ident, j.arrival_s - first, j.gpus, j.duration_s) for j in jobs]
+    return sorted(shifted, key=lambda job: (job.arrival_s, int(job.ident)))
+
+
+def read_pollux_workload(path: Path) -> list[TrainingJob]:
+    """Read a Pollux workload: name, time, application, num_replicas, batch_size; durations are not in it
+    (0)."""
+    jobs, places = [], []
+    for place, row in _rows(path, ("name", "time", "application", "num_replicas", "batch_size")):
+        place.integer("batch_size", row["batch_size"], low=1)
+        gpus = place.integer("num_replicas", row["num_replicas"], low=1)
+        jobs.append(
+            TrainingJob(row["name"], place.number("time", row["time"]), gpus, 0.0, 0, row["application"])
+        )
+        places.append(place)
+    return _sorted(path, jobs, places)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Times of one step of a model by placement (GPUs per node, e.g. "44") and local batch size, s."""
+
+    placement: str
+    batch_size: int
+    step_s: float
+    sync_s: float
+
+
+def read_pollux_placements(path: Path) -> list[Measurement]:
+    """Read measured step and synchronisation times: placement, local_bsz, step_time, sync_time."""
+    return [
+        Measurement(
+            row["placement"],
+            place.integer("local_bsz", row["local_bsz"], low=1),
+            place.number("step_time", row["step_time"], exclusive=True),
+            place.number("sync_time", row["sync_time"]),
+        )
+        for place, row in _rows(path, ("placement", "local_bsz", "step_time", "sync_time"))
+    ]
+
+
+def read_vclos_elastic(path: Path) -> list[TrainingJob]:
+    """Read rows of time, GPUs, duration, separated by blanks; sorted by time, which the file is not."""
+    jobs, places = [], []
+    for n, line in enumerate(_lines(path), 1):
+        place = Place(path, n)
+        fields = line.split()
+        if len(fields) != 3:
+            raise place.error(
+                len(fields) + 1, f"{len(fields)} values stand here", "write: time GPUs duration"
+            )
+        gpus = place.integer(2, fields[1], low=1)
+        jobs.append(
+            TrainingJob(str(n), place.number(1, fields[0]), gpus, place.number(3, fields[2], exclusive=True))
+        )
+        places.append(place)
+    return sorted(_sorted(path, jobs, places, by_time=False), key=lambda job: job.arrival_s)
+
+
+def read_vclos_requests(path: Path) -> list[TrainingJob]:
+    """Read a list of (time, duration, GPUs) tuples in Python's notation, a list a line; lines after the first
+    are appended."""
+    jobs, places = [], []
+    for n, line in enumerate(_lines(path), 1):
+        place = Place(path, n)
+        if not line.strip():
+            continue
+        try:
+            entries = ast.literal_eval(line.strip())
+            triples = [(str(a), str(b), str(c)) for a, b, c in entries]
+        except (ValueError, SyntaxError, TypeError):
+            raise place.error(
+                1, "this is no list of triples", "write [(time, duration, GPUs), ...]"
+            ) from None
+        for i, (at, duration, gpus) in enumerate(triples, 1):
+            column = f"entry {i}"
+            jobs.append(
+                TrainingJob(
+                    f"{n}-{i}",
+                    place.number(column, at),
+                    place.integer(column, gpus, low=1),
+                    place.number(column, duration, exclusive=True),
+                )
+            )
+            places.append(place)
+    return _sorted(path, jobs, places)
+
+
+def read_lingjun_topology(path: Path) -> list[tuple[str, str, str, str]]:
+    """Read where hosts hang: ip, DSW, PSW, ASW (core, pod and access switch)."""
+    return [
+        (row["ip"], row["DSW"], row["PSW"], row["ASW"]) for _, row in _rows(path, ("ip", "DSW", "PSW", "ASW"))
+    ]
+
+
+def read_helios_usage(path: Path) -> list[tuple[str, int]]:
+    """Read the GPUs of a Helios cluster per day: date and total."""
+    return [
+        (row["date"], place.integer("total", row["total"])) for place, row in _rows(path, ("date", "total"))
+    ]
