@@ -33,6 +33,7 @@ class _Choice:
     member: int
     weight: int
     watch: int | None
+    numbered: bool = False  # watched by the deprecated `watch`, and read back so
 
 
 @dataclass
@@ -221,7 +222,13 @@ class Profile:
         name = self.profile.name
         what = f"{name}: group {message.group_id}"
         choices = tuple(
-            _Choice(m.member_id, self._weight(m.weight, what), _watch(m, what)) for m in message.members
+            _Choice(
+                m.member_id,
+                self._weight(m.weight, what),
+                _watch(m, what),
+                m.WhichOneof("watch_kind") == "watch",
+            )
+            for m in message.members
         )
         seen: set[int] = set()
         for choice in choices:
@@ -274,7 +281,9 @@ class Profile:
                 for choice in group.choices:
                     weight = 0 if self.profile.weights_disallowed else choice.weight
                     member = message.members.add(member_id=choice.member, weight=weight)
-                    if choice.watch is not None:
+                    if choice.watch is not None and choice.numbered:
+                        member.watch = choice.watch
+                    elif choice.watch is not None:
                         member.watch_port = p4info.encode(choice.watch)
                 yield entity
 

@@ -23,12 +23,14 @@ MAX_SESSION = (1 << 15) - 1  # BMv2's mirroring sessions
 @dataclass(frozen=True)
 class _Group:
     replicas: Replicas
+    numbered: bool  # written by the deprecated egress_port, and read back so
     metadata: bytes = b""
 
 
 @dataclass(frozen=True)
 class _Session:
     replicas: Replicas
+    numbered: bool
     packet_length: int = 0
 
 
@@ -49,9 +51,16 @@ def _replicas(messages: Any, what: str) -> Replicas:
     return tuple(replicas)
 
 
-def _fill(replicas: Replicas, messages: Any) -> None:
-    for port, instance in replicas:
-        messages.add(port=encode(port), instance=instance)
+def _numbered(messages: Any) -> bool:
+    return any(message.WhichOneof("port_kind") == "egress_port" for message in messages)
+
+
+def _fill(entry: _Group | _Session, messages: Any) -> None:
+    for port, instance in entry.replicas:
+        if entry.numbered:
+            messages.add(egress_port=port, instance=instance)
+        else:
+            messages.add(port=encode(port), instance=instance)
 
 
 def _check(kind: int, exists: bool, what: str) -> None:
@@ -89,7 +98,7 @@ class Replication:
             self._datapath.multicast_delete(id_)
             del self._groups[id_]
             return
-        group = _Group(_replicas(message.replicas, what), message.metadata)
+        group = _Group(_replicas(message.replicas, what), _numbered(message.replicas), message.metadata)
         self._datapath.multicast_set(id_, group.replicas)
         self._groups[id_] = group
 
@@ -107,7 +116,9 @@ class Replication:
             raise Refused(StatusCode.UNIMPLEMENTED, f"{what}: v1model has no classes of service")
         if message.packet_length_bytes < 0:
             raise invalid(f"{what}: packet_length_bytes is negative")
-        session = _Session(_replicas(message.replicas, what), message.packet_length_bytes)
+        session = _Session(
+            _replicas(message.replicas, what), _numbered(message.replicas), message.packet_length_bytes
+        )
         self._datapath.clone_session_set(id_, session.replicas, session.packet_length)
         self._sessions[id_] = session
 
@@ -120,7 +131,7 @@ class Replication:
                     entity = p4r.Entity()
                     entry = entity.packet_replication_engine_entry.multicast_group_entry
                     entry.multicast_group_id, entry.metadata = id_, group.metadata
-                    _fill(group.replicas, entry.replicas)
+                    _fill(group, entry.replicas)
                     yield entity
         if kind in (None, "clone_session_entry"):
             for id_, session in self._sessions.items():
@@ -128,5 +139,5 @@ class Replication:
                     entity = p4r.Entity()
                     entry = entity.packet_replication_engine_entry.clone_session_entry
                     entry.session_id, entry.packet_length_bytes = id_, session.packet_length
-                    _fill(session.replicas, entry.replicas)
+                    _fill(session, entry.replicas)
                     yield entity

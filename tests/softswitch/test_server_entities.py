@@ -259,6 +259,18 @@ def test_multicast_groups_and_clone_sessions(bench: Bench) -> None:
     assert bench.datapath.multicast[1] == ((3, 0),)
 
 
+def test_deprecated_port_numbers_are_read_back_as_such(bench: Bench) -> None:
+    old = p4r.PacketReplicationEngineEntry()
+    old.clone_session_entry.session_id = 5
+    old.clone_session_entry.replicas.add(egress_port=255, instance=1)
+    watching = group(5, (1, 1))
+    watching.members[0].watch = 7
+    bench.insert(old, member(1), watching)
+    assert bench.datapath.sessions == {5: (((255, 1),), 0)}
+    assert bench.read(session(5)) == [old]
+    assert bench.read(p4r.ActionProfileGroup()) == [watching]
+
+
 def test_what_replication_refuses(bench: Bench) -> None:
     bench.insert(multicast(1, (1, 0)))
     for kind, message, expected in (
