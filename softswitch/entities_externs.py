@@ -8,7 +8,7 @@ from typing import Any
 from finsy.proto import p4r
 from grpc import StatusCode
 
-from softswitch.entities_tables import fill_meter, meter_config, refuse_colours
+from softswitch.meters import fill_meter, meter_config, refuse_colours
 from softswitch.p4info import Array, P4Info, decode, encode
 from softswitch.status import Refused, invalid, not_found
 from softswitch.target import Datapath, Match, MeterConfig

@@ -10,6 +10,7 @@ from finsy.proto import p4i, p4r
 from grpc import StatusCode
 
 from softswitch.entities_profiles import Profile, Profiles
+from softswitch.meters import fill_meter, meter_config, refuse_colours
 from softswitch.p4info import P4Info, Table
 from softswitch.status import Refused, invalid, not_found
 from softswitch.target import Action, ActionCall, Datapath, Group, Match, Member, MeterConfig
@@ -48,34 +49,6 @@ class _State:
             )
             for entry in datapath.initial_entries(table.name)
         }
-
-
-def meter_config(message: Any, what: str) -> MeterConfig:
-    """The configuration that a MeterConfig describes; raises Refused where it makes no two-rate meter."""
-    if message.eburst:
-        raise invalid(f"{what}: eburst belongs to single-rate meters; this one has two rates")
-    config = MeterConfig(message.cir, message.cburst, message.pir, message.pburst)
-    if min(config.cir, config.cburst, config.pir, config.pburst) < 0:
-        raise invalid(f"{what}: rates and bursts are not negative")
-    if config.pir < config.cir:
-        raise invalid(f"{what}: the peak rate {config.pir} is below the committed rate {config.cir}")
-    return config
-
-
-def fill_meter(config: MeterConfig, message: Any) -> None:
-    """Write `config` into a MeterConfig."""
-    message.cir, message.cburst, message.pir, message.pburst = (
-        config.cir,
-        config.cburst,
-        config.pir,
-        config.pburst,
-    )
-
-
-def refuse_colours(message: Any, field: str, what: str) -> None:
-    """Counters per colour are an optional part of P4Runtime that v1model's meters do not have."""
-    if message.HasField(field):
-        raise Refused(StatusCode.UNIMPLEMENTED, f"{what}: meters do not count packets per colour")
 
 
 class Tables:
