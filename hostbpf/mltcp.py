@@ -1,7 +1,8 @@
 """MLTCP congestion controls: registering them, parameters per job, what they have learned.
 
-A flow takes part when it chooses one of `VARIANTS` (TCP_CONGESTION) and its socket mark (SO_MARK) is the number
-of a job that has parameters. Bytes and iterations are counted per job and network namespace, over all such flows.
+A flow takes part when it chooses one of `VARIANTS` (TCP_CONGESTION) and its socket mark (SO_MARK) is the
+number of a job that has parameters. Bytes and iterations are counted per job and network namespace, over all
+such flows.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _SCALE_DECREASE = 1
 class Params:
     """What a job wants: F(r) = slope * r + intercept, r = min(1, bytes sent in this iteration / total_bytes).
 
-    `total_bytes` is per iteration, over all flows of the job in one network namespace; an iteration begins after
-    a gap between acknowledgements longer than `gap_ms`, which lies above the longest round trip and
-    retransmission stall and below the computing phase. None: learned over the first iterations. `scale_decrease`
-    divides the variant's multiplicative decrease by F too. Raises BadInput for values that the kernel side cannot
-    hold.
+    `total_bytes` is per iteration, over all flows of the job in one network namespace; an iteration begins
+    after a gap between acknowledgements longer than `gap_ms`, which lies above the longest round trip and
+    retransmission stall and below the computing phase. None: learned over the first iterations.
+    `scale_decrease` divides the variant's multiplicative decrease by F too. Raises BadInput for values that
+    the kernel side cannot hold.
     """
 
     slope: float = 1.75
@@ -159,8 +160,8 @@ def registered(
     """Within, sockets of this machine can choose `VARIANTS` and `PLAIN` (the kernel's list is global).
 
     The registrations end with the process, however it ends; sockets that have a control keep it. A second
-    process that tries gets an EbpfError with errno EEXIST. With `directory`, in a BPF file system and owned by
-    the caller's record, the maps are pinned there for `Jobs.pinned`.
+    process that tries gets an EbpfError with errno EEXIST. With `directory`, in a BPF file system and owned
+    by the caller's record, the maps are pinned there for `Jobs.pinned`.
     """
     with contextlib.ExitStack() as stack:
         first: Object | None = None

@@ -14,13 +14,19 @@ typedef __u64 u64;
 typedef __s64 s64;
 
 #include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
 #define CORE __attribute__((preserve_access_index))
 
+struct netns_ipv4 {
+	u8 sysctl_tcp_tso_rtt_log;
+} CORE;
+
 struct net {
 	u64 net_cookie;
+	struct netns_ipv4 ipv4;
 } CORE;
 
 typedef struct {
@@ -42,6 +48,8 @@ struct sock {
 	unsigned long sk_pacing_rate;
 	u32 sk_pacing_status; // enum sk_pacing
 	u32 sk_mark;
+	u16 sk_gso_max_segs;
+	unsigned int sk_gso_max_size;
 } CORE;
 
 struct inet_sock {
@@ -60,8 +68,18 @@ struct inet_connection_sock {
 	u64 icsk_ca_priv[13];
 } CORE;
 
+struct minmax_sample {
+	u32 t;
+	u32 v;
+} CORE;
+
+struct minmax {
+	struct minmax_sample s[3];
+} CORE;
+
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	struct minmax rtt_min; // microseconds
 	u32 snd_cwnd;
 	u32 snd_cwnd_cnt;
 	u32 snd_cwnd_clamp;
@@ -78,6 +96,7 @@ struct tcp_sock {
 	u32 delivered_ce;
 	u32 total_retrans;
 	u64 bytes_acked;
+	u64 bytes_sent;
 	u8 ecn_flags;
 	u8 is_cwnd_limited : 1;
 } CORE;

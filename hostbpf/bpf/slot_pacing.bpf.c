@@ -1,0 +1,197 @@
+// Slot rates by socket pacing: congestion controls that obey the schedule of their flow, for every kernel (no fq
+// needed). The kernel asks `min_tso_segs` before every transmission; there the pacing rate is set so that the
+// next departure comes when the schedule has allowed what was sent. Within a slot the loop is closed over the bytes
+// that really left; across slots nothing is carried over.
+#include "tcp_ca.h"
+#include "slots.h"
+
+char _license[] SEC("license") = "Dual MIT/GPL";
+
+#define UNPACED (~0UL)
+#define LONGEST_BURST 65536
+#define DEFAULT_SEGMENTS 2 // the kernel's, without us
+#define PACING_SHIFT 10 // the kernel's
+#define TCP 6
+
+extern void cubictcp_init(struct sock *sk) __ksym;
+extern u32 cubictcp_recalc_ssthresh(struct sock *sk) __ksym;
+extern void cubictcp_cong_avoid(struct sock *sk, u32 ack, u32 acked) __ksym;
+extern void cubictcp_state(struct sock *sk, u8 new_state) __ksym;
+extern void cubictcp_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym;
+extern void cubictcp_acked(struct sock *sk, const struct ack_sample *sample) __ksym;
+
+// At the end of the private area, behind the kernel's CUBIC (60 bytes).
+struct pacing {
+	u64 slot_ns;   // when the slot that is paced began
+	u64 origin_ns; // within it, from when `origin` counts
+	u64 origin;    // bytes sent then
+};
+#define PACING_OFFSET (104 - sizeof(struct pacing))
+
+static __always_inline struct schedule *schedule_of(const struct sock *sk)
+{
+	const struct sock_common *common = &sk->__sk_common;
+	struct flow_key key = {
+		.netns = common->skc_net.net->net_cookie,
+		.source = common->skc_rcv_saddr,
+		.destination = common->skc_daddr,
+		.source_port = bpf_htons(common->skc_num),
+		.destination_port = common->skc_dport,
+		.protocol = TCP,
+	};
+
+	return bpf_map_lookup_elem(&schedules, &key);
+}
+
+// How many segments the kernel will send at once at `rate`, by the rule of its tcp_tso_autosize: a millisecond's
+// worth, and more at tiny round-trip times.
+static __always_inline u32 autosize(const struct sock *sk, u64 rate)
+{
+	const struct tcp_sock *tp = tcp_sk(sk);
+	u64 bytes = rate >> PACING_SHIFT;
+	u32 distance, segments;
+
+	if (bpf_core_field_exists(struct netns_ipv4, sysctl_tcp_tso_rtt_log)) { // Linux 5.18
+		distance = tp->rtt_min.s[0].v >> sk->__sk_common.skc_net.net->ipv4.sysctl_tcp_tso_rtt_log;
+		if (distance < 32)
+			bytes += sk->sk_gso_max_size >> distance;
+	}
+	segments = bytes / tp->mss_cache;
+	if (segments > sk->sk_gso_max_segs)
+		segments = sk->sk_gso_max_segs;
+	return segments ? segments : 1;
+}
+
+// Set the pace of what is about to be sent; returns the fewest segments to send at once.
+static __always_inline u32 pace(struct sock *sk)
+{
+	struct pacing *pacing = inet_csk_ca(sk) + PACING_OFFSET;
+	struct schedule *schedule = schedule_of(sk);
+	struct tcp_sock *tp = tcp_sk(sk);
+	u64 now, sent = tp->bytes_sent, burst, allowed, delay, slot_ns;
+	u32 index, segments;
+	s64 ahead;
+
+	now = bpf_ktime_get_ns();
+	index = schedule ? slot_at(schedule, now) : SLOTS_MAX;
+	if (index >= SLOTS_MAX) {
+		if (pacing->slot_ns) { // it was limited until now
+			pacing->slot_ns = 0;
+			sk->sk_pacing_status = SK_PACING_NONE;
+			sk->sk_pacing_rate = UNPACED;
+		}
+		return DEFAULT_SEGMENTS;
+	}
+	if (sk->sk_pacing_status == SK_PACING_NONE)
+		sk->sk_pacing_status = SK_PACING_NEEDED;
+
+	segments = autosize(sk, schedule->rates[index]);
+	burst = segments * tp->mss_cache;
+
+	slot_ns = schedule->start_ns + index * schedule->slot_ns;
+	if (slot_ns != pacing->slot_ns) {
+		bool follows = slot_ns - pacing->slot_ns == schedule->slot_ns;
+
+		pacing->origin_ns = follows ? slot_ns : now;
+		pacing->origin = sent;
+		pacing->slot_ns = slot_ns;
+	}
+	allowed = schedule->rates[index] * (now - pacing->origin_ns) / NSEC_PER_SEC;
+	ahead = (s64)(sent - pacing->origin) + burst / 2 - (s64)allowed;
+	if (ahead < -(s64)(8 * LONGEST_BURST)) { // the application had nothing to send: no burst to make up for it
+		pacing->origin_ns = now;
+		pacing->origin = sent;
+		ahead = burst / 2;
+	}
+	if (ahead < -(s64)(burst / 2)) // catch up at twice the rate at most
+		ahead = -(s64)(burst / 2);
+	delay = slots_delay(schedule, now, burst + ahead, burst);
+	sk->sk_pacing_rate = delay ? burst * NSEC_PER_SEC / delay : UNPACED;
+	if (!sk->sk_pacing_rate)
+		sk->sk_pacing_rate = 1;
+	return segments;
+}
+
+SEC("struct_ops")
+u32 BPF_PROG(slot_min_tso_segs, struct sock *sk)
+{
+	return pace(sk);
+}
+
+SEC("struct_ops")
+u32 BPF_PROG(reno_ssthresh, struct sock *sk)
+{
+	return tcp_reno_ssthresh(sk);
+}
+
+SEC("struct_ops")
+void BPF_PROG(reno_cong_avoid, struct sock *sk, u32 ack, u32 acked)
+{
+	tcp_reno_cong_avoid(sk, ack, acked);
+}
+
+SEC("struct_ops")
+u32 BPF_PROG(undo_cwnd, struct sock *sk)
+{
+	return tcp_reno_undo_cwnd(sk);
+}
+
+SEC("struct_ops")
+void BPF_PROG(cubic_init, struct sock *sk)
+{
+	cubictcp_init(sk);
+}
+
+SEC("struct_ops")
+u32 BPF_PROG(cubic_ssthresh, struct sock *sk)
+{
+	return cubictcp_recalc_ssthresh(sk);
+}
+
+SEC("struct_ops")
+void BPF_PROG(cubic_cong_avoid, struct sock *sk, u32 ack, u32 acked)
+{
+	cubictcp_cong_avoid(sk, ack, acked);
+}
+
+SEC("struct_ops")
+void BPF_PROG(cubic_set_state, struct sock *sk, u8 state)
+{
+	cubictcp_state(sk, state);
+}
+
+SEC("struct_ops")
+void BPF_PROG(cubic_cwnd_event, struct sock *sk, enum tcp_ca_event event)
+{
+	cubictcp_cwnd_event(sk, event);
+}
+
+SEC("struct_ops")
+void BPF_PROG(cubic_pkts_acked, struct sock *sk, const struct ack_sample *sample)
+{
+	cubictcp_acked(sk, sample);
+}
+
+SEC(".struct_ops")
+struct tcp_congestion_ops slot_reno = {
+	.ssthresh = (void *)reno_ssthresh,
+	.cong_avoid = (void *)reno_cong_avoid,
+	.undo_cwnd = (void *)undo_cwnd,
+	.min_tso_segs = (void *)slot_min_tso_segs,
+	.flags = TCP_CONG_NON_RESTRICTED,
+	.name = "slot_reno",
+};
+
+SEC(".struct_ops")
+struct tcp_congestion_ops slot_cubic = {
+	.init = (void *)cubic_init,
+	.ssthresh = (void *)cubic_ssthresh,
+	.cong_avoid = (void *)cubic_cong_avoid,
+	.set_state = (void *)cubic_set_state,
+	.cwnd_event = (void *)cubic_cwnd_event,
+	.pkts_acked = (void *)cubic_pkts_acked,
+	.undo_cwnd = (void *)undo_cwnd,
+	.min_tso_segs = (void *)slot_min_tso_segs,
+	.flags = TCP_CONG_NON_RESTRICTED,
+	.name = "slot_cubic",
+};

@@ -1,0 +1,172 @@
+"""Slot rates: schedules of flows, written to the kernel side that applies them.
+
+A flow's rate in slot s holds from `clock.start_ns(s)` to the next slot's start. Outside its schedule a flow
+is not limited, so nothing stays limited when nobody renews it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from ebpf import Codec, EbpfError, Map, Object, TypedMap, compile_cached, in_netns
+from machine.errors import BadInput
+
+SOURCES = Path(__file__).parent / "bpf"
+HORIZON_MAX = 32  # SLOTS_MAX
+PACED = ("slot_reno", "slot_cubic")  # congestion controls that obey schedules
+SO_NETNS_COOKIE = 71
+_MBPS = 125_000  # bytes per second
+
+
+class Flow(NamedTuple):
+    """A flow as its sender sees it; addresses are IPv4 in text, `protocol` is 6 (TCP) or 17 (UDP)."""
+
+    source: str
+    source_port: int
+    destination: str
+    destination_port: int
+    protocol: int = socket.IPPROTO_TCP
+
+    @classmethod
+    def of(cls, connected: socket.socket) -> Flow:
+        """The flow that a connected socket sends."""
+        source, destination = connected.getsockname(), connected.getpeername()
+        return cls(source[0], source[1], destination[0], destination[1], connected.proto or 6)
+
+
+class _Key(NamedTuple):
+    """Addresses and ports as the network-order bytes read on this machine."""
+
+    netns: int
+    source: int
+    destination: int
+    source_port: int
+    destination_port: int
+    protocol: int
+
+
+def _key(flow: Flow, netns: int) -> _Key:
+    source, destination = (
+        socket.ntohl(int(ipaddress.IPv4Address(each))) for each in (flow.source, flow.destination)
+    )
+    ports = (socket.ntohs(flow.source_port), socket.ntohs(flow.destination_port))
+    return _Key(netns, source, destination, *ports, flow.protocol)
+
+
+def netns_cookie(netns: str | None = None) -> int:
+    """The kernel's number of a network namespace (default: the present one)."""
+
+    def read() -> int:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            return int.from_bytes(probe.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8), "little")
+
+    return in_netns(netns, read)
+
+
+@dataclass(frozen=True)
+class SlotClock:
+    """Slot s begins at `epoch_ns + s * slot_ns`, in CLOCK_MONOTONIC nanoseconds of this host."""
+
+    slot_ns: int
+    epoch_ns: int
+
+    @classmethod
+    def shared(cls, slot_ms: float) -> SlotClock:
+        """Slots numbered from the Unix epoch: slot = floor(now / slot), alike on all hosts with one clock."""
+        if slot_ms <= 0:
+            raise BadInput(f"slot_ms {slot_ms}: must be positive")
+        slot_ns = round(slot_ms * 1e6)
+        return cls(slot_ns, time.monotonic_ns() - time.time_ns())
+
+    def slot(self, now_ns: int | None = None) -> int:
+        """The slot at `now_ns` (default: now)."""
+        return ((time.monotonic_ns() if now_ns is None else now_ns) - self.epoch_ns) // self.slot_ns
+
+    def start_ns(self, slot: int) -> int:
+        """When `slot` begins."""
+        return self.epoch_ns + slot * self.slot_ns
+
+
+_KEY = Codec("=QIIHHI", _Key)
+
+
+class _Schedule(NamedTuple):
+    start_ns: int
+    slot_ns: int
+    slots: int
+    reserved: int
+    rates: bytes
+
+
+_SCHEDULE = Codec(f"=QQII{HORIZON_MAX * 8}s", _Schedule)
+
+
+class Schedules:
+    """The schedules in force on one host, by flow."""
+
+    def __init__(
+        self, schedules: Map, clock: SlotClock, *, netns: int, link_mbps: float | None = None
+    ) -> None:
+        """`netns` is the cookie in the keys (0 where the map is one host's); `link_mbps` bounds the rates."""
+        self.clock = clock
+        self._map = TypedMap(schedules, _KEY, _SCHEDULE)
+        self._netns = netns
+        self._link_mbps = link_mbps
+
+    def set(self, flow: Flow, slot: int, rates_mbps: Sequence[float]) -> None:
+        """Limit `flow` to `rates_mbps` in the slots from `slot` on; replaces its schedule at once.
+
+        Raises BadInput for a negative rate, one above the link, too many slots, or slots that have passed.
+        """
+        if not 0 < len(rates_mbps) <= HORIZON_MAX:
+            raise BadInput(f"flow {flow}: {len(rates_mbps)} slots; a schedule has 1 to {HORIZON_MAX}")
+        for offset, rate in enumerate(rates_mbps):
+            if not 0 <= rate < 1e6 or (self._link_mbps is not None and rate > self._link_mbps):
+                limit = "1000000" if self._link_mbps is None else f"the link's {self._link_mbps:g}"
+                raise BadInput(
+                    f"flow {flow}: rate {rate:g} Mbit/s in slot {slot + offset}; must be from 0 to {limit}"
+                )
+        if slot + len(rates_mbps) <= self.clock.slot():
+            raise BadInput(f"flow {flow}: slots {slot} to {slot + len(rates_mbps) - 1} have passed")
+        rates = b"".join(round(rate * _MBPS).to_bytes(8, "little") for rate in rates_mbps)
+        value = _Schedule(self.clock.start_ns(slot), self.clock.slot_ns, len(rates_mbps), 0, rates)
+        try:
+            self._map[_key(flow, self._netns)] = value
+        except EbpfError as error:
+            raise EbpfError(f"flow {flow}: no room for its schedule\n{error}", errno=error.errno) from error
+
+    def clear(self, flow: Flow) -> None:
+        """Limit `flow` no more; it is not an error that it has no schedule."""
+        self._map.pop(_key(flow, self._netns), None)
+
+    def clear_passed(self) -> int:
+        """Forget schedules that have ended; returns how many."""
+        now = time.monotonic_ns()
+        passed = [
+            key for key, each in list(self._map.items()) if each.start_ns + each.slots * each.slot_ns <= now
+        ]
+        for key in passed:
+            self._map.pop(key, None)
+        return len(passed)
+
+
+@contextlib.contextmanager
+def pacing_registered() -> Iterator[Map]:
+    """Within, sockets of this machine can choose `PACED`; yields the map of schedules for `Schedules`.
+
+    Both end with the process. Sockets that have one of the controls keep it, unlimited.
+    """
+    with Object.open(compile_cached(SOURCES / "slot_pacing.bpf.c")) as obj, contextlib.ExitStack() as stack:
+        obj.load()
+        for name in PACED:
+            stack.enter_context(obj.register(name))
+        schedules = obj.maps["schedules"]
+        yield schedules
+        schedules.clear()
