@@ -10,9 +10,12 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from machine.errors import BadInput, EntrainError
+
+if TYPE_CHECKING:
+    from softswitch.datapath import Datapath
 
 _LEVELS = {
     "trace": logging.DEBUG,
@@ -103,10 +106,8 @@ def _log_to(options: argparse.Namespace, name: str) -> None:
 
 async def _serve(options: argparse.Namespace, name: str) -> None:
     """Own everything, announce it, wait for a signal; raises EntrainError where something cannot be had."""
-    # Imported here, so that wrong arguments are told at once.
+    # Imported late, so that wrong arguments are told at once and the address is served soon.
     from softswitch import server
-    from softswitch.datapath import Datapath
-    from softswitch.ir import load_program
     from softswitch.packet_io import CpuPort
     from softswitch.ports import Ports, parse_port, parse_rate
     from softswitch.switch import Switch
@@ -125,6 +126,9 @@ async def _serve(options: argparse.Namespace, name: str) -> None:
     program = _read(options.program) if options.program is not None else None
 
     def load(config: bytes) -> Datapath:
+        from softswitch.datapath import Datapath
+        from softswitch.ir import load_program
+
         return Datapath.load(
             load_program(config), name=name, cpu_port=options.cpu_port, drop_port=options.drop_port
         )
