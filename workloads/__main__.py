@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -76,12 +77,17 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _worker(arguments: argparse.Namespace) -> int:
-    from workloads.launch import run_status
+    from workloads.engine import Terminated, run_rank
 
     job = load_job(arguments.job)
     if not 0 <= arguments.rank < len(job.hosts):
         raise BadInput(f"--rank: {arguments.rank} is not one of the job's ranks, 0 to {len(job.hosts) - 1}")
-    return run_status(job, arguments.rank)
+    try:
+        run_rank(job, arguments.rank)
+    except EntrainError as error:
+        print(f"workloads: job {job.name}, rank {arguments.rank}: {error}", file=sys.stderr)
+        return 128 + signal.SIGTERM if isinstance(error, Terminated) else 1
+    return 0
 
 
 def _launch(jobs: list[JobSpec], *, as_json: bool) -> int:
@@ -133,7 +139,15 @@ def _summarize(directories: set[Path], *, as_json: bool) -> int:
     ]
     if as_json:
         print(json.dumps({"jobs": summaries}))
-        return 0
+    else:
+        _print_table(summaries)
+    for summary in summaries:
+        if summary["error"]:
+            print(f"workloads: job {summary['name']}: {summary['error']}", file=sys.stderr)
+    return 0
+
+
+def _print_table(summaries: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -160,12 +174,7 @@ def _summarize(directories: set[Path], *, as_json: bool) -> int:
             f"{summary['bytes'] / 1e6:.1f}",
             f"{summary['cpu_s']:.2f}",
         )
-    console = Console()
-    console.print(table)
-    for summary in summaries:
-        if summary["error"]:
-            console.print(f"{summary['name']}: {summary['error']}", markup=False)
-    return 0
+    Console().print(table)
 
 
 if __name__ == "__main__":

@@ -258,6 +258,8 @@ def run_rank(job: JobSpec, rank: int) -> None:
     SIGTERM.
     """
     job.output.mkdir(parents=True, exist_ok=True)
+    if rank == 0:
+        _remove_stale(job)
     with job.records(rank).open("w") as records, _terminable():
         records.write(json.dumps(_clock(job, rank)) + "\n")
         error: EntrainError | None = None
@@ -266,9 +268,17 @@ def run_rank(job: JobSpec, rank: int) -> None:
                 _run(job, rank, control, records)
         except EntrainError as failure:
             error = failure
-            raise type(failure)(f"job {job.name}: {failure}") from failure
+            raise
         finally:
             records.write(json.dumps(_end(job, rank, error)) + "\n")
+
+
+def _remove_stale(job: JobSpec) -> None:
+    """Remove records of ranks that the job of this name had in an earlier run, and has no more."""
+    mine = {job.records(rank) for rank in range(len(job.hosts))}
+    for path in job.output.glob(f"{job.name}-rank*.jsonl"):
+        if path not in mine and path.stem.removeprefix(f"{job.name}-rank").isdigit():
+            path.unlink(missing_ok=True)
 
 
 def _run(job: JobSpec, rank: int, control: Control, records: TextIO) -> None:

@@ -27,7 +27,8 @@ def launch(jobs: Sequence[JobSpec]) -> dict[str, dict[int, int]]:
     """Run all ranks of all jobs, each in its namespace where the job names them, and wait for all.
 
     Returns the exit status of each rank by job: 0, 1 (failed), 128 + n after signal n. SIGTERM and SIGINT
-    are passed on to the ranks, and so is the end of this process. Raises BadInput when a namespace is not there.
+    are passed on to the ranks, and so is the end of this process. Raises BadInput when a namespace is not
+    there.
     """
     for job in jobs:
         for rank, path in enumerate(job.netns):
@@ -79,6 +80,8 @@ def _fork(job: JobSpec, rank: int) -> int:
         if job.netns:
             enter_netns(job.netns[rank])
         status = run_status(job, rank)
+    except EntrainError as error:
+        print(f"job {job.name}, rank {rank}: {error}", file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -86,14 +89,12 @@ def _fork(job: JobSpec, rank: int) -> int:
 
 
 def run_status(job: JobSpec, rank: int) -> int:
-    """Run one rank; what went wrong goes to the standard error, and into the exit status that is returned."""
+    """Run one rank; what went wrong is in its last record, and in the exit status that is returned."""
     try:
         run_rank(job, rank)
-    except Terminated as error:
-        print(f"rank {rank}: {error}", file=sys.stderr)
+    except Terminated:
         return 128 + signal.SIGTERM
-    except EntrainError as error:
-        print(f"rank {rank}: {error}", file=sys.stderr)
+    except EntrainError:
         return 1
     return 0
 

@@ -8,7 +8,7 @@ ns; `clock` has what to add for CLOCK_REALTIME.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +90,7 @@ class Summary:
 
     An iteration's time runs from the earliest rank's start to the latest rank's end. `jct_s` runs from the
     earliest start of the first iteration to the latest end of the last; None unless all ranks ended all
-    iterations. `error` is the reason of a failure.
+    iterations. `error` is the reason that most ranks give for a failure.
     """
 
     job: str
@@ -197,7 +197,7 @@ def _summary(job: str, clocks: list[Clock], iterations: list[Iteration], ends: l
         else None,
         bytes=sum(r.bytes for r in iterations),
         cpu_s=round(sum(end.cpu_s for end in ends), 3),
-        error=errors[0] if errors else None,
+        error=Counter(errors).most_common(1)[0][0] if errors else None,
     )
 
 

@@ -1,0 +1,126 @@
+"""One connection at a time: whatever pieces the bytes come in, they arrive, are added, and are checked."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workloads.connections import Incoming, Outgoing, PeerLost, raw
+
+
+@contextmanager
+def pair() -> Iterator[tuple[socket.socket, socket.socket, select.epoll]]:
+    """Both ends of a TCP connection and an epoll."""
+    with socket.create_server(("127.8.1.1", 0)) as server:
+        left = socket.create_connection(server.getsockname())
+        right, _ = server.accept()
+    with left, right, select.epoll() as epoll:
+        yield left, right, epoll
+
+
+def deliver(connection: Incoming, epoll: select.epoll) -> bool:
+    """Advance until it is complete, waiting on events alone; False when no event comes."""
+    while not connection.advance():
+        if not epoll.poll(5):
+            return False
+    return True
+
+
+@given(
+    st.integers(1, 200_000),
+    st.booleans(),
+    st.lists(st.integers(1, 300_000), max_size=6),
+    st.integers(0, 2**32 - 1),
+)
+def test_values_arrive_in_any_pieces(elements: int, reduce: bool, cuts: list[int], seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    sent = generator.integers(-(2**31), 2**31, elements, np.int32)
+    own = generator.integers(-(2**31), 2**31, elements, np.int32)
+    with pair() as (left, right, epoll):
+        recorder_end, recorder = socket.socketpair()  # what an Outgoing writes, to send it again in pieces
+        with recorder_end, recorder:
+            wire = bytearray()
+            plain = Plain(recorder, wire)
+            outgoing = Outgoing(plain, 1, "there", epoll)  # type: ignore[arg-type]
+            outgoing.begin(raw(sent), 3, 0)
+            assert outgoing.advance()
+        incoming = Incoming(right, 0, ("here", 1), "int32", epoll)
+        target = own.copy()
+        incoming.begin(target, reduce, 3, 0)
+        done = False
+        for piece in cuts:
+            left.sendall(wire[:piece])
+            del wire[:piece]
+            done = incoming.advance()
+        left.sendall(wire)
+        assert done or deliver(incoming, epoll)
+        with np.errstate(over="ignore"):
+            assert (target == (own + sent if reduce else sent)).all()
+
+
+class Plain:
+    """A socket that writes down what is sent, as far as Outgoing uses one."""
+
+    def __init__(self, sock: socket.socket, wire: bytearray) -> None:
+        self.fileno, self._wire = sock.fileno, wire
+
+    def send(self, data: bytes, flags: int = 0) -> int:
+        self._wire += data
+        return len(data)
+
+    def setblocking(self, _: bool) -> None: ...
+
+    def setsockopt(self, *_: object) -> None: ...
+
+
+def test_a_transfer_larger_than_all_buffers_waits_for_the_receiver() -> None:
+    values = np.arange(10_000_000, dtype=np.int32)
+    with pair() as (left, right, epoll):
+        outgoing = Outgoing(left, 1, "there", epoll)
+        incoming = Incoming(right, 0, ("here", 1), "int32", epoll)
+        target = np.zeros_like(values)
+        outgoing.begin(raw(values), 0, 5)
+        incoming.begin(target, False, 0, 5)
+        assert not outgoing.advance()  # the kernel does not take 40 MB
+        sent = received = False
+        while not (sent and received):
+            assert epoll.poll(5)
+            sent = sent or outgoing.advance()
+            received = received or incoming.advance()
+        assert (target == values).all()
+
+
+def test_transfers_one_after_another_are_kept_apart() -> None:
+    with pair() as (left, right, epoll):
+        outgoing = Outgoing(left, 1, "there", epoll)
+        incoming = Incoming(right, 0, ("here", 1), "int32", epoll)
+        parts = [np.full(1000, value, np.int32) for value in range(5)]
+        for step, part in enumerate(parts):  # the sender is five steps ahead of the receiver
+            outgoing.begin(raw(part), 0, step)
+            while not outgoing.advance():
+                assert epoll.poll(5)
+        for step, part in enumerate(parts):
+            target = np.zeros(1000, np.int32)
+            incoming.begin(target, True, 0, step)
+            assert deliver(incoming, epoll)
+            assert (target == part).all()
+
+
+@pytest.mark.parametrize("sent", [0, 10, 40])
+def test_an_end_in_the_middle_is_told(sent: int) -> None:
+    with pair() as (left, right, epoll):
+        incoming = Incoming(right, 7, ("10.0.0.7", 1234), "int32", epoll)
+        incoming.begin(np.zeros(100, np.int32), True, 0, 0)
+        left.sendall(
+            b"ntrn" + bytes(12) + (400).to_bytes(8, "little") + bytes(8) + bytes(8)[: max(0, sent - 32)]
+        ) if sent > 32 else left.sendall(bytes(sent))
+        left.close()
+        with pytest.raises(PeerLost, match=r"rank 7 at 10\.0\.0\.7:1234 closed the connection"):
+            deliver(incoming, epoll)
