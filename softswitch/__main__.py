@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -168,6 +169,7 @@ def _read(path: Path) -> bytes:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a switch until SIGTERM, SIGINT or SIGHUP; returns the exit status."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write to stderr beside us
     try:
         options = _arguments(sys.argv[1:] if argv is None else argv)
         name = options.name or f"s{options.device_id}"
