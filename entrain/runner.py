@@ -32,10 +32,11 @@ from mininet_topos.network import FabricPort, Network
 from workloads.jobs import JobSpec
 from workloads.records import read_records, summarize
 
-POLL_MS = 100
+POLL_S = 0.1
 """How often a run is looked at: its switches, its jobs, the monitor."""
 
 READY_TIMEOUT_S = 30.0
+LOG_LINES = 15
 
 Report = Callable[[str, float], None]
 """Called with what is going on, and which part of the whole is done (0 to 1)."""
@@ -157,12 +158,43 @@ def _run_jobs(running: Running, name: str, seed: int, output: Path, report: Repo
     """Start all jobs at once, watch them, and return when they have ended. Raises RunFailed."""
     go = output / "go"
     specs = [_spec(running, job, seed, output, go) for job in running.experiment.jobs]
-    command = [sys.executable, "-m", "workloads", "launch"]
-    for spec in specs:
-        path = output / f"{spec.name}.json"
-        path.write_text(spec.model_dump_json())
-        command += ["--job", str(path)]
-    log = output / "workloads.log"
+    with contextlib.ExitStack() as started:
+        jobs = [started.enter_context(_launched(running, spec, output)) for spec in specs]
+        watch = _Watch(running, name, jobs)
+        report(f"{name}: {len(specs)} jobs connect", 0.0)
+        watch.until(lambda: all(_ready(spec).exists() for spec in specs), READY_TIMEOUT_S, "connect")
+        written = go.with_suffix(".new")
+        written.write_text(str(time.monotonic_ns() + 50_000_000))
+        written.rename(go)
+        progress = _Progress(specs)
+
+        def ended() -> bool:
+            report(f"{name}: {progress.text()}", progress.part())
+            return all(job.process.poll() is not None for job in jobs)
+
+        watch.until(ended, running.experiment.timeout_s, "end their iterations")
+
+
+@dataclass(frozen=True)
+class _Launched:
+    """A job's launcher, whose children are its ranks, and where they all log."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def log_end(self) -> str:
+        """The last lines of the log."""
+        lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        return "".join(f"\n  | {line}" for line in lines)
+
+
+@contextlib.contextmanager
+def _launched(running: Running, spec: JobSpec, output: Path) -> Iterator[_Launched]:
+    """Start all ranks of a job; at the end they are ended, if they have not."""
+    description, log = output / f"{spec.name}.json", output / f"{spec.name}.log"
+    description.write_text(spec.model_dump_json())
+    command = [sys.executable, "-m", "workloads", "launch", "--job", str(description)]
     with log.open("wb") as sink:
         process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "TERM", *command],
@@ -173,19 +205,7 @@ def _run_jobs(running: Running, name: str, seed: int, output: Path, report: Repo
         )
     owned = running.record.own(records.process(process.pid))
     try:
-        watch = _Watch(running, name, process, log, report)
-        report(f"{name}: {len(specs)} jobs connect", 0.0)
-        watch.until(lambda: all(_ready(spec).exists() for spec in specs), READY_TIMEOUT_S, "connect")
-        written = go.with_suffix(".new")
-        written.write_text(str(time.monotonic_ns() + 50_000_000))
-        written.rename(go)
-        progress = _Progress(specs)
-
-        def ended() -> bool:
-            report(f"{name}: {progress.text()}", progress.part())
-            return process.poll() is not None
-
-        watch.until(ended, running.experiment.timeout_s, "end their iterations")
+        yield _Launched(spec.name, process, log)
     finally:
         running.record.release(owned)
         process.wait()
@@ -211,23 +231,25 @@ def _ready(spec: JobSpec) -> Path:
     return spec.rendezvous / f"{spec.name}.ready"
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Watch:
     """Looks after a run while it waits: a switch or a job that fails ends it, with the reason."""
 
     running: Running
     name: str
-    process: subprocess.Popen[bytes]
-    log: Path
-    report: Report
+    jobs: Sequence[_Launched]
 
     def until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             self._check()
             if time.monotonic() > deadline:
-                raise RunFailed(f"{self.name}: the jobs did not {what} within {timeout_s:g} s{self._tail()}")
-            self.running.monitor.poll(POLL_MS)
+                slow = next((job for job in self.jobs if job.process.poll() is None), self.jobs[0])
+                raise RunFailed(
+                    f"{self.name}: the jobs did not {what} within {timeout_s:g} s{slow.log_end()}"
+                )
+            self.running.monitor.poll()
+            time.sleep(POLL_S)
         self._check()
 
     def _check(self) -> None:
@@ -235,12 +257,9 @@ class _Watch:
             self.running.network.check()
         except EntrainError as error:
             raise RunFailed(f"{self.name}: {error}") from error
-        if self.process.poll():
-            raise RunFailed(f"{self.name}: a job failed{self._tail()}")
-
-    def _tail(self) -> str:
-        lines = self.log.read_text(errors="replace").splitlines()[-15:]
-        return "".join(f"\n  | {line}" for line in lines)
+        for job in self.jobs:
+            if job.process.poll():
+                raise RunFailed(f"{self.name}: job {job.name} failed{job.log_end()}")
 
 
 class _Progress:

@@ -154,6 +154,8 @@ class Network:
     def stop(self) -> None:
         """End every process in the network and remove it. Safe to call twice, and after half a start."""
         self.end(list(self._children))
+        for node in self.switches.values():  # all at once; `stop` waits for one
+            node.ask_to_end()
         for node in self.switches.values():
             node.stop()
             node.terminate()

@@ -106,6 +106,11 @@ class SwitchNode(MininetSwitch):  # type: ignore[misc]
             self._process.wait()
             self._process = None
 
+    def ask_to_end(self) -> None:
+        """Tell the process to end, without waiting for it."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+
     def restart(self) -> None:
         """End the process and start it anew; it comes back empty, for the controller to set again."""
         self.stop()

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from entrain.experiment import Experiment
     from entrain.results import RunResult
     from entrain.runner import Report
+
+
+SAY_EVERY_S = 5.0
+"""How often progress is printed where there is no terminal."""
 
 
 @click.command()
@@ -98,14 +103,13 @@ def _run(experiment: Experiment, out: Path | None, console: Console, *, keep: bo
 def _progress(console: Console) -> Iterator[Report]:
     """A line that shows what is going on; where there is no terminal, a line for each thing."""
     if not console.is_terminal:
-        last = ""
+        stage, again = "", 0.0
 
         def say(what: str, part: float) -> None:
-            nonlocal last
-            stage = what.partition(":")[0]
-            if stage != last:
-                last = stage
-                console.print(f"{part:4.0%} {what}", highlight=False)
+            nonlocal stage, again
+            if stage != what.partition(":")[0] or time.monotonic() > again:
+                stage, again = what.partition(":")[0], time.monotonic() + SAY_EVERY_S
+                console.print(f"{part:4.0%} {what}", highlight=False, soft_wrap=True)
 
         yield say
         return

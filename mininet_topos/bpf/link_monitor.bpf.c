@@ -147,7 +147,7 @@ int monitor(struct __sk_buff *skb)
 		}
 		burst->flow = flow;
 		burst->activity = ended;
-		bpf_ringbuf_submit(burst, 0);
+		bpf_ringbuf_submit(burst, BPF_RB_NO_WAKEUP); // user space looks from time to time
 	}
 	return TC_ACT_UNSPEC;
 }

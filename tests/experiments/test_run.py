@@ -1,0 +1,273 @@
+"""`entrain run` as users run it: results, faults at any moment, and a clean machine in every case."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from machine.record import RECORDS
+
+pytestmark = pytest.mark.root
+
+ROOT = Path(__file__).parents[2]
+TARGETS = [pytest.param("bmv2", marks=pytest.mark.bmv2)]
+
+EXPERIMENT = """
+[experiment]
+name = "small"
+routing = ["ecmp", "source"]
+
+[topology]
+kind = "leaf-spine"
+leaves = 2
+spines = 2
+hosts_per_leaf = 2
+host_rate_mbps = 50
+uplink_rate_mbps = 50
+queue_packets = 64
+
+[[job]]
+name = "exchange"
+collective = "all-to-all"
+bytes = 400_000
+compute_ms = 20
+iterations = {iterations}
+hosts = ["h1", "h3", "h2", "h4"]
+
+[[job]]
+name = "ring"
+collective = "ring"
+bytes = 200_000
+compute_ms = 20
+iterations = {iterations}
+hosts = ["h1", "h4"]
+"""
+
+
+@dataclass
+class Run:
+    """An `entrain run` in its own process, and what it made as far as it got."""
+
+    process: subprocess.Popen[str]
+    descendants: set[psutil.Process] = field(default_factory=set)
+
+    @property
+    def directory(self) -> Path:
+        return RECORDS / f"run-{self.process.pid}"
+
+    @property
+    def journal(self) -> Path:
+        return RECORDS / f"run-{self.process.pid}.jsonl"
+
+    @property
+    def namespace(self) -> Path:
+        return Path(f"/run/netns/entrain-{self.process.pid}")
+
+    def look(self) -> None:
+        """Remember every process that came of it."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.descendants |= set(psutil.Process(self.process.pid).children(recursive=True))
+
+    def running(self, word: str) -> list[psutil.Process]:
+        """Its processes that have `word` on their command line."""
+        self.look()
+        found = []
+        for process in self.descendants:
+            with contextlib.suppress(psutil.NoSuchProcess):  # also when it is a zombie
+                if word in process.cmdline():
+                    found.append(process)
+        return found
+
+    def switches(self) -> list[psutil.Process]:
+        """The switch processes."""
+        return self.running("--device-id")
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait for something to be the case while it runs."""
+        deadline = time.monotonic() + 60
+        while not condition():
+            self.look()
+            assert self.process.poll() is None, self.process.communicate()[1]
+            assert time.monotonic() < deadline, "it does not happen"
+            time.sleep(0.02)
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for its end: status, output, error output."""
+        out, err = self.process.communicate(timeout=120)
+        return self.process.returncode, out, err
+
+    def assert_clean(self) -> None:
+        """Nothing of it is left on the machine."""
+        assert not self.journal.exists()
+        assert not self.directory.exists()
+        assert not self.namespace.exists()
+        _, alive = psutil.wait_procs(list(self.descendants), timeout=10)
+        assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    started: list[Run] = []
+
+    def start(*options: str, iterations: int = 3) -> Run:
+        file = tmp_path / f"small-{len(started)}.toml"
+        file.write_text(EXPERIMENT.format(iterations=iterations))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "entrain.cli", "run", str(file), "--target", "bmv2", *options],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(Run(process))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.process.terminate()
+            each.process.wait(30)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_source_routing_puts_one_flow_of_a_job_on_a_link_in_each_step(
+    run: Callable[..., Run], tmp_path: Path, target: str
+) -> None:
+    running = run("--json", "--target", target, "--out", str(tmp_path / "out"))
+    running.until(running.switches)
+    status, out, err = running.end()
+    assert status == 0, err
+    ecmp, source = json.loads(out)["runs"]
+    assert (ecmp["routing"], source["routing"]) == ("ecmp", "source")
+    assert source["max_flows_per_link"] == 1
+    assert ecmp["max_flows_per_link"] >= 1
+    for each in (ecmp, source):
+        assert each["target"] == target
+        assert [job["name"] for job in each["jobs"]] == ["exchange", "ring"]
+        for job in each["jobs"]:
+            assert job["jct_s"] > 0
+            assert job["iteration_ms_p99"] >= job["iteration_ms_mean"] > job["iteration_ms_ideal"] * 0.9
+        crossing = sum(link["bytes"] for link in each["links"])
+        # 8 of the exchange's 12 transfers leave their leaf, and all of the ring's; each passes two links
+        assert crossing >= 2 * 3 * (8 * 100_000 + 2 * 2 * 100_000)
+        assert each["overhead"]["unattributed_bytes"] == 0
+    assert json.loads((tmp_path / "out/results.json").read_text()) == json.loads(out)
+    assert (tmp_path / "out/results.png").stat().st_size > 10_000
+    assert (tmp_path / "out/logs/leaf1.log").exists()
+    running.assert_clean()
+
+
+STAGES: dict[str, Callable[[Run], object]] = {
+    "the record": lambda run: run.journal.exists(),
+    "the namespace": lambda run: run.namespace.exists(),
+    "a switch": lambda run: run.switches(),
+    "the first run": lambda run: list(run.directory.glob("*/go")),
+    "the second run": lambda run: list(run.directory.glob("source-*")),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_any_moment_leaves_a_clean_machine(
+    run: Callable[..., Run], stage: str, number: signal.Signals
+) -> None:
+    running = run(iterations=3 if stage == "the second run" else 1000)
+    running.until(lambda: STAGES[stage](running))
+    running.look()
+    running.process.send_signal(number)
+    status, _, err = running.end()
+    assert status == 128 + number, err
+    assert "Traceback" not in err
+    running.assert_clean()
+
+
+def test_impatience_does_not_interrupt_the_clean_up(run: Callable[..., Run]) -> None:
+    running = run(iterations=1000)
+    running.until(lambda: STAGES["the first run"](running))
+    running.look()
+    running.process.send_signal(signal.SIGINT)
+    while running.process.poll() is None:
+        running.process.send_signal(signal.SIGINT)
+        time.sleep(0.01)
+    assert running.end()[0] in (130, -signal.SIGINT)  # the latter when it was through with everything
+    running.assert_clean()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_killed_switch_fails_the_run_and_is_named(run: Callable[..., Run], target: str) -> None:
+    running = run("--target", target, iterations=1000)
+    running.until(lambda: STAGES["the first run"](running))
+    victim = next(process for process in running.switches() if "leaf2" in " ".join(process.cmdline()))
+    victim.kill()
+    status, _, err = running.end()
+    assert status == 1
+    assert f"switch leaf2 ({target}) was killed by SIGKILL" in err
+    assert "leaf2.log" in err
+    running.assert_clean()
+
+
+def test_a_job_that_fails_ends_the_run_with_its_reason(run: Callable[..., Run]) -> None:
+    running = run(iterations=1000)
+    running.until(lambda: STAGES["the first run"](running))
+    worker = next(process for process in running.running("workloads") if not process.children())
+    worker.kill()
+    status, _, err = running.end()
+    assert status == 1
+    assert " failed" in err
+    running.assert_clean()
+
+
+def test_after_kill_9_the_next_run_cleans_up_and_works(run: Callable[..., Run]) -> None:
+    first = run(iterations=1000)
+    first.until(lambda: STAGES["the first run"](first))
+    first.look()
+    first.process.kill()
+    first.process.wait()
+    assert first.journal.exists()
+    second = run("--json")
+    second.until(second.switches)
+    status, out, err = second.end()
+    assert status == 0, err
+    assert len(json.loads(out)["runs"]) == 2
+    assert "had left" in err
+    first.assert_clean()
+    second.assert_clean()
+
+
+def test_two_runs_at_once_do_not_meet(run: Callable[..., Run]) -> None:
+    both = [run("--json"), run("--json")]
+    for each in both:
+        each.until(each.switches)
+    for each in both:
+        status, out, err = each.end()
+        assert status == 0, err
+        assert len(json.loads(out)["runs"]) == 2
+    for each in both:
+        each.assert_clean()
+
+
+def test_bad_input_is_status_2_and_makes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(EXPERIMENT.format(iterations=1).replace("leaves = 2", "leafs = 2"))
+    before = set(RECORDS.glob("run-*"))
+    done = subprocess.run(
+        [sys.executable, "-m", "entrain.cli", "run", str(file), "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "did you mean leaves?" in json.loads(done.stdout)["error"]
+    assert set(RECORDS.glob("run-*")) <= before

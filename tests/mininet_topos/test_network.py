@@ -1,0 +1,288 @@
+"""A topology, running: what is made, what it is called, that it works, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from controlplane.topology import Target, Topology, parse_topology
+from machine.errors import BadInput, EntrainError, MissingTool
+from machine.record import Record, clean_stale, process_start
+from mininet_topos.network import Network
+from mininet_topos.switches import NODES, Bmv2Node, SwitchNode
+
+pytestmark = pytest.mark.root
+
+ROOT = Path(__file__).parents[2]
+_serial = itertools.count(os.getpid() % 10000 * 10)
+
+
+def free_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        port: int = trial.getsockname()[1]
+        return port
+
+
+def topology(target: Target = "softswitch", **link: object) -> Topology:
+    """Two switches with a host each, under names that no other test on this machine uses."""
+    number = next(_serial)
+    left, right, a, b = (f"{letter}{number}" for letter in "lrab")
+    tables = {
+        "topology": {"target": target},
+        "switch": [{"name": left, "grpc_port": free_port()}, {"name": right, "grpc_port": free_port()}],
+        "host": [{"name": a}, {"name": b}],
+        "link": [
+            {"a": left, "b": right, "rate_mbps": 50, **link},
+            {"a": left, "b": a, "rate_mbps": 100},
+            {"a": right, "b": b, "rate_mbps": 100},
+        ],
+    }
+    return parse_topology(tables, "test")
+
+
+class Idle(SwitchNode):
+    """A process that serves nothing: enough for what is around the switches."""
+
+    target: ClassVar[Target] = "softswitch"
+
+    def command(self) -> list[str]:
+        return ["sleep", "600"]
+
+    def wait_ready(self, timeout_s: float = 30.0) -> None:
+        self.check()
+
+
+class Broken(SwitchNode):
+    """A switch that says why it ends."""
+
+    target: ClassVar[Target] = "softswitch"
+
+    def command(self) -> list[str]:
+        return ["sh", "-c", "seq 100; echo the program does not fit; exit 3"]
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Iterator[Record]:
+    with Record("test-network", records=tmp_path / "records") as opened:
+        yield opened
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[type[SwitchNode]], None]:
+    """Make networks of that node class."""
+    return lambda node: monkeypatch.setitem(NODES, "softswitch", node)
+
+
+def interfaces() -> set[str]:
+    return {name for _, name in socket.if_nameindex()}
+
+
+def made_by(which: Topology) -> set[str]:
+    return {switch.interface(port.number) for switch in which.switches for port in switch.ports}
+
+
+def test_hosts_have_their_addresses_and_nothing_stays(
+    tmp_path: Path, record: Record, use: Callable[[type[SwitchNode]], None]
+) -> None:
+    use(Idle)
+    wanted = topology()
+    with Network(wanted, record, tmp_path) as network:
+        assert made_by(wanted) <= interfaces()
+        for host in wanted.hosts:
+            shown = network.run(host.name, ["ip", "-brief", "address", "show", "dev", host.interface])
+            assert f"{host.ip}/{host.prefix_len}" in shown
+            assert "fe80" not in shown
+            assert host.mac in network.run(host.name, ["ip", "link", "show", "dev", host.interface])
+        pids = [node.process_id for node in network.switches.values()]
+        pids += [network.net[host.name].pid for host in wanted.hosts]
+        worker = network.popen(wanted.hosts[0].name, ["sleep", "600"])
+    assert not made_by(wanted) & interfaces()
+    assert [pid for pid in [*pids, worker.pid] if pid is not None and process_start(pid) is not None] == []
+
+
+def test_a_second_network_follows_at_once_under_the_same_names(
+    tmp_path: Path, record: Record, use: Callable[[type[SwitchNode]], None]
+) -> None:
+    use(Idle)
+    wanted = topology()
+    for _ in range(2):
+        with Network(wanted, record, tmp_path) as network:
+            assert len(network.switches) == 2
+
+
+def test_names_in_use_are_an_error_before_anything_is_made(
+    tmp_path: Path, record: Record, use: Callable[[type[SwitchNode]], None]
+) -> None:
+    use(Idle)
+    wanted = topology()
+    with Network(wanted, record, tmp_path):
+        before = interfaces()
+        with (
+            pytest.raises(EntrainError, match=r"exists already .* another network"),
+            Network(wanted, record, tmp_path),
+        ):
+            pass
+        assert before <= interfaces()
+
+
+def test_a_switch_that_ends_shows_the_end_of_its_log(
+    tmp_path: Path, record: Record, use: Callable[[type[SwitchNode]], None]
+) -> None:
+    use(Broken)
+    wanted = topology()
+    with pytest.raises(EntrainError) as raised, Network(wanted, record, tmp_path):
+        pass
+    message = str(raised.value)
+    assert f"switch {wanted.switches[0].name} (softswitch) ended with status 3" in message
+    assert "the program does not fit" in message
+    assert "| 100\n" in message
+    assert "| 50\n" not in message
+    assert not made_by(wanted) & interfaces()
+
+
+def test_a_switch_that_does_not_answer_is_an_error(
+    tmp_path: Path, record: Record, use: Callable[[type[SwitchNode]], None]
+) -> None:
+    use(Idle)
+    wanted = topology()
+    with Network(wanted, record, tmp_path) as network:
+        node = next(iter(network.switches.values()))
+        with pytest.raises(EntrainError, match="did not serve P4Runtime within 0 s"):
+            SwitchNode.wait_ready(node, timeout_s=0.3)
+
+
+def test_a_killed_switch_is_named(
+    tmp_path: Path, record: Record, use: Callable[[type[SwitchNode]], None]
+) -> None:
+    use(Idle)
+    wanted = topology()
+    with Network(wanted, record, tmp_path) as network:
+        network.check()
+        name, node = next(iter(network.switches.items()))
+        assert node.process_id is not None
+        os.kill(node.process_id, signal.SIGKILL)
+        os.waitid(os.P_PID, node.process_id, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(EntrainError, match=f"switch {name} .* was killed by SIGKILL"):
+            network.check()
+
+
+def test_a_port_in_use_is_named_with_the_remedy(
+    tmp_path: Path, record: Record, use: Callable[[type[SwitchNode]], None]
+) -> None:
+    use(Idle)
+    wanted = topology()
+    with socket.socket() as other:
+        other.bind((wanted.switches[1].grpc_host, wanted.switches[1].grpc_port))
+        other.listen()
+        with (
+            pytest.raises(EntrainError, match=f"cannot listen on .*:{wanted.switches[1].grpc_port}"),
+            Network(wanted, record, tmp_path),
+        ):
+            pass
+    assert not made_by(wanted) & interfaces()
+
+
+_HOLDER = """
+import signal, sys
+from pathlib import Path
+from controlplane.topology import parse_topology
+from machine.record import Record
+from mininet_topos.network import Network
+from mininet_topos.switches import NODES, SwitchNode
+
+class Idle(SwitchNode):
+    target = "softswitch"
+    def command(self): return ["sleep", "600"]
+    def wait_ready(self, timeout_s=30.0): self.check()
+
+NODES["softswitch"] = Idle
+directory, left, right = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+topology = parse_topology({
+    "switch": [{"name": left, "grpc_port": int(sys.argv[4])}, {"name": right, "grpc_port": int(sys.argv[5])}],
+    "host": [{"name": "a" + left}],
+    "link": [{"a": left, "b": right}, {"a": left, "b": "a" + left}],
+}, "test")
+with Network(topology, Record("holder", records=directory / "records"), directory) as network:
+    print(*(node.process_id for node in network.switches.values()), flush=True)
+    signal.pause()
+"""
+
+
+def test_what_a_killed_owner_left_is_removed(tmp_path: Path) -> None:
+    """A network in a process of its own that is killed with -9; then what the next start does."""
+    left, right = topology().switches
+    command = [sys.executable, "-c", _HOLDER, str(tmp_path), left.name, right.name]
+    command += [str(left.grpc_port), str(right.grpc_port)]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert holder.stdout is not None
+    switch_pids = [int(word) for word in holder.stdout.readline().split()]
+    fabric = {left.interface(1), right.interface(1)}
+    assert fabric <= interfaces()
+    (journal,) = (tmp_path / "records").glob("*.jsonl")
+    holder.kill()
+    holder.wait()
+    assert fabric <= interfaces(), "the link outlives its owner, so there is something to clean"
+    assert clean_stale(tmp_path / "records")
+    assert not fabric & interfaces()
+    assert [pid for pid in switch_pids if process_start(pid) is not None] == []
+    assert not journal.exists()
+
+
+def test_a_target_that_does_not_run_here_is_bad_input(tmp_path: Path, record: Record) -> None:
+    with pytest.raises(BadInput, match="target tofino"):
+        Network(topology("tofino"), record, tmp_path)
+
+
+def test_bmv2_that_is_not_installed_is_named(
+    tmp_path: Path, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bmv2Node, "program", "no_such_simple_switch_grpc")
+    with (
+        pytest.raises(MissingTool, match="no_such_simple_switch_grpc is not on PATH"),
+        Network(topology("bmv2"), record, tmp_path),
+    ):
+        pass
+
+
+def test_offloads_are_off_where_a_switch_takes_packets_as_on_a_wire(tmp_path: Path, record: Record) -> None:
+    assert not Network(topology("bmv2"), record, tmp_path).offloads
+    assert Network(topology("softswitch"), record, tmp_path).offloads
+
+
+def test_mininet_sees_its_network(
+    tmp_path: Path, record: Record, use: Callable[[type[SwitchNode]], None]
+) -> None:
+    use(Idle)
+    wanted = topology()
+    with Network(wanted, record, tmp_path) as network:
+        a, b = wanted.hosts
+        assert network.net[a.name].IP() == a.ip
+        assert network.net[a.name].cmd("echo", "hello").strip() == "hello"
+        left, right = (network.net[switch.name] for switch in wanted.switches)
+        assert [tuple(map(str, ends)) for ends in left.connectionsTo(right)] == [
+            (wanted.switches[0].interface(1), wanted.switches[1].interface(1))
+        ]
+        assert len(network.net.links) == 3
+        assert network.net[b.name].MAC() == b.mac
+
+
+@pytest.mark.parametrize("target", ["softswitch", pytest.param("bmv2", marks=pytest.mark.bmv2)])
+def test_real_switches_become_ready_and_come_back(tmp_path: Path, record: Record, target: Target) -> None:
+    wanted = topology(target)
+    with Network(wanted, record, tmp_path) as network:
+        network.check()
+        name, node = next(iter(network.switches.items()))
+        before = node.process_id
+        node.restart()
+        network.check()
+        assert network.switches[name].process_id != before
