@@ -141,25 +141,33 @@ class Bmv2(Target):
         return outputs
 
     def _exchange_from_controller(self, packet: bytes) -> list[Output]:
-        """One packet-out. It carries no number, so it goes alone: what leaves without a number is its doing."""
-        done = threading.Event()
-        token = self.token()
+        """One packet-out. It carries no number, so it goes alone: what leaves meanwhile is its doing."""
+        opening, closing = self.token(), self.token()
+        opened, closed = threading.Event(), threading.Event()
 
         def requests() -> Iterator[Any]:
-            yield _packet_message()(
-                id=1, device_id=DEVICE, port=PORTS[0], packet=self.program.fence(PORTS[0], PORTS[0], token)
-            )
-            done.wait(TIMEOUT_S)
+            closed.wait(TIMEOUT_S)
+            yield from ()
 
+        def knock() -> None:
+            # The switch loses what leaves before it has taken up the stream, and does not say when that is.
+            while not opened.wait(0.005):
+                self._controller.send(self.program.fence(CPU_PORT, PORTS[0], opening))
+
+        stream = self._stream(requests(), timeout=TIMEOUT_S)
+        knocking = threading.Thread(target=knock, daemon=True)
+        knocking.start()
         outputs = []
-        for output in self._stream(requests(), timeout=120):
-            if output.id == 1:  # the stream is open: only now would the switch write to it
-                self._controller.send(packet)
-                self._controller.send(self.program.fence(CPU_PORT, PORTS[0], token))
-            elif output.packet.endswith(token):
-                done.set()  # packet-outs stay in order: ours is inside, and the stream ends when it is done
-            else:
+        for output in stream:
+            if output.packet.endswith(closing):
+                closed.set()  # packet-outs stay in order: ours is inside, and the stream ends when it is done
+            elif not output.packet.endswith(opening):
                 outputs.append((output.port, output.packet))
+            elif not opened.is_set():
+                opened.set()
+                knocking.join()
+                self._controller.send(packet)
+                self._controller.send(self.program.fence(CPU_PORT, PORTS[0], closing))
         return outputs
 
     def send_batch(self, packets: Sequence[Injected]) -> Batch:

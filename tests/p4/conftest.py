@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.p4.fabric import FABRIC
 from tests.p4.kinds import KINDS, launch
 from tests.p4.targets import PROGRAMS, Target
 
@@ -25,7 +26,7 @@ def start(kind: str) -> Iterator[Start]:
 
     def start(name: str) -> Target:
         if name not in running:
-            running[name] = launch(kind, PROGRAMS[name])
+            running[name] = launch(kind, FABRIC if name == "fabric" else PROGRAMS[name])
         return running[name]
 
     try:

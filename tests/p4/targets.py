@@ -19,7 +19,7 @@ from tests.p4.compile import BUILD, NAMES
 from tests.p4.runtime import Runtime
 
 CPU_PORT = 255
-PORTS = (1, 2, 3, 4)
+PORTS = (1, 2, 3, 4, 5, 6)
 FENCE = 0x88B6
 
 Output = tuple[int, bytes]

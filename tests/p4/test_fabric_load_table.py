@@ -1,0 +1,302 @@
+"""The link load table: the program against a plain model, step by step and in random sequences."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.p4.conftest import Start
+from tests.p4.fabric import CAPACITY, carrier, host_ip, leaf_entries, link, only, query, slot_header
+from tests.p4.targets import Target
+from wire.slot_header import LANES, MAX_U32, Kind, Lane, SlotHeader
+
+# Every test works on epochs beyond those of the tests before it: then what they left does not matter.
+_ERAS = itertools.count(1)
+
+
+def new_era() -> int:
+    """An epoch newer than all that the switch has seen."""
+    return next(_ERAS) * 1_000_000
+
+
+@pytest.fixture(scope="module")
+def leaf(start: Start) -> Iterator[Target]:
+    """A leaf with its whole state; the capacity of link p is 1000 p."""
+    target = start("fabric")
+    with target.installed(*leaf_entries()):
+        yield target
+
+
+# --- the model ---
+
+
+@dataclass
+class Cell:
+    """What one lane of one link holds."""
+
+    epoch: int = 0
+    load: int = 0
+
+
+@dataclass
+class Link:
+    """The load table of one link, as design and P4 program define it."""
+
+    capacity: int
+    cells: list[Cell] = field(default_factory=lambda: [Cell() for _ in range(LANES)])
+
+    def pass_(self, header: SlotHeader) -> SlotHeader:
+        """What a carrier looks like behind this link; updates the table."""
+        if header.kind == Kind.FEEDBACK:
+            return header
+        lanes = []
+        for cell, lane in zip(self.cells, header.lanes, strict=True):
+            planned = 0
+            if header.kind == Kind.QUERY:
+                lane, planned = replace(lane, epoch=cell.epoch), cell.load
+            elif lane.epoch >= cell.epoch:
+                if lane.epoch > cell.epoch:
+                    cell.epoch, cell.load = lane.epoch, 0
+                cell.load = planned = max(0, min(MAX_U32, cell.load + lane.delta))
+            lanes.append(
+                replace(
+                    lane,
+                    load=min(MAX_U32, lane.load + planned),
+                    headroom=min(lane.headroom, max(0, self.capacity - planned)),
+                )
+            )
+        return replace(header, lanes=tuple(lanes), hops=min(255, header.hops + 1))
+
+
+# --- step by step ---
+
+
+def schedule(epoch: int, *deltas: int, base: int = 0) -> SlotHeader:
+    """Announce these changes in lanes 0, 1, ... of one epoch; nothing in the others."""
+    lanes = [Lane(epoch=epoch, delta=deltas[lane] if lane < len(deltas) else 0) for lane in range(LANES)]
+    return SlotHeader(Kind.SCHEDULE, base_slot=base, flow=7, lanes=tuple(lanes))
+
+
+def send(leaf: Target, header: SlotHeader, dst: str = host_ip(2), port: int = 1) -> SlotHeader:
+    """Send a carrier (out at port 2, unless stated); its slot header behind the switch."""
+    return slot_header(only(leaf.send(port, carrier(header, dst)))[1])
+
+
+def loads(leaf: Target, port: int = 2) -> list[tuple[int, int]]:
+    """Epoch and load of every lane of a link."""
+    return [(lane.epoch, lane.load) for lane in query(leaf, port).lanes]
+
+
+def test_a_newer_epoch_restarts_the_lane(leaf: Target) -> None:
+    era = new_era()
+    send(leaf, schedule(era, 100, 200))
+    send(leaf, schedule(era + 1, 30))
+    assert loads(leaf)[:3] == [(era + 1, 30), (era + 1, 0), (era + 1, 0)]
+
+
+def test_the_same_epoch_accumulates(leaf: Target) -> None:
+    era = new_era()
+    for _ in range(3):
+        send(leaf, schedule(era, 100, 7))
+    assert loads(leaf)[:3] == [(era, 300), (era, 21), (era, 0)]
+
+
+def test_a_late_carrier_changes_nothing(leaf: Target) -> None:
+    era = new_era()
+    send(leaf, schedule(era, 100))
+    behind = send(leaf, schedule(era - 1, 50))
+    assert loads(leaf)[0] == (era, 100)
+    # It is about a slot that has passed: nothing is planned there any more.
+    assert (behind.lanes[0].load, behind.lanes[0].headroom) == (0, CAPACITY[2])
+
+
+def test_lanes_are_independent(leaf: Target) -> None:
+    era = new_era()
+    lanes = tuple(Lane(epoch=era + (number % 3), delta=10 * number) for number in range(LANES))
+    send(leaf, SlotHeader(Kind.SCHEDULE, lanes=lanes))
+    assert loads(leaf) == [(era + number % 3, 10 * number) for number in range(LANES)]
+
+
+def test_links_are_independent(leaf: Target) -> None:
+    era = new_era()
+    send(leaf, schedule(era, 10))
+    send(leaf, schedule(era, 33), dst="10.1.0.1")
+    assert (loads(leaf, 2)[0], loads(leaf, 4)[0]) == ((era, 10), (era, 33))
+
+
+def test_an_announcement_repeated_without_change_is_not_counted_twice(leaf: Target) -> None:
+    era = new_era()
+    send(leaf, schedule(era, 100))
+    again = send(leaf, schedule(era, 0))
+    assert loads(leaf)[0] == (era, 100)
+    assert again.lanes[0].load == 100
+
+
+def test_a_lower_rate_gives_back(leaf: Target) -> None:
+    era = new_era()
+    send(leaf, schedule(era, 100))
+    send(leaf, schedule(era, -40))
+    assert loads(leaf)[0] == (era, 60)
+
+
+def test_loads_never_go_negative(leaf: Target) -> None:
+    era = new_era()
+    send(leaf, schedule(era, 100, 5, -(2**31)))
+    send(leaf, schedule(era, -101, -5, -1))
+    assert loads(leaf)[:3] == [(era, 0), (era, 0), (era, 0)]
+    send(leaf, schedule(era, 10))
+    assert loads(leaf)[0] == (era, 10)
+
+
+def test_loads_never_wrap(leaf: Target) -> None:
+    era, most = new_era(), 2**31 - 1
+    for expected in (most, 2 * most, MAX_U32, MAX_U32):
+        behind = send(leaf, schedule(era, most))
+        assert loads(leaf)[0] == (era, expected)
+        assert (behind.lanes[0].load, behind.lanes[0].headroom) == (expected, 0)
+    send(leaf, schedule(era, -(2**31)))
+    assert loads(leaf)[0] == (era, MAX_U32 - 2**31)
+
+
+def test_epochs_compare_without_sign(leaf: Target) -> None:
+    """On a link of its own, as nothing could follow these epochs there."""
+    lanes = tuple(Lane(epoch=MAX_U32, delta=number) for number in range(LANES))
+    send(leaf, SlotHeader(Kind.SCHEDULE, lanes=lanes), dst="10.1.0.1", port=5)
+    send(leaf, schedule(1, 100), dst="10.1.0.1", port=5)
+    assert loads(leaf, 6) == [(MAX_U32, number) for number in range(LANES)]
+
+
+def test_path_load_adds_up_and_headroom_is_the_least(leaf: Target) -> None:
+    """Over two links, as two switches would: from port 1 to uplink 4, and from there to 5."""
+    era = new_era()
+    send(leaf, schedule(era, 0, 3500), dst="10.1.0.1", port=1)
+    send(leaf, schedule(era, 0, 0, 4990), dst="10.1.0.1", port=4)
+    header = schedule(era, 10, 20, 30)
+    for ingress in (1, 4):
+        header = send(leaf, header, dst="10.1.0.1", port=ingress)
+    assert header.hops == 2
+    assert [lane.load for lane in header.lanes[:4]] == [20, 3540, 5050, 0]
+    assert [lane.headroom for lane in header.lanes[:4]] == [3990, 480, 0, 4000]
+
+
+def test_gathered_values_saturate(leaf: Target) -> None:
+    era = new_era()
+    header = schedule(era, 100)
+    lanes = (replace(header.lanes[0], load=MAX_U32 - 50, headroom=3), *header.lanes[1:])
+    behind = send(leaf, replace(header, lanes=lanes))
+    assert (behind.lanes[0].load, behind.lanes[0].headroom) == (MAX_U32, 3)
+
+
+def test_hops_saturate(leaf: Target) -> None:
+    era = new_era()
+    assert [send(leaf, replace(schedule(era), hops=hops)).hops for hops in (0, 254, 255)] == [1, 255, 255]
+
+
+def test_everything_else_in_the_header_stays(leaf: Target) -> None:
+    header = replace(schedule(new_era(), 1, -1), base_slot=123456, flow=99, bytes_received=2**47, bytes_onward=5)
+    behind = send(leaf, header)
+    assert replace(behind, lanes=header.lanes, hops=0) == header
+    assert [(lane.epoch, lane.delta) for lane in behind.lanes] == [
+        (lane.epoch, lane.delta) for lane in header.lanes
+    ]
+
+
+def test_feedback_changes_nothing(leaf: Target) -> None:
+    era = new_era()
+    send(leaf, schedule(era, 100))
+    header = replace(schedule(era + 5, 50, 60), kind=Kind.FEEDBACK, bytes_received=10**12, bytes_onward=10**9)
+    assert send(leaf, header) == header
+    assert loads(leaf)[:2] == [(era, 100), (era, 0)]
+
+
+def test_query_reads_and_changes_nothing(leaf: Target) -> None:
+    era = new_era()
+    send(leaf, schedule(era, 100, 200))
+    first = query(leaf, 2)
+    assert [(lane.epoch, lane.load, lane.headroom) for lane in first.lanes[:3]] == [
+        (era, 100, CAPACITY[2] - 100),
+        (era, 200, CAPACITY[2] - 200),
+        (era, 0, CAPACITY[2]),
+    ]
+    assert query(leaf, 2) == first
+
+
+def test_packets_without_slot_header_change_nothing(leaf: Target) -> None:
+    era = new_era()
+    send(leaf, schedule(era, 100))
+    before = loads(leaf)
+    plain = carrier(schedule(era, 1), host_ip(2))
+    leaf.send(1, plain[:12] + plain[16:18] + plain[14 + len(schedule(era).pack()) :])
+    assert loads(leaf) == before
+
+
+def test_a_link_without_entry_has_no_capacity(leaf: Target) -> None:
+    era = new_era()
+    leaf.client.delete(link(2, CAPACITY[2]))
+    try:
+        behind = send(leaf, schedule(era, 5))
+        assert (behind.lanes[0].load, behind.lanes[0].headroom) == (5, 0)
+    finally:
+        leaf.client.insert(link(2, CAPACITY[2]))
+
+
+# --- random sequences ---
+
+PATHS = {2: (1, host_ip(2)), 1: (2, host_ip(1)), 4: (1, "10.1.0.1")}
+DELTAS = st.one_of(
+    st.integers(-200, 200), st.sampled_from([-(2**31), 2**31 - 1, -1, 0]), st.integers(-(2**31), 2**31 - 1)
+)
+LANE_CHANGES = st.tuples(st.integers(0, 3), DELTAS)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(list(PATHS)),
+        st.sampled_from([Kind.SCHEDULE, Kind.SCHEDULE, Kind.SCHEDULE, Kind.FEEDBACK]),
+        st.lists(LANE_CHANGES, min_size=LANES, max_size=LANES),
+        st.integers(0, 255),
+        st.sampled_from([0, 1, 2**31, MAX_U32]),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(steps=STEPS)
+def test_the_table_equals_the_model(
+    leaf: Target, steps: list[tuple[int, Kind, list[tuple[int, int]], int, int]]
+) -> None:
+    era = new_era()
+    # Whatever the tables held before, after this they hold nothing of this era.
+    models = {port: Link(CAPACITY[port]) for port in PATHS}
+    for port, (ingress, dst) in PATHS.items():
+        header = schedule(era)
+        assert send(leaf, header, dst, ingress) == models[port].pass_(header)
+    for port, kind, changes, hops, gathered in steps:
+        lanes = tuple(
+            Lane(epoch=era + ahead - 1, delta=delta, load=gathered, headroom=MAX_U32 - gathered)
+            for ahead, delta in changes
+        )
+        header = SlotHeader(kind, hops=hops, lanes=lanes)
+        ingress, dst = PATHS[port]
+        assert send(leaf, header, dst, ingress) == models[port].pass_(header)
+    for port, model in models.items():
+        assert loads(leaf, port) == [(cell.epoch, cell.load) for cell in model.cells]
+
+
+def test_many_carriers_in_one_burst(leaf: Target) -> None:
+    """What a burst adds up to does not depend on how packets follow each other."""
+    rng, era = random.Random(4), new_era()
+    model = Link(CAPACITY[2])
+    headers = []
+    for _ in range(300):
+        lanes = tuple(Lane(epoch=era + rng.randrange(4), delta=rng.randrange(-100, 101)) for _ in range(LANES))
+        headers.append(SlotHeader(Kind.SCHEDULE, lanes=lanes))
+    expected = [model.pass_(header) for header in headers]
+    batch = leaf.send_batch([(1, carrier(header, host_ip(2))) for header in headers])
+    assert [slot_header(outputs[0][1]) for outputs in batch.outputs] == expected
