@@ -27,7 +27,13 @@ _LEVELS = {
     "off": logging.CRITICAL + 1,
 }
 # What simple_switch_grpc also takes and what means nothing here.
-_IGNORED = {"--thrift-port": 1, "--nanolog": 1, "--notifications-addr": 1, "--log-flush": 0}
+_IGNORED = {
+    "--thrift-port": 1,
+    "--nanolog": 1,
+    "--notifications-addr": 1,
+    "--max-port-count": 1,
+    "--log-flush": 0,
+}
 
 log = logging.getLogger("softswitch")
 
@@ -144,7 +150,7 @@ async def _serve(options: argparse.Namespace, name: str) -> None:
         ports.changed = switch.port_changed
         service = server.P4RuntimeService(options.device_id, switch, cpu)
         grpc_server, port = server.listen(service, options.grpc_server_addr)
-        owned.push_async_callback(grpc_server.stop, 0.5)
+        owned.push_async_callback(grpc_server.stop, None)
         if program is not None:
             switch.start(program)
         loop.add_reader(ports.fileno(), ports.poll)

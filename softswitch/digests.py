@@ -51,7 +51,7 @@ class Digests:
         """Turn a digest on (INSERT) or off (DELETE), or change how its messages are bundled."""
         digest = self._info.digests.get(message.digest_id)
         if digest is None:
-            raise not_found(f"no digest has id {message.digest_id:#x}")
+            raise invalid(f"no digest has id {message.digest_id:#x}")
         on = self._on.get(digest.id)
         if kind == p4r.Update.INSERT and on is not None:
             raise Refused(StatusCode.ALREADY_EXISTS, f"digest {digest.name} is already on")
@@ -81,7 +81,7 @@ class Digests:
         """The configuration of one digest that is on, or of all."""
         id_ = message.digest_id
         if id_ and id_ not in self._info.digests:
-            raise not_found(f"no digest has id {id_:#x}")
+            raise invalid(f"no digest has id {id_:#x}")
         for digest_id, config in self._configs.items():
             if id_ in (0, digest_id):
                 yield p4r.Entity(digest_entry=config)

@@ -10,7 +10,7 @@ from grpc import StatusCode
 
 from softswitch.meters import fill_meter, meter_config, refuse_colours
 from softswitch.p4info import Array, P4Info, decode, encode
-from softswitch.status import Refused, invalid, not_found
+from softswitch.status import Refused, invalid
 from softswitch.target import Datapath, Match, MeterConfig
 
 
@@ -18,7 +18,7 @@ def _array(arrays: Mapping[int, Array], id_: int, what: str) -> Array:
     try:
         return arrays[id_]
     except KeyError:
-        raise not_found(f"no {what} has id {id_:#x}") from None
+        raise invalid(f"no {what} has id {id_:#x}") from None
 
 
 def _modify_only(kind: int, what: str) -> None:

@@ -356,7 +356,7 @@ class Profiles:
         try:
             return self._by_id[id_]
         except KeyError:
-            raise not_found(f"no action profile has id {id_:#x}") from None
+            raise invalid(f"no action profile has id {id_:#x}") from None
 
     def write_member(self, kind: int, message: Any) -> None:
         """Apply an update of an ActionProfileMember."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from finsy.proto import p4i
 
-from softswitch.status import invalid, not_found
+from softswitch.status import invalid
 from softswitch.target import ActionCall, Exact, Lpm, Match, Range, Ternary
 
 _KINDS = {
@@ -388,11 +388,11 @@ class P4Info:
         return Digest(d.preamble.id, d.preamble.name, tuple(_bits(s, where) for s in specs), kind)
 
     def table(self, id_: int) -> Table:
-        """Raises Refused (NOT_FOUND) where P4Info has no such table."""
+        """Raises Refused where P4Info has no such table."""
         try:
             return self.tables[id_]
         except KeyError:
-            raise not_found(f"no table has id {id_:#x}") from None
+            raise invalid(f"no table has id {id_:#x}") from None
 
     def action(self, id_: int) -> Action:
         """Raises Refused where P4Info has no such action."""

@@ -118,13 +118,17 @@ class P4RuntimeService:
         with _Answering(context) as answering:
             self._check_device(request.device_id)
             self._arbitration.check_primary(request)
-            async with self._switch.lock:
-                self._arbitration.check_primary(request)
-                config = request.config if request.HasField("config") else None
-                await self._switch.set_pipeline(request.action, config)
+            # A controller that goes away meanwhile must not leave a half-set pipeline.
+            await asyncio.shield(self._set_pipeline(request))
             return p4r.SetForwardingPipelineConfigResponse()
         log.warning("pipeline refused: %s", answering.message)
         return await answering.abort()
+
+    async def _set_pipeline(self, request: Any) -> None:
+        async with self._switch.lock:
+            self._arbitration.check_primary(request)
+            config = request.config if request.HasField("config") else None
+            await self._switch.set_pipeline(request.action, config)
 
     async def GetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
         """The program that reads and writes refer to, or nothing where there is none."""

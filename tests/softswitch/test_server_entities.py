@@ -99,7 +99,7 @@ def test_what_is_in_use_is_not_deleted(bench: Bench) -> None:
         (MODIFY, member(9), "NOT_FOUND"),
         (DELETE, member(9), "NOT_FOUND"),
         (INSERT, member(0), "INVALID_ARGUMENT"),
-        (INSERT, p4r.ActionProfileMember(action_profile_id=1, member_id=1), "NOT_FOUND"),
+        (INSERT, p4r.ActionProfileMember(action_profile_id=1, member_id=1), "INVALID_ARGUMENT"),
         (
             INSERT,
             p4r.ActionProfileMember(action_profile_id=IDS["ecmp_selector"], member_id=7),

@@ -234,7 +234,7 @@ def test_reads_select(bench: Bench) -> None:
 
 def test_unknown_table(bench: Bench) -> None:
     refusal = bench.write(INSERT, p4r.TableEntry(table_id=0x02FFFFFF))
-    assert refusal == ("NOT_FOUND", "no table has id 0x2ffffff")
+    assert refusal == ("INVALID_ARGUMENT", "no table has id 0x2ffffff")
 
 
 def test_direct_counters_follow_their_entry(bench: Bench) -> None:
