@@ -20,7 +20,7 @@ from machine.record import RECORDS
 pytestmark = pytest.mark.root
 
 ROOT = Path(__file__).parents[2]
-TARGETS = [pytest.param("bmv2", marks=pytest.mark.bmv2)]
+TARGETS = ["softswitch", pytest.param("bmv2", marks=pytest.mark.bmv2)]
 
 EXPERIMENT = """
 [experiment]
@@ -123,7 +123,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         file = tmp_path / f"small-{len(started)}.toml"
         file.write_text(EXPERIMENT.format(iterations=iterations))
         process = subprocess.Popen(
-            [sys.executable, "-m", "entrain.cli", "run", str(file), "--target", "bmv2", *options],
+            [sys.executable, "-m", "entrain.cli", "run", str(file), *options],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
