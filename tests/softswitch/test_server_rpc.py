@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -336,6 +337,28 @@ def test_what_cannot_run_is_refused_and_the_old_program_stays() -> None:
     run(scenario, load)
 
 
+def test_a_controller_may_go_while_its_pipeline_is_set() -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    def load(program: bytes) -> FakeDatapath:
+        started.set()
+        assert go_on.wait(10)
+        return FakeDatapath(program)
+
+    async def scenario(bench: Served) -> None:
+        controller = bench.controller(1)
+        await controller.arbitrate()
+        setting = asyncio.create_task(controller.set_pipeline(config()))
+        await asyncio.to_thread(started.wait, 10)
+        assert (await controller.arbitrate()).status.code == OK  # the server still answers
+        setting.cancel()
+        go_on.set()
+        async with bench.switch.lock:  # taken only when the pipeline is set
+            assert bench.ports.attached == bench.loaded
+
+    run(scenario, load)
+
+
 # Batches
 
 
@@ -474,6 +497,17 @@ def test_wrong_stream_messages_are_answered_with_an_error(message: Any, code: in
         assert error.WhichOneof("details") is not None
         assert bench.cpu.sent == []
         assert (await controller.arbitrate()).status.code == OK  # the stream goes on
+
+    run(scenario)
+
+
+def test_a_controller_that_reads_nothing_costs_packets_not_memory() -> None:
+    async def scenario(bench: Served) -> None:
+        await bench.primary()
+        message = p4r.StreamMessageResponse(packet={"payload": bytes(1000)})
+        for _ in range(10_000):  # without a turn of the loop, so that nothing can be sent meanwhile
+            bench.service.broadcast(message)
+        assert 0 < bench.service.dropped < 10_000
 
     run(scenario)
 
