@@ -14,6 +14,9 @@ from rich.table import Table
 from entrain.experiment import Experiment
 from entrain.results import RunResult, document
 
+LEGEND = """mean, p99: iteration time. flows: the most on one link of the fabric at one time,
+measured there: of the job, in one step of its collective, and of all jobs"""
+
 BUSY_LIMIT = 0.9
 """Above this the processors, and not the emulated links, may have set the pace."""
 
@@ -33,9 +36,6 @@ def table(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
     """One line per job and run, and per run the most flows on one link at one time. Fits 80 columns."""
     result = Table(
         title=f"{experiment.name} on {experiment.target}",
-        caption="iteration times; flows: the most on one link of the fabric at one time, measured\n"
-        "there, of the job in one step of its collective, and of all jobs",
-        caption_justify="left",
         box=SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),

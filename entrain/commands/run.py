@@ -21,7 +21,7 @@ from machine.errors import EntrainError
 if TYPE_CHECKING:
     from entrain.experiment import Experiment
     from entrain.results import RunResult
-    from entrain.runner import Report
+    from entrain.runner import Report, Running
 
 
 SAY_EVERY_S = 5.0
@@ -42,7 +42,7 @@ def command(
 ) -> None:
     """Run the experiment FILE and compare its routings and policies."""
     from entrain.experiment import load_experiment
-    from entrain.report import remarks, table, write
+    from entrain.report import LEGEND, remarks, table, write
     from entrain.results import document
 
     experiment = load_experiment(file, target=target, seed=seed)  # type: ignore[arg-type]
@@ -60,7 +60,9 @@ def command(
     if as_json:
         click.echo(json.dumps(document(experiment, results), indent=2))
     else:
-        Console().print(table(experiment, results))
+        output = Console()
+        output.print(table(experiment, results))
+        output.print(LEGEND)
     for remark in remarks(results):
         console.print(f"note: {remark}", highlight=False)
     if out is not None:
@@ -87,10 +89,9 @@ def _run(experiment: Experiment, out: Path | None, console: Console, *, keep: bo
             ):
                 results = run_all(running, report)
                 if keep:
-                    report("the network is up", 1.0)
-                    click.prompt(
-                        _how_to_look(experiment, namespace), default="", show_default=False, err=True
-                    )
+                    console.print(_how_to_look(running, namespace), highlight=False, markup=False)
+                    report("Enter ends it", 1.0)
+                    sys.stdin.readline()
                 ignore_signals()
         finally:
             ignore_signals()
@@ -119,12 +120,13 @@ def _progress(console: Console) -> Iterator[Report]:
         yield lambda what, part: progress.update(task, description=what, completed=part)
 
 
-def _how_to_look(experiment: Experiment, namespace: str) -> str:
-    switch, host = experiment.topology.switches[0], experiment.topology.hosts[0]
+def _how_to_look(running: Running, namespace: str) -> str:
+    switch, host = running.experiment.topology.switches[0], running.experiment.topology.hosts[0]
     return (
-        f"The network is up. Its switches: ip netns exec {namespace} tcpdump -i {switch.interface(1)}\n"
-        f"(P4Runtime of {switch.name}, in there: {switch.grpc_address}); its hosts: mx {host.name} COMMAND,\n"
-        f"where Mininet's mx is installed. Enter ends it"
+        f"The network is up.\n"
+        f"  switches: ip netns exec {namespace} tcpdump -i {switch.interface(1)}\n"
+        f"  hosts: nsenter -t {running.network.net[host.name].pid} -n ip address    (that is {host.name})\n"
+        f"  P4Runtime of {switch.name}, in the namespace {namespace}: {switch.grpc_address}"
     )
 
 
