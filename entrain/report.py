@@ -14,8 +14,8 @@ from rich.table import Table
 from entrain.experiment import Experiment
 from entrain.results import RunResult, document
 
-LEGEND = """mean, p99: iteration time. flows: the most on one link of the fabric at one time,
-measured there: of the job, in one step of its collective, and of all jobs"""
+LEGEND = """mean, p99: iteration time. flows: the most on one link of the fabric at once,
+measured there: of the job in one step of its collective, and of all jobs"""
 
 BUSY_LIMIT = 0.9
 """Above this the processors, and not the emulated links, may have set the pace."""

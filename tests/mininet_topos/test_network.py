@@ -286,3 +286,25 @@ def test_real_switches_become_ready_and_come_back(tmp_path: Path, record: Record
         node.restart()
         network.check()
         assert network.switches[name].process_id != before
+
+
+def test_both_directions_of_every_fabric_link_have_a_name(
+    tmp_path: Path, record: Record, use: Callable[[type[SwitchNode]], None]
+) -> None:
+    use(Idle)
+    number = next(_serial)
+    left, right, host = f"l{number}", f"r{number}", f"h{number}"
+    tables = {
+        "switch": [{"name": left, "grpc_port": free_port()}, {"name": right, "grpc_port": free_port()}],
+        "host": [{"name": host}],
+        "link": [{"a": left, "b": right}, {"a": left, "b": right}, {"a": left, "b": host}],
+    }
+    with Network(parse_topology(tables, "test"), record, tmp_path) as network:
+        ports = list(network.fabric_ports())
+        assert {port.link for port in ports} == {
+            f"{left}->{right}:1",
+            f"{left}->{right}:2",
+            f"{right}->{left}:1",
+            f"{right}->{left}:2",
+        }
+        assert {port.ifindex for port in ports} == {socket.if_nametoindex(port.interface) for port in ports}
