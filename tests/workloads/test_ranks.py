@@ -125,17 +125,19 @@ def worker(path: Path, rank: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come to pass"
+        time.sleep(0.02)
+
+
 def wait_for_iterations(path: Path, count: int) -> None:
     """Until every rank has written `count` iterations."""
     job = load_job(path)
-    deadline = time.monotonic() + 60
     for rank in range(len(job.hosts)):
-        while (
-            not job.records(rank).exists()
-            or job.records(rank).read_text().count('"kind": "iteration"') < count
-        ):
-            assert time.monotonic() < deadline, "the job does not run"
-            time.sleep(0.02)
+        file = job.records(rank)
+        wait_until(lambda file=file: file.exists() and file.read_text().count('"kind": "iteration"') >= count)
 
 
 ENDLESS: dict[str, Any] = {"iterations": 1_000_000, "compute_ms": 5}
@@ -283,10 +285,7 @@ def test_two_jobs_start_together_when_told_to(job_file: JobFile, tmp_path: Path)
     for path in paths:
         command += ["--job", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not all((tmp_path / name / "rendezvous" / f"{name}.ready").exists() for name in ("one", "two")):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: all((tmp_path / n / "rendezvous" / f"{n}.ready").exists() for n in ("one", "two")))
     origin = time.monotonic_ns() + 100_000_000
     (tmp_path / "go.new").write_text(str(origin))
     (tmp_path / "go.new").rename(go)
@@ -378,3 +377,35 @@ def test_a_namespace_that_is_not_there_is_named(run_job: RunJob) -> None:
     result = run_job(ranks=2, netns=["/proc/self/ns/net", "/run/netns/nowhere"])
     assert result.returncode == 2
     assert result.stderr.startswith("workloads: job test: netns.1: there is no namespace /run/netns/nowhere")
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("waits", [False, True])
+def test_no_rank_outlives_its_launcher(
+    job_file: JobFile, tmp_path: Path, number: signal.Signals, waits: bool
+) -> None:
+    path = job_file(**ENDLESS, go=str(tmp_path / "go") if waits else None)
+    command = [sys.executable, "-m", "workloads", "launch", "--json", "--job", str(path)]
+    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if waits:
+        wait_until((tmp_path / "rendezvous" / "test.ready").exists)
+    else:
+        wait_for_iterations(path, 1)
+    ranks = children(launcher.pid)
+    assert len(ranks) == 4
+    launcher.send_signal(number)
+    launcher.communicate(timeout=60)
+    assert launcher.returncode == (1 if number != signal.SIGKILL else -signal.SIGKILL)
+    wait_until(lambda: not any(map(runs, ranks)))
+    assert len(read_records(tmp_path / "records").ends) == 4
