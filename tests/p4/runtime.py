@@ -81,19 +81,19 @@ class Runtime:
         self._stub.SetForwardingPipelineConfig(request, timeout=120)
 
     def insert(self, *entities: Any) -> None:
-        """Insert finsy entities, in one batch."""
+        """Insert entities (finsy's or protobuf's), in one batch."""
         self.write(*(p4r.Update(type=p4r.Update.INSERT, entity=entity) for entity in self._encode(entities)))
 
     def modify(self, *entities: Any) -> None:
-        """Modify finsy entities, in one batch."""
+        """Modify entities, in one batch."""
         self.write(*(p4r.Update(type=p4r.Update.MODIFY, entity=entity) for entity in self._encode(entities)))
 
     def delete(self, *entities: Any) -> None:
-        """Delete finsy entities, in one batch."""
+        """Delete entities, in one batch."""
         self.write(*(p4r.Update(type=p4r.Update.DELETE, entity=entity) for entity in self._encode(entities)))
 
     def _encode(self, entities: Sequence[Any]) -> list[p4r.Entity]:
-        return [entity.encode(self.schema) for entity in entities]
+        return list(encode_entities(list(entities), self.schema))
 
     def write(self, *updates: p4r.Update) -> None:
         """Write a batch. The exception of a refusal has the reasons as notes."""
