@@ -1,0 +1,182 @@
+"""From a program to C, and from there to a BPF object: the compiler's front door."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebpf import compile_bpf
+from softswitch.codegen_actions import Actions
+from softswitch.codegen_hashes import Hashes, tables
+from softswitch.codegen_layout import Layout, SharedArea, align, shared_area
+from softswitch.codegen_parser import Parser, value_set_words
+from softswitch.codegen_tables import ProfileLayout, TableLayout, Tables
+from softswitch.codegen_traffic import Traffic
+from softswitch.ir import Program
+
+RUNTIME = Path(__file__).parent / "runtime"
+IFINDICES = 65536  # interfaces found by index in an array; the others by a hash map
+LOOP_PORT = 0xFFFE
+MOST_PORTS = 512  # runtime/state.h
+STATISTICS = (
+    "not_a_port",
+    "no_such_port",
+    "parser_error",
+    "parser_too_deep",
+    "dropped_ingress",
+    "dropped_egress",
+    "dropped_queue_full",
+    "dropped_assertion",
+    "dropped_resize",
+    "dropped_too_long",
+    "dropped_stash",
+    "dropped_loop",
+    "dropped_no_group",
+    "dropped_digest",
+)
+
+
+@dataclass(frozen=True)
+class Code:
+    """A program in C, and how the datapath finds its way in it."""
+
+    source: str
+    shared: SharedArea
+    layout: Layout
+    actions: Actions
+    tables: Mapping[str, TableLayout]
+    profiles: Mapping[str, ProfileLayout]
+    digests: Mapping[int, tuple[int, ...]]  # words of each value
+    value_sets: Mapping[str, tuple[int, ...]]  # bits of each key part
+    reinjects: bool
+
+
+def possible_cpus() -> int:
+    """CPUs that may ever be there."""
+    text = Path("/sys/devices/system/cpu/possible").read_text().strip()
+    return int(text.replace("-", ",").split(",")[-1]) + 1
+
+
+def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None) -> Code:
+    """Compile a program to C. Raises Unsupported for what cannot be run."""
+    cpus = cpus or possible_cpus()
+    layout = Layout(program)
+    actions = Actions(layout, drop_port)
+    parser = Parser(layout, actions)
+    hashes = Hashes(layout)
+    matching = Tables(layout, actions)
+    traffic = Traffic(layout, actions, parser, drop_port)
+
+    parse = parser.function()
+    calculations = [hashes.function(actions.calculations[n], c) for n, c in program.calculations.items()]
+    action_functions = actions.functions()
+    searches = matching.functions(hashes.function)
+    pipelines = [matching.pipeline(p) for p in (program.ingress, program.egress)]
+    checksums = traffic.checksums()
+    preserve = traffic.preserve() if traffic.reinjects else ""
+    digests = traffic.digests() if traffic.learns else ""
+    deparser = traffic.deparser()
+    entry = traffic.entry()
+
+    value_sets: dict[str, tuple[int, ...]] = {}
+    for state in program.parse_states.values():
+        for transition in state.transitions:
+            if transition.value_set is not None:
+                value_sets.setdefault(transition.value_set, state.key_bits)
+    members = [
+        ("statistics", f"u64 %s[{len(STATISTICS)}]", 8 * len(STATISTICS)),
+        ("stash_ticket", "u32 %s", 4),
+        ("ports", f"struct port %s[{MOST_PORTS}]", 16 * MOST_PORTS),
+        ("port_of", f"u16 %s[{IFINDICES}]", 2 * IFINDICES),
+        *actions.shared_members(cpus),
+        *matching.shared_members(),
+    ]
+    for i, (name, value_set) in enumerate(program.value_sets.items()):
+        words = value_set_words(value_set.size, len(value_sets.get(name, (0,))))
+        members.append((f"v{i}", f"u64 %s[{words}]", 8 * words))
+    shared = shared_area(members)
+
+    widths = set().union(*(x.expressions.widths for x in (actions, parser, hashes, matching, traffic)))
+    most_copied = max([s.room for s in layout.slots.values()], default=0)
+    defines = {
+        "CPUS": cpus,
+        "IFINDICES": IFINDICES,
+        "LOOP_PORT": LOOP_PORT,
+        "KEY": align(matching.key_bytes, 8),
+        "BUFFER": parser.buffer_bytes,
+        "BUFFER_SPARE": align(most_copied, 8) + 16 if parser.dynamic else 16,
+        "OUT": traffic.out_bytes,
+        "OUT_SPARE": traffic.out_spare,
+        "DIGEST": traffic.digest_words,
+        "LOCKS": max(actions.locks.count, 1),
+        "REINJECTS": int(traffic.reinjects),
+        "TRUNCATES": int(traffic.truncates or traffic.clones_ingress or traffic.clones_egress),
+    }
+    parts = [
+        f"/* {program.source or 'a P4 program'}, compiled for softswitch */",
+        *(f"#define {name} {value}" for name, value in defines.items()),
+        '#include "base.h"',
+        *(f"WIDE({n})" for n in sorted(widths)),
+        layout.declare(),
+        "struct port;",
+        "struct counter;",
+        "struct meter;",
+        '#include "types.h"',
+        shared.declaration,
+        '#include "state.h"',
+        tables(),
+        '#include "hashes.h"',
+        '#include "packet.h"',
+        '#include "traffic.h"',
+        matching.maps(),
+        *calculations,
+        action_functions,
+        searches,
+        parse,
+        checksums,
+        preserve,
+        digests,
+        *pipelines,
+        deparser,
+        entry,
+        'char _license[] SEC("license") = "GPL";',
+    ]
+    return Code(
+        source="\n\n".join(part for part in parts if part) + "\n",
+        shared=shared,
+        layout=layout,
+        actions=actions,
+        tables=matching.tables,
+        profiles=matching.profiles,
+        digests={n: traffic.digest_layout(x) for n, x in program.learn_lists.items()},
+        value_sets=value_sets,
+        reinjects=traffic.reinjects,
+    )
+
+
+def cache_directory() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "entrain"
+
+
+def build(code: Code) -> Path:
+    """The BPF object of generated C, from the cache or from clang. Several switches that start at once compile once."""
+    digest = hashlib.sha256(code.source.encode())
+    for header in sorted(RUNTIME.glob("*.h")):
+        digest.update(header.read_bytes())
+    directory = cache_directory()
+    directory.mkdir(parents=True, exist_ok=True)
+    stem = directory / f"softswitch-{digest.hexdigest()[:24]}"
+    output = stem.with_suffix(".o")
+    if output.exists():
+        return output
+    with stem.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not output.exists():
+            source = stem.with_suffix(".c")
+            source.write_text(code.source)
+            compile_bpf(source, output, includes=[RUNTIME])
+    return output

@@ -1,0 +1,675 @@
+"""BMv2's expressions as C.
+
+BMv2 computes with unbounded integers and reduces a value only where it is stored, so the compiler follows the
+exact interval of each expression and picks the narrowest C type that holds it: `u64`, `s64`, or `struct wN`, a
+two's complement integer of N limbs (runtime/base.h). Where only the value modulo 2^64 counts (an assignment to
+a field of at most 64 bits, `e & mask`), ring operators are computed on their low 64 bits at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from softswitch.codegen_layout import MAX_BITS, HeaderSlot, Layout, field_offset, limbs
+from softswitch.ir import (
+    Action,
+    Boolean,
+    Constant,
+    Element,
+    ElementField,
+    Expr,
+    FieldRef,
+    FieldType,
+    HeaderRef,
+    LastField,
+    Op,
+    Param,
+    RegisterCell,
+    StackRef,
+    UnionRef,
+    Unsupported,
+)
+
+_COMPARE = {"==": "==", "!=": "!=", ">": ">", "<": "<", ">=": ">=", "<=": "<="}
+_RING = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}
+_BOOLEAN = {"==", "!=", ">", "<", ">=", "<=", "and", "or", "not", "valid", "valid_union", "d2b"}
+
+
+@dataclass(frozen=True)
+class Value:
+    """C code of an exact value in [low, high]; `wide` is 0 for u64 and s64, else the number of limbs."""
+
+    code: str
+    low: int
+    high: int
+    wide: int = 0
+
+    @property
+    def kind(self) -> str:
+        return f"w{self.wide}" if self.wide else "u64" if self.low >= 0 else "s64"
+
+
+def hexadecimal(value: int) -> str:
+    return f"{value & (2**64 - 1):#x}ULL" if value > 9 or value < 0 else str(value)
+
+
+def mask(bits: int) -> str:
+    return hexadecimal((1 << bits) - 1)
+
+
+def _bits_signed(low: int, high: int) -> int:
+    return max(low.bit_length() if low >= 0 else (~low).bit_length(), high.bit_length()) + 1
+
+
+class Expressions:
+    """Compiles expressions within one action (for its parameters) or outside of any."""
+
+    def __init__(self, layout: Layout, action: Action | None = None) -> None:
+        self.layout = layout
+        self.program = layout.program
+        self.action = action
+        self.widths: set[int] = set()  # limb counts in use, for the declarations
+
+    # --- packet fields by position ---
+
+    def load_bits(self, base: str, offset: int, bits: int) -> str:
+        """C of the `bits` (at most 64) that begin `offset` bits behind `base`."""
+        first, last = offset // 8, (offset + bits - 1) // 8
+        span = last - first + 1
+        if span > 8:
+            extra = (offset + bits) % 8
+            low = f"LD8({base}, {first + 8}) >> {8 - extra}"
+            return f"((LD64({base}, {first}) << {extra} | {low}) & {mask(bits)})"
+        size = next(s for s in (1, 2, 4, 8) if s >= span)
+        shift = 8 * size - offset % 8 - bits
+        code = f"(u64)LD{8 * size}({base}, {first})"
+        if shift:
+            code = f"{code} >> {shift}"
+        return f"({code})" if offset % 8 == 0 else f"({code} & {mask(bits)})"
+
+    def store_bits(self, base: str, offset: int, bits: int, value: str) -> str:
+        """C statement that stores `value` (reduced to `bits`, at most 64)."""
+        first, last = offset // 8, (offset + bits - 1) // 8
+        span = last - first + 1
+        if offset % 8 == 0 and bits in (8, 16, 32, 64):
+            return f"ST{bits}({base}, {first}, {value});"
+        if span > 8:
+            head = 8 - offset % 8
+            high = self.store_bits(base, offset, head, f"(v_ >> {bits - head})")
+            low = self.store_bits(base, offset + head, bits - head, f"(v_ & {mask(bits - head)})")
+            return f"{{ u64 v_ = {value}; {high} {low} }}"
+        if offset % 8 == 0 and bits % 8 == 0:  # 3, 5, 6 or 7 bytes: two or three plain stores
+            parts, done = [], 0
+            for size in (4, 2, 1):
+                if bits // 8 - done >= size:
+                    rest = bits - 8 * (done + size)
+                    parts.append(f"ST{8 * size}({base}, {first + done}, v_ >> {rest});")
+                    done += size
+            return f"{{ u64 v_ = {value}; {' '.join(parts)} }}"
+        size = next(s for s in (1, 2, 4, 8) if s >= span)
+        shift = 8 * size - offset % 8 - bits
+        keep = hexadecimal(((1 << 8 * size) - 1) & ~(((1 << bits) - 1) << shift))
+        return (
+            f"ST{8 * size}({base}, {first}, (LD{8 * size}({base}, {first}) & {keep})"
+            f" | (u64)({value}) << {shift});"
+        )
+
+    def load_wide(self, base: str, offset: int, bits: int, count: int) -> str:
+        """C of a `struct w<count>` from more than 64 bits."""
+        self.widths.add(count)
+        parts = []
+        for i in range(count):
+            low = bits - 64 * i
+            if low <= 0:
+                parts.append("0")
+                continue
+            take = min(64, low)
+            parts.append(self.load_bits(base, offset + low - take, take))
+        return f"(struct w{count}){{{{{', '.join(parts)}}}}}"
+
+    def store_wide(self, base: str, offset: int, bits: int, value: str, count: int) -> str:
+        parts = [f"struct w{count} w_ = {value};"]
+        for i in range(limbs(bits)):
+            low = bits - 64 * i
+            take = min(64, low)
+            limb = f"w_.l[{i}]" if take == 64 else f"(w_.l[{i}] & {mask(take)})"
+            parts.append(self.store_bits(base, offset + low - take, take, limb))
+        return f"{{ {' '.join(parts)} }}"
+
+    # --- what fields are ---
+
+    def element_base(self, stack: str, index: str) -> str:
+        """C of an element's first byte; `index` is checked by the caller."""
+        return f"((u8 *)phv->s{self.layout.stack_index[stack]} + {index} * {self.layout.stack_stride[stack]})"
+
+    def type_of(self, expr: Expr) -> FieldType:
+        match expr:
+            case FieldRef():
+                return self.program.field_type(expr)
+            case LastField(stack, name) | ElementField(Element(stack, _), name):
+                return self.program.field_type(FieldRef(self.program.stacks[stack].elements[0], name))
+        raise Unsupported(f"softswitch cannot run an assignment to {expr}")
+
+    def _raw_field(self, expr: Expr, count: int) -> str:
+        """C of a field's stored bits: u64 (count 0) or struct w<count>."""
+        kind = self.type_of(expr)
+        if isinstance(expr, FieldRef):
+            if expr in self.layout.metadata:
+                name = f"phv->{self.layout.metadata[expr]}"
+                return self.native(name, kind.bits, count)
+            slot = self.layout.slots[expr.header]
+            if expr.field == "$valid$":
+                return f"(u64){slot.valid}"
+            return self._slot_field(slot.base, slot.header.type, expr.field, kind.bits, count)
+        stack, index = self._element_index(expr)
+        first = self.layout.first_slot(stack)
+        size = len(self.program.stacks[stack].elements)
+        name = expr.field if isinstance(expr, ElementField | LastField) else ""
+        zero = f"w{count}_u(0)" if count else "0"
+        if name == "$valid$":
+            body = f"(u64)phv->valid[{first.index} + i_]"
+        else:
+            body = self._slot_field(self.element_base(stack, "i_"), first.header.type, name, kind.bits, count)
+        kind_c = f"struct w{count}" if count else "u64"
+        return (
+            f"({{ u64 i_ = {index}; OPAQUE(i_); {kind_c} r_ = {zero}; if (i_ < {size}) r_ = {body}; r_; }})"
+        )
+
+    def _element_index(self, expr: Expr) -> tuple[str, str]:
+        match expr:
+            case LastField(stack, _):
+                return stack, f"(u64)phv->next[{self.layout.stack_index[stack]}] - 1"
+            case ElementField(Element(stack, index), _) | Element(stack, index):
+                return stack, self.unsigned(index)
+        raise Unsupported(f"softswitch cannot run {expr} as a stack element")
+
+    def _slot_field(self, base: str, kind: HeaderType, name: str, bits: int, count: int) -> str:  # noqa: F821
+        offset = field_offset(kind, name)
+        if bits > 64:
+            if not count:
+                return self.load_bits(base, offset + bits - 64, 64)
+            return self.load_wide(base, offset, bits, count)
+        code = self.load_bits(base, offset, bits)
+        return f"w{count}_u({code})" if count else code
+
+    def native(self, name: str, bits: int, count: int) -> str:
+        """C of a native integer (or limbs) as u64 (count 0) or struct w<count>."""
+        if bits <= 64:
+            if count:
+                self.widths.add(count)
+            return f"w{count}_u({name})" if count else f"(u64){name}"
+        if not count:
+            return f"{name}[0]"
+        self.widths.add(count)
+        own = limbs(bits)
+        return (
+            f"(struct w{count}){{{{{', '.join(f'{name}[{i}]' if i < own else '0' for i in range(count))}}}}}"
+        )
+
+    # --- exact values ---
+
+    def _convert(self, value: Value, count: int) -> str:
+        """C of `value` as struct w<count>."""
+        self.widths.add(count)
+        if value.wide == count:
+            return value.code
+        if not value.wide:
+            return f"w{count}_{'u' if value.low >= 0 else 's'}({value.code})"
+        # limbs of one wide value as another: sign extension or truncation
+        fill = f"(u64)((s64)t_.l[{value.wide - 1}] >> 63)"
+        parts = [f"t_.l[{i}]" if i < value.wide else fill for i in range(count)]
+        return f"({{ struct w{value.wide} t_ = {value.code}; (struct w{count}){{{{{', '.join(parts)}}}}}; }})"
+
+    def _holder(self, low: int, high: int) -> int:
+        """Limbs for [low, high]: 0 where u64 or s64 does."""
+        if (low >= 0 and high < 2**64) or (low >= -(2**63) and high < 2**63):
+            return 0
+        bits = _bits_signed(low, high)
+        if bits > 2 * MAX_BITS:
+            raise Unsupported(f"softswitch cannot run an exact value of {bits} bits")
+        return limbs(bits)
+
+    def exact(self, expr: Expr) -> Value:
+        """The expression's exact value."""
+        match expr:
+            case Constant(value):
+                return self._constant(value)
+            case Param(index):
+                assert self.action is not None
+                bits = self.action.params[index][1]
+                return self._unsigned_native(f"a->p{index}", bits)
+            case FieldRef() | LastField() | ElementField():
+                return self._field(expr)
+            case RegisterCell():
+                raise Unsupported(
+                    f"softswitch cannot run a register read within an expression ({expr.register})"
+                )
+            case Op(op, args):
+                return self._operator(op, args)
+        raise Unsupported(f"softswitch cannot run {type(expr).__name__} as a number")
+
+    def _constant(self, value: int) -> Value:
+        count = self._holder(value, value)
+        if not count:
+            return Value(hexadecimal(value), value, value)
+        self.widths.add(count)
+        parts = [hexadecimal(value >> (64 * i)) for i in range(count)]
+        return Value(f"(struct w{count}){{{{{', '.join(parts)}}}}}", value, value, count)
+
+    def _unsigned_native(self, name: str, bits: int) -> Value:
+        count = 0 if bits <= 64 else limbs(bits + 1)
+        return Value(self.native(name, bits, count), 0, (1 << bits) - 1, count)
+
+    def _field(self, expr: Expr) -> Value:
+        kind = self.type_of(expr)
+        bits = kind.bits
+        if kind.varbit:
+            raise Unsupported(f"softswitch cannot run varbit field {kind.name} as a number")
+        if not kind.signed:
+            count = 0 if bits <= 64 else limbs(bits + 1)
+            return Value(self._raw_field(expr, count), 0, (1 << bits) - 1, count)
+        low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+        if bits <= 64:
+            return Value(f"sext64({self._raw_field(expr, 0)}, {bits})", low, high)
+        count = limbs(bits)
+        shift = 64 * count - bits
+        code = self._raw_field(expr, count)
+        return Value(
+            f"w{count}_sar(w{count}_shl({code}, {shift}), {shift})" if shift else code, low, high, count
+        )
+
+    def _operator(self, op: str, args: Sequence[Expr]) -> Value:
+        match op:
+            case "+" | "-" | "*" | "&" | "|" | "^":
+                return self._ring(op, args[0], args[1])
+            case "~":
+                inner = self.exact(args[0])
+                return self._negated(inner)
+            case "<<":
+                return self._shift_left(args[0], args[1])
+            case ">>":
+                return self._shift_right(self.exact(args[0]), args[1])
+            case "/" | "%":
+                left, right = self.exact(args[0]), self.exact(args[1])
+                if left.kind != "u64" or right.kind != "u64":
+                    raise Unsupported(
+                        f"softswitch cannot run {op} on signed operands or on more than 64 bits"
+                    )
+                high = left.high if op == "/" else min(left.high, max(right.high - 1, 0))
+                name = "div64" if op == "/" else "mod64"
+                return Value(f"{name}({left.code}, {right.code})", 0, max(high, left.high), 0)
+            case "?":
+                return self._choice(args)
+            case "two_comp_mod":
+                return self._two_complement(args[0], self._width(args[1]))
+            case "usat_cast" | "sat_cast":
+                bits = self._width(args[1])
+                low, high = (
+                    (0, (1 << bits) - 1) if op == "usat_cast" else (-(1 << bits - 1), (1 << bits - 1) - 1)
+                )
+                return self._saturated(self.exact(args[0]), low, high)
+            case "b2d":
+                return Value(f"(u64)({self.boolean(args[0])})", 0, 1)
+            case "last_stack_index" | "size_stack":
+                assert isinstance(args[0], StackRef)
+                size = len(self.program.stacks[args[0].name].elements)
+                count = f"phv->next[{self.layout.stack_index[args[0].name]}]"
+                if op == "size_stack":
+                    return Value(f"(u64){count}", 0, size)
+                return Value(f"((s64){count} - 1)", -1, size - 1)
+        if op in _BOOLEAN:
+            return Value(f"(u64)({self.boolean(Op(op, tuple(args)))})", 0, 1)
+        raise Unsupported(f"softswitch cannot run the operator {op!r} as a number")
+
+    @staticmethod
+    def _width(expr: Expr) -> int:
+        if not isinstance(expr, Constant):
+            raise Unsupported("softswitch cannot run a cast to a width that is not constant")
+        return expr.value
+
+    def _ring(self, op: str, left: Expr, right: Expr) -> Value:
+        a, b = self.bounds(left), self.bounds(right)
+        low, high = self._ring_bounds(op, a, b)
+        count = self._holder(low, high)
+        if count:
+            return Value(
+                f"w{count}_{_RING[op]}({self.wide(left, count)}, {self.wide(right, count)})", low, high, count
+            )
+        code = f"({self.raw(left)} {op} {self.raw(right)})"
+        return Value(code if low >= 0 else f"(s64){code}", low, high)
+
+    @staticmethod
+    def _ring_bounds(op: str, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+        if op == "+":
+            return a[0] + b[0], a[1] + b[1]
+        if op == "-":
+            return a[0] - b[1], a[1] - b[0]
+        if op == "*":
+            products = [x * y for x in a for y in b]
+            return min(products), max(products)
+        if op == "&" and (a[0] >= 0 or b[0] >= 0):
+            return 0, min(x[1] for x in (a, b) if x[0] >= 0)
+        if a[0] >= 0 and b[0] >= 0:
+            return 0, (1 << max(a[1].bit_length(), b[1].bit_length())) - 1
+        bits = max(_bits_signed(*a), _bits_signed(*b))
+        return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+    def bounds(self, expr: Expr) -> tuple[int, int]:
+        """The exact interval of the expression's value, without its code."""
+        match expr:
+            case Constant(value):
+                return value, value
+            case Param(index):
+                assert self.action is not None
+                return 0, (1 << self.action.params[index][1]) - 1
+            case FieldRef() | LastField() | ElementField():
+                kind = self.type_of(expr)
+                if kind.signed:
+                    return -(1 << kind.bits - 1), (1 << kind.bits - 1) - 1
+                return 0, (1 << kind.bits) - 1
+            case Op("+" | "-" | "*" | "&" | "|" | "^" as op, (left, right)):
+                return self._ring_bounds(op, self.bounds(left), self.bounds(right))
+            case Op("~", (inner,)):
+                low, high = self.bounds(inner)
+                return ~high, ~low
+            case Op("<<", (left, amount)):
+                (low, high), (_, most) = self.bounds(left), self.bounds(amount)
+                most = min(most, 4 * MAX_BITS)  # beyond that `_holder` refuses it anyway
+                return min(low << most, low), max(high << most, high)
+            case Op(">>", (left, _)):
+                low, high = self.bounds(left)
+                return min(low, 0), max(high, 0)
+        value = self.exact(expr)
+        return value.low, value.high
+
+    def _negated(self, inner: Value) -> Value:
+        low, high = ~inner.high, ~inner.low
+        count = max(self._holder(low, high), inner.wide)
+        if count:
+            return Value(f"w{count}_not({self._convert(inner, count)})", low, high, count)
+        return Value(f"(s64)(~{inner.code})" if low < 0 else f"(~{inner.code})", low, high)
+
+    def _shift_left(self, left: Expr, amount: Expr) -> Value:
+        low, high = self.bounds(Op("<<", (left, amount)))
+        count = self._holder(low, high)
+        by = self.unsigned(amount)
+        if count:
+            return Value(f"w{count}_shl({self.wide(left, count)}, {by})", low, high, count)
+        code = f"shl64({self.raw(left)}, {by})"
+        return Value(code if low >= 0 else f"(s64){code}", low, high)
+
+    def _shift_right(self, left: Value, amount: Expr) -> Value:
+        low, high = min(left.low, 0), max(left.high, 0)
+        if isinstance(amount, Constant) and amount.value >= 0:
+            low, high = left.low >> amount.value, left.high >> amount.value
+        by = self.unsigned(amount)
+        if left.wide:
+            return self._narrow(Value(f"w{left.wide}_sar({left.code}, {by})", low, high, left.wide))
+        return Value(f"{'shr64' if left.low >= 0 else 'sar64'}({left.code}, {by})", low, high)
+
+    def _narrow(self, value: Value) -> Value:
+        """The same value in u64 or s64 where its interval allows."""
+        if not value.wide or self._holder(value.low, value.high):
+            return value
+        cast = "" if value.low >= 0 else "(s64)"
+        return Value(f"({cast}({value.code}).l[0])", value.low, value.high)
+
+    def _choice(self, args: Sequence[Expr]) -> Value:
+        condition = self.boolean(args[0])
+        left, right = self.exact(args[1]), self.exact(args[2])
+        low, high = min(left.low, right.low), max(left.high, right.high)
+        count = max(self._holder(low, high), left.wide, right.wide)
+        if count:
+            code = f"w{count}_pick({condition}, {self._convert(left, count)}, {self._convert(right, count)})"
+            return Value(code, low, high, count)
+        cast = "" if low >= 0 else "(s64)"
+        return Value(f"({condition} ? {cast}{left.code} : {cast}{right.code})", low, high)
+
+    def _two_complement(self, expr: Expr, bits: int) -> Value:
+        low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+        if bits <= 64:
+            return Value(f"sext64({self.raw(expr)}, {bits})", low, high)
+        count = limbs(bits)
+        shift = 64 * count - bits
+        code = self.wide(expr, count)
+        return Value(
+            f"w{count}_sar(w{count}_shl({code}, {shift}), {shift})" if shift else code, low, high, count
+        )
+
+    def _saturated(self, value: Value, low: int, high: int) -> Value:
+        if low <= value.low and value.high <= high:
+            return value
+        if not value.wide and value.low >= 0:
+            return Value(
+                f"({{ u64 s_ = {value.code}; s_ > {hexadecimal(high)} ? {hexadecimal(high)} : s_; }})",
+                0,
+                high,
+            )
+        if not value.wide and high < 2**63:
+            code = f"clamp64({value.code}, {max(low, -(2**63) + 1)}LL, {high}LL)"
+            return Value(code if low < 0 else f"(u64){code}", low, high)
+        count = max(value.wide, self._holder(min(low, value.low), max(high, value.high)) or 2)
+        self.widths.add(count)
+        top, bottom = self._limbs_constant(high, count), self._limbs_constant(low, count)
+        code = (
+            f"({{ struct w{count} s_ = {self._convert(value, count)};"
+            f" s_ = w{count}_pick(w{count}_lt({top}, s_), {top}, s_);"
+            f" w{count}_pick(w{count}_lt(s_, {bottom}), {bottom}, s_); }})"
+        )
+        return self._narrow(Value(code, low, high, count))
+
+    def _limbs_constant(self, value: int, count: int) -> str:
+        parts = [hexadecimal(value >> (64 * i)) for i in range(count)]
+        return f"(struct w{count}){{{{{', '.join(parts)}}}}}"
+
+    # --- modular values ---
+
+    def raw(self, expr: Expr) -> str:
+        """C of a u64 with the low 64 bits of the expression's value."""
+        match expr:
+            case Constant(value):
+                return hexadecimal(value)
+            case Param(index):
+                assert self.action is not None
+                return self.native(f"a->p{index}", self.action.params[index][1], 0)
+            case FieldRef() | LastField() | ElementField():
+                kind = self.type_of(expr)
+                if kind.bits > 64 or not kind.signed:
+                    return self._raw_field(expr, 0)
+            case Op("+" | "-" | "*" | "&" | "|" | "^" as op, (left, right)):
+                return f"({self.raw(left)} {op} {self.raw(right)})"
+            case Op("~", (inner,)):
+                return f"(~{self.raw(inner)})"
+            case Op("<<", (left, amount)):
+                return f"shl64({self.raw(left)}, {self.unsigned(amount)})"
+            case Op("?", (condition, left, right)):
+                return f"({self.boolean(condition)} ? {self.raw(left)} : {self.raw(right)})"
+        value = self.exact(expr)
+        return f"(({value.code}).l[0])" if value.wide else f"(u64){value.code}"
+
+    def wide(self, expr: Expr, count: int) -> str:
+        """C of a struct w<count> with the low 64*count bits of the expression's value."""
+        self.widths.add(count)
+        match expr:
+            case Op("+" | "-" | "*" | "&" | "|" | "^" as op, (left, right)):
+                return f"w{count}_{_RING[op]}({self.wide(left, count)}, {self.wide(right, count)})"
+            case Op("~", (inner,)):
+                return f"w{count}_not({self.wide(inner, count)})"
+            case Op("<<", (left, amount)):
+                return f"w{count}_shl({self.wide(left, count)}, {self.unsigned(amount)})"
+            case Op("?", (condition, left, right)):
+                return f"w{count}_pick({self.boolean(condition)}, {self.wide(left, count)}, {self.wide(right, count)})"
+        return self._convert(self.exact(expr), count)
+
+    def reduced(self, expr: Expr, bits: int) -> str:
+        """C of a u64 with the value modulo 2^bits (at most 64)."""
+        code = self.raw(expr)
+        if bits == 64:
+            return code
+        try:
+            low, high = self.bounds(expr)
+        except Unsupported:
+            low, high = -1, -1
+        return code if low >= 0 and high < (1 << bits) else f"({code} & {mask(bits)})"
+
+    def unsigned(self, expr: Expr) -> str:
+        """C of a u64 for an index or a shift amount; what does not fit is all ones, hence out of range."""
+        value = self.exact(expr)
+        if not value.wide:
+            return value.code if value.low >= 0 else f"(u64)({value.code})"
+        tests = " | ".join(f"t_.l[{i}]" for i in range(1, value.wide))
+        return f"({{ struct w{value.wide} t_ = {value.code}; ({tests}) ? ~0ULL : t_.l[0]; }})"
+
+    # --- booleans ---
+
+    def boolean(self, expr: Expr) -> str:
+        """C of a condition."""
+        match expr:
+            case Boolean(value):
+                return "1" if value else "0"
+            case Op("and", (left, right)):
+                return f"({self.boolean(left)} && {self.boolean(right)})"
+            case Op("or", (left, right)):
+                return f"({self.boolean(left)} || {self.boolean(right)})"
+            case Op("not", (inner,)):
+                return f"(!{self.boolean(inner)})"
+            case Op("valid", (HeaderRef(name),)):
+                slot = self.layout.slots.get(name)
+                return f"(phv->valid[{slot.index}] != 0)" if slot else "1"
+            case Op("valid", (Element() as element,)):
+                return f"({self._raw_field(ElementField(element, '$valid$'), 0)} != 0)"
+            case Op("valid_union", (UnionRef(name),)):
+                slots = [self.layout.slots[m] for m in self.program.unions[name].members]
+                return "(" + " || ".join(s.valid for s in slots) + ")"
+            case Op("d2b", (inner,)):
+                value = self.exact(inner)
+                if value.wide:
+                    return f"(!w{value.wide}_eq({value.code}, w{value.wide}_u(0)))"
+                return f"({value.code} != 0)"
+            case Op("==" | "!=" | ">" | "<" | ">=" | "<=" as op, (left, right)):
+                return self._comparison(op, left, right)
+            case Op("?", (condition, left, right)):
+                return f"({self.boolean(condition)} ? {self.boolean(left)} : {self.boolean(right)})"
+        raise Unsupported(f"softswitch cannot run {type(expr).__name__} {expr} as a condition")
+
+    def is_boolean(self, expr: Expr) -> bool:
+        match expr:
+            case Boolean():
+                return True
+            case Op("?", (_, left, _)):
+                return self.is_boolean(left)
+            case Op(op, _):
+                return op in _BOOLEAN
+        return False
+
+    def _comparison(self, op: str, left: Expr, right: Expr) -> str:
+        if isinstance(left, HeaderRef | Element) and isinstance(right, HeaderRef | Element):
+            same = self._same_header(left, right)
+            return same if op == "==" else f"(!{same})"
+        if isinstance(left, UnionRef) and isinstance(right, UnionRef):
+            pairs = zip(
+                self.program.unions[left.name].members, self.program.unions[right.name].members, strict=True
+            )
+            same = " || ".join(self._same_header(HeaderRef(a), HeaderRef(b)) for a, b in pairs)
+            return f"({same})" if op == "==" else f"(!({same}))"
+        if self.is_boolean(left) or self.is_boolean(right):
+            return f"(!!{self.boolean(left)} {op} !!{self.boolean(right)})"
+        a, b = self.exact(left), self.exact(right)
+        low, high = min(a.low, b.low), max(a.high, b.high)
+        count = max(self._holder(low, high), a.wide, b.wide)
+        if not count:
+            cast = "" if low >= 0 else "(s64)"
+            return f"({cast}{a.code} {_COMPARE[op]} {cast}{b.code})"
+        x, y = self._convert(a, count), self._convert(b, count)
+        match op:
+            case "==":
+                return f"w{count}_eq({x}, {y})"
+            case "!=":
+                return f"(!w{count}_eq({x}, {y}))"
+            case "<":
+                return f"w{count}_lt({x}, {y})"
+            case ">":
+                return f"w{count}_lt({y}, {x})"
+            case "<=":
+                return f"(!w{count}_lt({y}, {x}))"
+        return f"(!w{count}_lt({x}, {y}))"
+
+    def _same_header(self, left: HeaderRef | Element, right: HeaderRef | Element) -> str:
+        if isinstance(left, Element) or isinstance(right, Element):
+            raise Unsupported("softswitch cannot compare stack elements by run-time index")
+        a, b = self._slot_of(left), self._slot_of(right)
+        if a.header.type != b.header.type:
+            return "0"
+        if a.varbit_room:
+            raise Unsupported(f"softswitch cannot compare headers with varbit fields ({a.header.name})")
+        tests = [a.valid, b.valid]
+        done = 0
+        for size in (8, 4, 2, 1):
+            while a.fixed - done >= size:
+                tests.append(f"LD{8 * size}({a.base}, {done}) == LD{8 * size}({b.base}, {done})")
+                done += size
+        return "(" + " && ".join(tests) + ")"
+
+    def _slot_of(self, ref: HeaderRef) -> HeaderSlot:
+        if ref.name not in self.layout.slots:
+            raise Unsupported(f"softswitch cannot compare metadata struct {ref.name}")
+        return self.layout.slots[ref.name]
+
+    # --- assignments ---
+
+    def assign(self, target: Expr, source: Expr) -> str:
+        """C statement for `target = source` (a field; BMv2's `assign`)."""
+        kind = self.type_of(target)
+        if kind.varbit:
+            raise Unsupported(f"softswitch cannot assign a number to varbit field {kind.name}")
+        if self.is_boolean(source):
+            source = Op("b2d", (source,))
+        if kind.saturating:
+            low, high = (
+                (-(1 << kind.bits - 1), (1 << kind.bits - 1) - 1)
+                if kind.signed
+                else (0, (1 << kind.bits) - 1)
+            )
+            value = self._saturated(self.exact(source), low, high)
+            if kind.bits <= 64:
+                code = f"(({value.code}).l[0])" if value.wide else f"(u64){value.code}"
+                return self.store(target, f"({code} & {mask(kind.bits)})")
+            return self.store(target, self._convert(value, limbs(kind.bits)))
+        if kind.bits <= 64:
+            return self.store(target, self.reduced(source, kind.bits))
+        return self.store(target, self.wide(source, limbs(kind.bits)))
+
+    def store(self, target: Expr, code: str) -> str:
+        """C statement that stores u64 code (at most 64 bits wide, reduced) or struct code into a field."""
+        kind = self.type_of(target)
+        count = limbs(kind.bits)
+        if isinstance(target, FieldRef):
+            if target.field == "$valid$":
+                raise Unsupported(f"softswitch cannot assign to the validity of {target.header}")
+            if target in self.layout.metadata:
+                name = f"phv->{self.layout.metadata[target]}"
+                if kind.bits <= 64:
+                    return f"{name} = {code};"
+                top = kind.bits - 64 * (count - 1)
+                parts = [f"{name}[{i}] = w_.l[{i}];" for i in range(count - 1)]
+                parts.append(f"{name}[{count - 1}] = w_.l[{count - 1}] & {mask(top)};")
+                return f"{{ struct w{count} w_ = {code}; {' '.join(parts)} }}"
+            slot = self.layout.slots[target.header]
+            return self._store_slot(slot.base, slot, target.field, kind.bits, code)
+        stack, index = self._element_index(target)
+        slot = self.layout.first_slot(stack)
+        name = target.field if isinstance(target, ElementField | LastField) else ""
+        inner = self._store_slot(self.element_base(stack, "i_"), slot, name, kind.bits, code)
+        size = len(self.program.stacks[stack].elements)
+        return f"{{ u64 i_ = {index}; OPAQUE(i_); if (i_ < {size}) {inner} }}"
+
+    def _store_slot(self, base: str, slot: HeaderSlot, name: str, bits: int, code: str) -> str:
+        offset = field_offset(slot.header.type, name)
+        if bits <= 64:
+            return self.store_bits(base, offset, bits, code)
+        return self.store_wide(base, offset, bits, code, limbs(bits))
+
+    def is_packet_field(self, target: Expr) -> bool:
+        """Whether a store to `target` changes a header, not metadata."""
+        return not (isinstance(target, FieldRef) and target in self.layout.metadata)

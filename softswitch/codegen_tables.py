@@ -1,0 +1,537 @@
+"""Match-action tables as C: building the key, the lookup, and what follows.
+
+| keys | lookup |
+|---|---|
+| none | none: the default action |
+| exact | hash map |
+| one LPM, others exact | LPM trie over the exact bytes, then the prefix |
+| ternary | tuple-space search: masks ordered by their best priority, one hash map for all |
+| range | rows in order of priority, the first that matches |
+
+The last two find a slot number; entries lie in the shared area by slot. `TableLayout` tells the datapath how
+to pack keys and entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from softswitch.codegen_actions import Actions
+from softswitch.codegen_expressions import Expressions, hexadecimal
+from softswitch.codegen_layout import Layout, Member, Record, align, arguments, limbs, record, size_of
+from softswitch.ir import (
+    Action,
+    Calculation,
+    Conditional,
+    DirectCall,
+    Key,
+    Node,
+    Pipeline,
+    Profile,
+    Table,
+    Unsupported,
+)
+
+MOST_MASKS = 8192
+_LOOP_INLINE = 16
+NO_ACTION = 0xFFFFFFFF
+
+Method = Literal["none", "exact", "lpm", "ternary", "range"]
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """How a table's keys and entries are packed.
+
+    `key` holds native integers (method exact, ternary, range: offsets in `record`), or big-endian bytes
+    (method lpm: `record` offsets behind the prefix length of 4 bytes). `words` is the key in 64-bit words.
+    """
+
+    index: int
+    table: Table
+    method: Method
+    key: Record
+    words: int
+    entry_bytes: int  # head (action, slot), then the arguments
+    masks: int  # room for distinct masks (ternary)
+    slots: int  # room for entries
+
+    @property
+    def default_bytes(self) -> int:
+        """Bytes of the default entry, which names an action even where entries name members."""
+        return max([8, *(arguments(a).size for a in self.table.actions.values())])
+
+    @property
+    def ranges(self) -> tuple[int, ...]:
+        """Indices of the range keys."""
+        return tuple(i for i, k in enumerate(self.table.keys) if k.kind == "range")
+
+    @property
+    def row_words(self) -> int:
+        """Words of one row of a mask list (ternary: priority, mask id, mask) or of a range table."""
+        if self.method == "ternary":
+            return 2 + self.words
+        return 1 + 2 * self.words + 2 * len(self.ranges)
+
+    @property
+    def list_words(self) -> int:
+        """Words of one half of the double buffer: the count, then the rows."""
+        return 1 + self.row_words * (self.masks if self.method == "ternary" else self.slots)
+
+
+def lpm_key(keys: Sequence[Key]) -> Record:
+    """Big-endian bytes behind the prefix length: exact keys first, the LPM key last."""
+    members: dict[int, Member] = {}
+    at = 4
+    for i in sorted(range(len(keys)), key=lambda i: keys[i].kind == "lpm"):
+        size = (keys[i].bits + 7) // 8
+        members[i] = Member(keys[i].name, at, keys[i].bits)
+        at += size
+    return Record(tuple(members[i] for i in range(len(keys))), at)
+
+
+def method_of(table: Table) -> Method:
+    kinds = [k.kind for k in table.keys]
+    if not kinds:
+        return "none"
+    if "range" in kinds:
+        return "range"
+    if "ternary" in kinds or kinds.count("lpm") > 1:
+        return "ternary"
+    return "lpm" if "lpm" in kinds else "exact"
+
+
+def table_layout(index: int, table: Table) -> TableLayout:
+    method = method_of(table)
+    fields = [(k.name, k.bits) for k in table.keys]
+    key = lpm_key(table.keys) if method == "lpm" else record(fields, order=True)
+    if method == "range" and any(k.kind == "range" and k.bits > 64 for k in table.keys):
+        raise Unsupported(f"softswitch cannot run table {table.name}: a range key of more than 64 bits")
+    if method == "lpm" and key.size - 4 > 256:
+        raise Unsupported(f"softswitch cannot run table {table.name}: an LPM key of more than 256 bytes")
+    if key.size > 512:
+        raise Unsupported(f"softswitch cannot run table {table.name}: a key of {key.size} bytes")
+    entry = (
+        16
+        if table.profile
+        else max(arguments(a).size for a in table.actions.values())
+        if table.actions
+        else 8
+    )
+    if not table.profile:
+        entry = max(entry, 8)
+    size = max(table.size, len(table.entries))
+    return TableLayout(index, table, method, key, align(key.size, 8) // 8, entry, min(size, MOST_MASKS), size)
+
+
+@dataclass(frozen=True)
+class ProfileLayout:
+    """An action profile: members by slot (with spare ones, so that a change is one store), groups over them."""
+
+    index: int
+    profile: Profile
+    entry_bytes: int
+    members: int
+    spare: int
+    groups: int
+    pool: int  # member numbers of all groups
+
+
+class Tables:
+    """Generates the two pipelines."""
+
+    def __init__(self, layout: Layout, actions: Actions) -> None:
+        self.layout = layout
+        self.program = layout.program
+        self.actions = actions
+        self.expressions = Expressions(layout)
+        self.tables = {name: table_layout(i, t) for i, (name, t) in enumerate(self.program.tables.items())}
+        self.profiles: dict[str, ProfileLayout] = {}
+        for i, (name, profile) in enumerate(self.program.profiles.items()):
+            using = [t for t in self.program.tables.values() if t.profile == name]
+            entry = max((arguments(a).size for t in using for a in t.actions.values()), default=8)
+            size = profile.size
+            self.profiles[name] = ProfileLayout(i, profile, max(entry, 8), size, 16, size, 4 * size + 1024)
+
+    # --- declarations ---
+
+    def shared_members(self) -> list[tuple[str, str, int]]:
+        members: list[tuple[str, str, int]] = []
+        for t in self.tables.values():
+            if not t.table.default_const:
+                words = 1 + 2 * (t.default_bytes // 8)
+                members.append((f"d{t.index}", f"u64 %s[{words}]", 8 * words))
+            if t.method in ("ternary", "range"):
+                words = t.entry_bytes // 8 * (t.slots + 1)
+                members.append((f"t{t.index}", f"u64 %s[{words}]", 8 * words))
+                words = 1 + 2 * t.list_words
+                members.append((f"o{t.index}", f"u64 %s[{words}]", 8 * words))
+        for p in self.profiles.values():
+            members.append((f"n{p.index}", f"u32 %s[{p.members}]", 4 * p.members))
+            words = p.entry_bytes // 8 * (p.members + p.spare)
+            members.append((f"b{p.index}", f"u64 %s[{words}]", 8 * words))
+            if p.profile.algorithm is not None:
+                members.append((f"g{p.index}", f"u64 %s[{p.groups}]", 8 * p.groups))
+                members.append((f"l{p.index}", f"u32 %s[{p.pool}]", 4 * p.pool))
+        return members
+
+    def maps(self) -> str:
+        lines = []
+        for t in self.tables.values():
+            kind, flags, key, value = "BPF_MAP_TYPE_HASH", "", t.key.size, t.entry_bytes
+            if t.method == "lpm":
+                kind, flags = "BPF_MAP_TYPE_LPM_TRIE", "BPF_F_NO_PREALLOC"
+            elif t.method == "ternary":
+                key, value = 8 + 8 * t.words, 16
+            elif t.method in ("none", "range"):
+                continue
+            if t.method != "lpm" and t.slots > 65536:
+                flags = "BPF_F_NO_PREALLOC"
+            lines += [
+                "struct {",
+                f"\t__uint(type, {kind});",
+                f"\t__uint(max_entries, {t.slots});",
+                f"\t__uint(key_size, {key});",
+                f"\t__uint(value_size, {value});",
+                *([f"\t__uint(map_flags, {flags});"] if flags else []),
+                f'}} table_{t.index} SEC(".maps"); /* {t.table.name} */',
+                "",
+            ]
+        return "\n".join(lines)
+
+    @property
+    def key_bytes(self) -> int:
+        return max((16 + 8 * t.words for t in self.tables.values()), default=16)
+
+    def functions(self, calculation: CalculationWriter) -> str:
+        """Search callbacks and selectors."""
+        parts = [self._search(t) for t in self.tables.values() if t.method in ("ternary", "range")]
+        for p in self.profiles.values():
+            parts.append(self._member(p))
+            if p.profile.algorithm is not None:
+                made = Calculation(p.profile.name, p.profile.algorithm, p.profile.inputs, False)
+                parts.append(calculation(f"select_{p.index}", made))
+                parts.append(self._group(p))
+        return "\n\n".join(parts)
+
+    def _search(self, t: TableLayout) -> str:
+        if t.method == "ternary":
+            body = [
+                f"\tconst u64 *row = list + 1 + i * {t.row_words};",
+                "\tif (row[0] <= st->best)",
+                "\t\treturn 1;",
+                "\tu64 *masked = (u64 *)st->masked;",
+                "\tmasked[0] = row[1];",
+                *(f"\tmasked[{w + 1}] = key[{w}] & row[{w + 2}];" for w in range(t.words)),
+                f"\tconst u64 *found = bpf_map_lookup_elem(&table_{t.index}, masked);",
+                "\tif (found && found[0] > st->best) {",
+                "\t\tst->best = found[0];",
+                "\t\tst->slot = found[1];",
+                "\t}",
+                "\treturn 0;",
+            ]
+            rows = t.masks
+        else:
+            tests = [f"(key[{w}] & row[{t.words + w + 1}]) == row[{w + 1}]" for w in range(t.words)]
+            for number, i in enumerate(t.ranges):
+                member = t.key.members[i]
+                value = f"*(const u{8 * member.size} *)((const u8 *)key + {member.offset})"
+                at = 1 + 2 * t.words + 2 * number
+                tests += [f"{value} >= row[{at}]", f"{value} <= row[{at + 1}]"]
+            body = [
+                f"\tconst u64 *row = list + 1 + i * {t.row_words};",
+                f"\tif ({' && '.join(tests)}) {{",
+                "\t\tst->slot = row[0];",
+                "\t\treturn 1;",
+                "\t}",
+                "\treturn 0;",
+            ]
+            rows = t.slots
+        return "\n".join(
+            [
+                f"/* {t.table.name} */",
+                f"static long search_{t.index}(u32 index, struct search *search)",
+                "{",
+                "\tstruct state *st = search->st;",
+                "\tconst u64 *key = (const u64 *)st->key;",
+                f"\tconst u64 *list = shared.o{t.index} + 1 + (search->half & 1) * {t.list_words};",
+                "\tu64 i = index;",
+                "\tOPAQUE(i);",
+                f"\tif (i >= {rows})",
+                "\t\treturn 1;",
+                *body,
+                "}",
+            ]
+        )
+
+    def _member(self, p: ProfileLayout) -> str:
+        words = p.entry_bytes // 8
+        return "\n".join(
+            [
+                f"/* {p.profile.name} */",
+                f"INLINE const u8 *member_{p.index}(u64 member)",
+                "{",
+                "\tOPAQUE(member);",
+                f"\tif (member >= {p.members})",
+                "\t\treturn 0;",
+                f"\tu64 place = shared.n{p.index}[member];",
+                "\tOPAQUE(place);",
+                f"\tif (place >= {p.members + p.spare})",
+                "\t\treturn 0;",
+                f"\treturn (const u8 *)(shared.b{p.index} + place * {words});",
+                "}",
+            ]
+        )
+
+    def _group(self, p: ProfileLayout) -> str:
+        return "\n".join(
+            [
+                f"INLINE const u8 *group_{p.index}(struct __sk_buff *skb, struct state *st, u64 group)",
+                "{",
+                "\tOPAQUE(group);",
+                f"\tif (group >= {p.groups})",
+                "\t\treturn 0;",
+                f"\tu64 list = shared.g{p.index}[group];",
+                "\tu32 count = list;",
+                "\tif (!count)",
+                "\t\treturn 0;",
+                f"\tu64 at = (list >> 32) + select_{p.index}(skb, st) % count;",
+                "\tOPAQUE(at);",
+                f"\tif (at >= {p.pool})",
+                "\t\treturn 0;",
+                f"\treturn member_{p.index}(shared.l{p.index}[at]);",
+                "}",
+            ]
+        )
+
+    # --- pipelines ---
+
+    def pipeline(self, pipeline: Pipeline) -> str:
+        """`void <name>(struct __sk_buff *skb, struct state *st)` in C."""
+        labels = {name: f"node_{i}" for i, name in enumerate(pipeline.nodes)}
+
+        def following(name: str | None) -> str:
+            return f"goto {labels[name]};" if name is not None else "goto end;"
+
+        reached: list[str] = []
+        todo = [pipeline.first] if pipeline.first is not None else []
+        while todo:
+            name = todo.pop()
+            if name is None or name in reached:
+                continue
+            reached.append(name)
+            todo += _successors(pipeline.nodes[name])
+        lines = [
+            f"INLINE void {pipeline.name}(struct __sk_buff *skb, struct state *st)",
+            "{",
+            "\tstruct phv *phv = &st->phv;",
+            "\tu8 *key = (u8 *)st->key;",
+            f"\t{following(pipeline.first)}",
+        ]
+        for name in reached:
+            node = pipeline.nodes[name]
+            lines += [f"{labels[name]}: __attribute__((unused)) /* {name} */", "\t{"]
+            match node:
+                case Conditional():
+                    test = self.expressions.boolean(node.condition)
+                    body = [f"if ({test})", f"\t{following(node.true_next)}", following(node.false_next)]
+                case DirectCall():
+                    body = [*self._call(node.action, "0"), following(node.next)]
+                case Table():
+                    body = self._table(self.tables[name], following)
+            lines += [*(f"\t{line}" for line in body), "\t}"]
+        return "\n".join([*lines, "end: __attribute__((unused))", "\t(void)skb, (void)phv, (void)key;", "}"])
+
+    def _call(self, action: Action, entry: str) -> list[str]:
+        code = self.layout.action_code[action.name]
+        lines = [f"action_{code}(skb, st, (const struct args_{code} *){entry});"]
+        if self.actions.can_exit(action):
+            lines += ["if (phv->exits)", "\tgoto end;"]
+        return lines
+
+    def _next(self, table: Table, action: str | None, hit: bool) -> str | None:
+        if table.by_outcome:
+            return table.next_hit if hit else table.next_miss
+        if action is None:
+            return table.default_next
+        return table.next_by_action.get(action, table.default_next)
+
+    def _table(self, t: TableLayout, following: Following) -> list[str]:
+        table = t.table
+        if t.method == "none":
+            return self._miss(t, following, [])
+        lines = [*self._key(t), "const u8 *e = 0;", *self._lookup(t)]
+        lines += ["if (!e) {", *(f"\t{line}" for line in self._miss(t, following, ["\t"])), "}"]
+        if table.direct_counter or table.direct_meter:
+            lines.append("u64 slot = RD32(e, 4);")
+        if table.direct_counter:
+            counter = next(i for i, c in enumerate(self.program.counters.values()) if c.table == table.name)
+            lines += [
+                "{",
+                "\tu64 i_ = slot;",
+                "\tu32 cpu_ = st->cpu;",
+                "\tOPAQUE(i_);",
+                f"\tif (cpu_ < CPUS && i_ < {max(table.size, 1)})",
+                f"\t\tcount(shared.c{counter}[cpu_] + i_, st);",
+                "}",
+            ]
+        if table.direct_meter:
+            lines += self._direct_meter(table)
+        if table.profile:
+            p = self.profiles[table.profile].index
+            if self.profiles[table.profile].profile.algorithm is not None:
+                lines.append(f"e = RD32(e, 0) ? group_{p}(skb, st, RD32(e, 8)) : member_{p}(RD32(e, 8));")
+            else:
+                lines.append(f"e = member_{p}(RD32(e, 8));")
+            lines += ["if (!e)", f"\t{following(self._next(table, None, True))}"]
+        return [*lines, *self._dispatch(t, following, True, "e")]
+
+    def _dispatch(self, t: TableLayout, following: Following, hit: bool, entry: str) -> list[str]:
+        lines = [f"switch (RD32({entry}, 0)) {{"]
+        for name, action in t.table.actions.items():
+            lines += [
+                f"case {self.layout.action_code[name]}:",
+                *(f"\t{line}" for line in self._call(action, entry)),
+                f"\t{following(self._next(t.table, name, hit))}",
+            ]
+        return [*lines, "}", following(self._next(t.table, None, hit))]
+
+    def _miss(self, t: TableLayout, following: Following, _: list[str]) -> list[str]:
+        table = t.table
+        if table.default_const:
+            assert table.default_action is not None
+            action = table.actions[table.default_action]
+            code = self.layout.action_code[action.name]
+            entry = "0"
+            lines = []
+            if action.params:
+                values = []
+                for member, value in zip(arguments(action).members, table.default_args, strict=True):
+                    parts = [hexadecimal(value >> 64 * i) for i in range(limbs(member.bits))]
+                    values.append(parts[0] if size_of(member.bits) <= 8 else f"{{{', '.join(parts)}}}")
+                lines.append(f"static const struct args_{code} fixed = {{0, {', '.join(values)}}};")
+                entry = "&fixed"
+            return [*lines, *self._call(action, entry), following(self._next(table, action.name, False))]
+        words = t.default_bytes // 8
+        return [
+            f"const u8 *miss = (const u8 *)(shared.d{t.index} + 1 + (shared.d{t.index}[0] & 1) * {words});",
+            *self._dispatch(t, following, False, "miss"),
+        ]
+
+    def _direct_meter(self, table: Table) -> list[str]:
+        assert table.direct_meter is not None
+        meter = self.program.meters[table.direct_meter]
+        index = list(self.program.meters).index(table.direct_meter)
+        amount = "phv->arrived" if meter.unit == "bytes" else "phv->segments"
+        assert meter.target is not None
+        store = self.expressions.store(meter.target, "colour")
+        return [
+            "{",
+            f"\tu32 lock_key = {self.actions.locks.of(table.direct_meter)};",
+            "\tstruct lock *lock = bpf_map_lookup_elem(&locks, &lock_key);",
+            "\tu64 now_us = time_us(st), i_ = slot, colour = 0;",
+            "\tOPAQUE(i_);",
+            f"\tif (lock && i_ < {max(table.size, 1)}) {{",
+            "\t\tbpf_spin_lock(&lock->lock);",
+            f"\t\tcolour = meter_execute(&shared.e{index}[i_], now_us, {amount});",
+            "\t\tbpf_spin_unlock(&lock->lock);",
+            f"\t\t{store}",
+            "\t}",
+            "}",
+        ]
+
+    # --- keys ---
+
+    def _key(self, t: TableLayout) -> list[str]:
+        lines = []
+        if t.method == "lpm":
+            lpm = next(i for i, k in enumerate(t.table.keys) if k.kind == "lpm")
+            whole = 8 * (t.key.members[lpm].offset - 4) + t.table.keys[lpm].bits
+            lines.append(f"WR32(key, 0, {whole});")
+            for key, member in zip(t.table.keys, t.key.members, strict=True):
+                size = (key.bits + 7) // 8
+                shift = 8 * size - key.bits if key.kind == "lpm" else 0
+                lines += self._store_bytes(key, member.offset, size, shift)
+            return lines
+        if t.key.size % 8 or sum(size_of(k.bits) for k in t.table.keys) != t.key.size:
+            lines.append(f"WR64(key, {8 * (t.words - 1)}, 0);")
+        for key, member in zip(t.table.keys, t.key.members, strict=True):
+            lines += self._store_native(key, member)
+        return lines
+
+    def _value(self, key: Key, count: int) -> str:
+        """C of a key field: 0 where its header is invalid (BMv2's MatchKeyBuilder), masked by a static mask."""
+        if count:
+            code = self.expressions.wide(key.target, count)
+            if key.mask is not None:
+                parts = [hexadecimal(key.mask >> 64 * i) for i in range(count)]
+                code = f"w{count}_and({code}, (struct w{count}){{{{{', '.join(parts)}}}}})"
+        else:
+            code = self.expressions.reduced(key.target, key.bits)
+            if key.mask is not None:
+                code = f"({code} & {hexadecimal(key.mask)})"
+        slot = self.layout.slots.get(key.target.header)
+        if slot is None or key.target.field == "$valid$":
+            return code
+        return (
+            f"({slot.valid} ? {code} : 0)"
+            if not count
+            else f"w{count}_pick({slot.valid}, {code}, w{count}_u(0))"
+        )
+
+    def _store_native(self, key: Key, member: Member) -> list[str]:
+        if member.size <= 8:
+            return [f"WR{8 * member.size}(key, {member.offset}, {self._value(key, 0)});"]
+        count = limbs(key.bits)
+        stores = " ".join(f"WR64(key, {member.offset + 8 * i}, w_.l[{i}]);" for i in range(count))
+        return [f"{{ struct w{count} w_ = {self._value(key, count)}; {stores} }}"]
+
+    def _store_bytes(self, key: Key, offset: int, size: int, shift: int) -> list[str]:
+        if size <= 8:
+            code = self._value(key, 0)
+            code = f"({code} << {shift})" if shift else code
+            return [self.expressions.store_bits("key", 8 * offset, 8 * size, code)]
+        if shift:
+            raise Unsupported(f"softswitch cannot run LPM key {key.name}: {key.bits} bits are no whole bytes")
+        count = limbs(key.bits)
+        return [self.expressions.store_wide("key", 8 * offset, key.bits, self._value(key, count), count)]
+
+    def _lookup(self, t: TableLayout) -> list[str]:
+        if t.method in ("exact", "lpm"):
+            return [f"e = bpf_map_lookup_elem(&table_{t.index}, key);"]
+        words = t.entry_bytes // 8
+        none = "st->slot = ~0ULL;"
+        best = ["st->best = 0;"] if t.method == "ternary" else []
+        return [
+            "{",
+            *(f"\t{b}" for b in best),
+            f"\t{none}",
+            f"\tu64 half = shared.o{t.index}[0] & 1;",
+            "\tstruct search search = {.st = st, .half = half};",
+            f"\tu32 rows = shared.o{t.index}[1 + half * {t.list_words}];",
+            f"\tbpf_loop(rows, search_{t.index}, &search, 0);",
+            "\tu64 slot_ = st->slot;",
+            "\tOPAQUE(slot_);",
+            f"\tif (slot_ < {t.slots + 1})",
+            f"\t\te = (const u8 *)(shared.t{t.index} + slot_ * {words});",
+            "}",
+        ]
+
+
+def _successors(node: Node) -> list[str]:
+    match node:
+        case Conditional():
+            found = [node.true_next, node.false_next]
+        case DirectCall():
+            found = [node.next]
+        case Table():
+            found = [node.next_hit, node.next_miss, node.default_next, *node.next_by_action.values()]
+    return [name for name in found if name is not None]
+
+
+from collections.abc import Callable  # noqa: E402
+
+Following = Callable[[str | None], str]
+CalculationWriter = Callable[[str, Calculation], str]

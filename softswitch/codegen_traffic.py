@@ -1,0 +1,550 @@
+"""What surrounds parser and pipelines: arrival, the traffic manager, the deparser. BMv2's simple_switch.cpp in C."""
+
+from __future__ import annotations
+
+from softswitch.codegen_actions import Actions
+from softswitch.codegen_expressions import Expressions, hexadecimal
+from softswitch.codegen_layout import HeaderSlot, Layout, align, limbs, size_of
+from softswitch.codegen_parser import Parser
+from softswitch.ir import (
+    Constant,
+    Expr,
+    FieldRef,
+    LearnList,
+    Program,
+    Unsupported,
+    walk,
+)
+
+
+def fields_read(program: Program) -> set[FieldRef]:
+    """Fields that the program ever reads; what nobody reads need not be set."""
+    found: set[FieldRef] = set()
+
+    def look(value: object) -> None:
+        if isinstance(value, tuple):
+            for item in value:
+                look(item)
+        elif value is not None and not isinstance(value, str | int | bool):
+            found.update(e for e in walk(value) if isinstance(e, FieldRef))  # type: ignore[arg-type]
+
+    for action in program.actions:
+        for p in action.primitives:
+            # the first argument of an assignment is only written, except where it is indexed
+            look(p.args[1:] if p.op == "assign" and isinstance(p.args[0], FieldRef) else p.args)
+    for state in program.parse_states.values():
+        look(state.key)
+        for op in state.ops:
+            for name in ("length", "source", "condition", "error", "bits"):
+                look(getattr(op, name, None))
+            if hasattr(op, "primitive"):
+                look(op.primitive.args)
+    for pipeline in (program.ingress, program.egress):
+        for node in pipeline.nodes.values():
+            look(getattr(node, "condition", None))
+        for profile in pipeline.profiles.values():
+            look(profile.inputs)
+    for table in program.tables.values():
+        look(tuple(k.target for k in table.keys))
+    for calculation in program.calculations.values():
+        look(tuple(i for i in calculation.inputs if isinstance(i, FieldRef)))
+    for checksum in program.checksums:
+        look(checksum.condition)
+        look(checksum.target)
+    for learn in program.learn_lists.values():
+        look(learn.elements)
+    for fields in program.field_lists.values():
+        look(fields)
+    return found
+
+
+class Traffic:
+    """Generates the deparser and the program's entry point."""
+
+    def __init__(self, layout: Layout, actions: Actions, parser: Parser, drop_port: int) -> None:
+        self.layout = layout
+        self.program = layout.program
+        self.actions = actions
+        self.parser = parser
+        self.drop_port = drop_port
+        self.expressions = Expressions(layout)
+        self.read = fields_read(self.program)
+        ops = {p.op for a in self.program.actions for p in a.primitives}
+        mcast = self.program.standard("intrinsic_metadata.mcast_grp")
+        self.multicasts = mcast is not None and any(
+            p.args and p.args[0] == mcast
+            for a in self.program.actions
+            for p in a.primitives
+            if p.op == "assign"
+        )
+        self.clones_ingress = "clone_ingress_pkt_to_egress" in ops
+        self.clones_egress = "clone_egress_pkt_to_egress" in ops
+        self.resubmits = "resubmit" in ops
+        self.recirculates = "recirculate" in ops
+        self.truncates = "truncate" in ops
+        self.asserts = bool(ops & {"assert", "assume"})
+        self.learns = "generate_digest" in ops and bool(self.program.learn_lists)
+
+    @property
+    def reinjects(self) -> bool:
+        return (
+            self.multicasts
+            or self.clones_ingress
+            or self.clones_egress
+            or self.resubmits
+            or self.recirculates
+        )
+
+    def _set(self, name: str, code: str, *, always: bool = False) -> list[str]:
+        """Set a standard field, where the program has it and anybody reads it."""
+        ref = self.program.standard(name)
+        if ref is None or not (always or ref in self.read):
+            return []
+        bits = self.program.field_type(ref).bits
+        if bits > 64:
+            raise Unsupported(f"softswitch cannot run {name} of {bits} bits")
+        if bits not in (8, 16, 32, 64):
+            code = f"({code}) & {hexadecimal((1 << bits) - 1)}"
+        return [self.expressions.store(ref, code)]
+
+    def _get(self, name: str) -> str:
+        ref = self.program.standard(name)
+        if ref is None:
+            raise Unsupported(
+                f"softswitch cannot run a program without {name}: it was not compiled for v1model"
+            )
+        return self.expressions.reduced(ref, min(64, self.program.field_type(ref).bits))
+
+    # --- deparser ---
+
+    @property
+    def out_bytes(self) -> int:
+        """Room for all headers that can be emitted: a power of two."""
+        total = sum(self.layout.slots[n].room for n in self.program.deparse_order if n in self.layout.slots)
+        size = 64
+        while size < total:
+            size *= 2
+        return size
+
+    def deparser(self) -> str:
+        lines = [
+            "INLINE void deparse(struct __sk_buff *skb, struct state *st)",
+            "{",
+            "\tstruct phv *phv = &st->phv;",
+            "\tu8 *out = (u8 *)st->out;",
+            "\t*(volatile u32 *)&st->written = 0;",
+        ]
+        for name in self.program.deparse_order:
+            slot = self.layout.slots[name]
+            # The place is read back from memory each time: one verifier state instead of one per combination.
+            lines += [
+                f"\tif ({slot.valid}) {{ /* {name} */",
+                f"\t\tu32 at = *(volatile u32 *)&st->written & {self.out_bytes - 1};",
+                *(f"\t\t{line}" for line in self._emit(slot)),
+                f"\t\t*(volatile u32 *)&st->written = at + {slot.length};",
+                "\t}",
+            ]
+        return "\n".join([*lines, "\t(void)phv, (void)out, (void)skb;", "}"])
+
+    @staticmethod
+    def _emit(slot: HeaderSlot) -> list[str]:
+        if not slot.varbit_room:
+            return [f"copy_words(out + at, {slot.base}, {align(slot.fixed, 8) // 8});"]
+        lines = [
+            f"copy_bytes(out + at, {slot.base}, {slot.varbit_at});",
+            f"copy_many(out + at + {slot.varbit_at}, {slot.base} + {slot.varbit_at}, {slot.varbit_room // 8});",
+        ]
+        rest = slot.fixed - slot.varbit_at
+        if rest:
+            at = f"((at + {slot.varbit_at} + phv->varbit[{slot.index}]) & 0xffff)"
+            lines += [
+                f"u32 behind = {at};",
+                "OPAQUE(behind);",
+                "if (behind < OUT)",
+                f"\tcopy_bytes(out + behind, {slot.base} + {slot.varbit_at + slot.varbit_room}, {rest});",
+            ]
+        return lines
+
+    @property
+    def out_spare(self) -> int:
+        most = max((self.layout.slots[n].room for n in self.program.deparse_order), default=0)
+        return align(most, 8) + 16
+
+    # --- checksums ---
+
+    def checksums(self) -> str:
+        parts = []
+        for verify in (True, False):
+            lines = [
+                f"INLINE void {'verify' if verify else 'update'}_checksums(struct __sk_buff *skb, struct state *st)",
+                "{",
+                "\tstruct phv *phv = &st->phv;",
+            ]
+            for checksum in self.program.checksums:
+                if not (checksum.verify if verify else checksum.update):
+                    continue
+                function = self.actions.calculations[checksum.calculation]
+                bits = self.program.field_type(checksum.target).bits
+                if bits > 64:
+                    raise Unsupported(f"softswitch cannot run checksum {checksum.name} of {bits} bits")
+                tests = [] if checksum.condition is None else [self.expressions.boolean(checksum.condition)]
+                slot = self.layout.slots.get(checksum.target.header)
+                old = self.expressions.raw(checksum.target)
+                if verify:
+                    tests += [slot.valid] if slot else []
+                    action = [f"if ({function}(skb, st) != {old})", "\tphv->checksum_error = 1;"]
+                else:
+                    store = self.expressions.store(checksum.target, "sum")
+                    reduce = "" if bits == 64 else f" & {hexadecimal((1 << bits) - 1)}"
+                    dirty = " phv->dirty = 1;" if slot else ""
+                    action = [
+                        f"u64 sum = {function}(skb, st){reduce};",
+                        f"if (sum != {old}) {{ {store}{dirty} }}",
+                    ]
+                lines += [f"\tif ({' && '.join(tests) or '1'}) {{", *(f"\t\t{a}" for a in action), "\t}"]
+            parts.append("\n".join([*lines, "\t(void)phv, (void)skb;", "}"]))
+        return "\n\n".join(parts)
+
+    # --- field lists and digests ---
+
+    def preserve(self) -> str:
+        """Copy the fields of a field list from a stashed packet."""
+        lines = [
+            "INLINE void preserve(struct phv *phv, const struct phv *from, u32 list)",
+            "{",
+            "\tswitch (list) {",
+        ]
+        for number, fields in self.program.field_lists.items():
+            lines.append(f"\tcase {number}:")
+            for ref in fields:
+                lines += [f"\t\t{line}" for line in self._preserve(ref)]
+            lines.append("\t\tbreak;")
+        return "\n".join([*lines, "\t}", "}"])
+
+    def _preserve(self, ref: FieldRef) -> list[str]:
+        if ref in self.layout.metadata:
+            name = self.layout.metadata[ref]
+            bits = self.program.field_type(ref).bits
+            if bits <= 64:
+                return [f"phv->{name} = from->{name};"]
+            return [f"phv->{name}[{i}] = from->{name}[{i}];" for i in range(limbs(bits))]
+        raise Unsupported(f"softswitch cannot preserve header field {ref.header}.{ref.field} of a field list")
+
+    def digests(self) -> str:
+        lines = [
+            "INLINE void learn(struct state *st)",
+            "{",
+            "\tstruct phv *phv = &st->phv;",
+            "\tstruct event *head = (struct event *)st->digest;",
+            "\tu64 *values = st->digest + sizeof(*head) / 8;",
+            "\tu32 words = 0;",
+            "\tswitch (phv->digest_list) {",
+        ]
+        for number, learn in self.program.learn_lists.items():
+            lines.append(f"\tcase {number}: /* {learn.name} */")
+            at = 0
+            for element in learn.elements:
+                code, count = self._digest_words(element)
+                lines += [f"\t\t{line}" for line in code.replace("@", str(at)).split("\n")]
+                at += count
+            lines += [f"\t\twords = {at};", "\t\tbreak;"]
+        return "\n".join(
+            [
+                *lines,
+                "\tdefault:",
+                "\t\treturn;",
+                "\t}",
+                "\t*head = (struct event){.type = EVENT_DIGEST, .kind = phv->digest_list, .length = 8 * words};",
+                "\tif (bpf_ringbuf_output(&events, head, sizeof(*head) + 8 * words, 0))",
+                "\t\ttally(DROPPED_DIGEST);",
+                "}",
+            ]
+        )
+
+    def _digest_words(self, element: Expr) -> tuple[str, int]:
+        bits = (
+            element.value.bit_length()
+            if isinstance(element, Constant)
+            else self.expressions.type_of(element).bits
+        )
+        if bits <= 64:
+            return f"values[@] = {self.expressions.reduced(element, max(bits, 1))};", 1
+        count = limbs(bits)
+        stores = " ".join(f"(values + @)[{i}] = w_.l[{i}];" for i in range(count))
+        return f"{{ struct w{count} w_ = {self.expressions.wide(element, count)}; {stores} }}", count
+
+    @property
+    def digest_words(self) -> int:
+        return 4 + max(
+            (sum(self.words_of(e) for e in x.elements) for x in self.program.learn_lists.values()), default=0
+        )
+
+    def words_of(self, element: Expr) -> int:
+        if isinstance(element, Constant):
+            return max(1, limbs(element.value.bit_length()))
+        return max(1, limbs(self.expressions.type_of(element).bits))
+
+    def digest_layout(self, learn: LearnList) -> tuple[int, ...]:
+        """64-bit words of each value of a digest."""
+        return tuple(self.words_of(e) for e in learn.elements)
+
+    # --- the entry point ---
+
+    def entry(self) -> str:
+        lines = [
+            'SEC("tc")',
+            "int softswitch(struct __sk_buff *skb)",
+            "{",
+            "\tu32 zero = 0, kind = ARRIVAL, port, replica = 0;",
+            "\tstruct state *st = bpf_map_lookup_elem(&states, &zero);",
+            "\tif (!st)",
+            "\t\treturn TC_ACT_SHOT;",
+            "\tstruct phv *phv = &st->phv;",
+            "\tst->have = skb->len;",
+            "\tst->now = 0;",
+            "\tif (netless) {",
+            "\t\tkind = skb->cb[0] & 0xff;",
+            "\t\tport = skb->cb[0] >> 8;",
+            "\t\tif (skb->cb[4] < st->have)",
+            "\t\t\tst->have = skb->cb[4];",
+            "\t} else {",
+            "\t\tint found = port_of(skb);",
+            "\t\tport = found;",
+            "\t\tif (found < 0) {",
+            "\t\t\ttally(NOT_A_PORT);",
+            "\t\t\treturn TC_ACT_SHOT;",
+            "\t\t}",
+            "\t\tif (found == LOOP_PORT) {",
+            "\t\t\tkind = skb->cb[0] & 0xff;",
+            "\t\t\tport = skb->cb[0] >> 8;",
+            "\t\t\tif (kind == ARRIVAL)",
+            "\t\t\t\treturn TC_ACT_SHOT;",
+            "\t\t}",
+            "\t\tif (skb->vlan_present) {",
+            "\t\t\tif (restore_vlan(skb)) {",
+            "\t\t\t\ttally(DROPPED_RESIZE);",
+            "\t\t\t\treturn TC_ACT_SHOT;",
+            "\t\t\t}",
+            "\t\t\tst->have = skb->len;",
+            "\t\t}",
+            "\t}",
+        ]
+        body = [*self._reentry(), *self._arrival(), *self._ingress(), *self._egress()]
+        lines += [f"\t{line}" for line in body]
+        return "\n".join([*lines, "}"])
+
+    def _clear(self) -> list[str]:
+        return ["CLEAR_TO(phv, headers);", "phv->truncated = phv->payload = ~0U;"]
+
+    def _reentry(self) -> list[str]:
+        """Packets that come back: fetch what was stashed."""
+        if not self.reinjects:
+            return ["if (kind != ARRIVAL)", "\treturn TC_ACT_SHOT;"]
+        lines = [
+            "const struct stash *old = 0;",
+            "u32 instance = INSTANCE_NORMAL;",
+            "if (kind != ARRIVAL) {",
+            "\tu32 at = skb->cb[1], tag = skb->cb[2];",
+            "\treplica = skb->cb[3];",
+            "\told = bpf_map_lookup_elem(&stashes, &at);",
+            "\tif (!old || old->tag != tag) {",
+            "\t\ttally(DROPPED_STASH);",
+            "\t\treturn TC_ACT_SHOT;",
+            "\t}",
+        ]
+        if self.multicasts or self.clones_egress:
+            lines += [
+                "\tif (kind == REPLICA || kind == EGRESS_CLONE) {",
+                "\t\tcopy_many(phv, &old->phv, sizeof(struct phv) / 8);",
+                "\t\tbarrier();",
+                "\t\tif (old->tag != tag) {",
+                "\t\t\ttally(DROPPED_STASH);",
+                "\t\t\treturn TC_ACT_SHOT;",
+                "\t\t}",
+                # what remains of the payload after a truncation is all that a copy has
+                "\t\tif (phv->truncated < phv->payload)",
+                "\t\t\tphv->payload = phv->truncated;",
+                "\t\tphv->truncated = ~0U;",
+                "\t\tif (kind == EGRESS_CLONE) {",
+                "\t\t\tu32 list = phv->clone_list;",
+                "\t\t\tCLEAR_TO(phv, packet);",
+                "\t\t\tpreserve(phv, &old->phv, list);",
+                *(
+                    f"\t\t\t{x}"
+                    for x in self._set("standard_metadata.instance_type", "INSTANCE_EGRESS_CLONE")
+                ),
+                "\t\t} else {",
+                "\t\t\tCLEAR(phv, control, packet);",
+                "\t\t}",
+                "\t\tgoto egress;",
+                "\t}",
+            ]
+        return [*lines, "}"]
+
+    def _arrival(self) -> list[str]:
+        buffer = self.parser.buffer_bytes
+        lines = [
+            *self._clear(),
+            "phv->length = phv->arrived = st->have;",
+            "phv->segments = 1;",
+            "if (skb->gso_segs > 1)",
+            "\tphv->segments = skb->gso_segs;",
+        ]
+        if self.reinjects:
+            lines += [
+                "if (kind == ARRIVAL) {",
+                *(f"\t{x}" for x in self._set("standard_metadata.ingress_port", "port")),
+                *(f"\t{x}" for x in self._set("intrinsic_metadata.ingress_global_timestamp", "time_us(st)")),
+                "} else if (kind != INGRESS_CLONE) {",
+                "\tinstance = kind == RESUBMITTED ? INSTANCE_RESUBMITTED : INSTANCE_RECIRCULATED;",
+                "\tpreserve(phv, &old->phv, kind == RESUBMITTED ? old->phv.resubmit_list : old->phv.recirculate_list);",
+                *(f"\t{x}" for x in self._set("standard_metadata.instance_type", "instance")),
+                "}",
+                *self._set("standard_metadata.packet_length", "phv->length"),
+            ]
+        else:
+            lines += [
+                *self._set("standard_metadata.ingress_port", "port"),
+                *self._set("intrinsic_metadata.ingress_global_timestamp", "time_us(st)"),
+                *self._set("standard_metadata.packet_length", "phv->length"),
+            ]
+        lines += [
+            "{",
+            f"\tu32 bytes = st->have < {buffer} ? st->have : {buffer};",
+            "\tOPAQUE(bytes);",
+            f"\tif (bytes && bytes <= {buffer} && bpf_skb_load_bytes(skb, 0, st->buffer, bytes))",
+            "\t\treturn TC_ACT_SHOT;",
+            "}",
+            "if (parse(skb, st)) {",
+            "\ttally(PARSER_TOO_DEEP);",
+            "\treturn TC_ACT_SHOT;",
+            "}",
+        ]
+        if self.parser.reorders:
+            lines.append("phv->dirty = 1;")
+        lines.append("verify_checksums(skb, st);")
+        lines += self._set("standard_metadata.checksum_error", "phv->checksum_error")
+        if self.clones_ingress:
+            lines += [
+                "if (kind == INGRESS_CLONE) {",
+                "\tCLEAR_TO(phv, packet);",
+                "\tpreserve(phv, &old->phv, old->phv.clone_list);",
+                *(f"\t{x}" for x in self._set("standard_metadata.instance_type", "INSTANCE_INGRESS_CLONE")),
+                "\tphv->arrived = old->phv.arrived;",
+                "\tgoto egress;",
+                "}",
+            ]
+        return lines
+
+    def _ingress(self) -> list[str]:
+        lines = ["ingress(skb, st);", "phv->exits = 0;"]
+        if self.asserts:
+            lines += self._failed()
+        if self.clones_ingress:
+            lines += [
+                "if (phv->clone_session) {",
+                "\treplicate(skb, st, 0x80000000 | (phv->clone_session & 0x7fff), INGRESS_CLONE);",
+                "\tphv->clone_session = phv->clone_list = 0;",
+                "}",
+            ]
+        if self.learns:
+            lines += ["if (phv->digest_list)", "\tlearn(st);"]
+        if self.resubmits:
+            lines += [
+                "if (phv->resubmit_list) {",
+                "\tu32 slot, tag;",
+                "\tif (stash(st, &slot, &tag))",
+                "\t\treturn TC_ACT_SHOT;",
+                "\treturn again(skb, st, RESUBMITTED, 0, 0, slot, tag, 1);",
+                "}",
+            ]
+        if self.multicasts:
+            lines += [
+                f"u32 group = {self._get('intrinsic_metadata.mcast_grp')};",
+                "if (group) {",
+                *(f"\t{x}" for x in self._set("standard_metadata.instance_type", "INSTANCE_REPLICATION")),
+                "\treplicate(skb, st, group, REPLICA);",
+                "\treturn TC_ACT_SHOT;",
+                "}",
+            ]
+        return [
+            *lines,
+            f"port = {self._get('standard_metadata.egress_spec')};",
+            f"if (port == {self.drop_port}) {{",
+            "\ttally(DROPPED_INGRESS);",
+            "\treturn TC_ACT_SHOT;",
+            "}",
+            *self._set("standard_metadata.instance_type", "INSTANCE_NORMAL"),
+        ]
+
+    def _failed(self) -> list[str]:
+        return ["if (phv->failed) {", "\ttally(DROPPED_ASSERTION);", "\treturn TC_ACT_SHOT;", "}"]
+
+    def _egress(self) -> list[str]:
+        names = ("enq_timestamp", "enq_qdepth", "deq_timedelta", "deq_qdepth")
+        queueing = all(self.program.standard(f"queueing_metadata.{n}") is not None for n in names)
+        lines = [
+            "egress: __attribute__((unused))",
+            "{",
+            "\tu64 delay;",
+            "\ts64 depth = queue_enter(st, port, phv->length, &delay);",
+            "\tif (depth < 0) {",
+            "\t\ttally(DROPPED_QUEUE_FULL);",
+            "\t\treturn TC_ACT_SHOT;",
+            "\t}",
+        ]
+        if queueing:
+            lines += [
+                *(f"\t{x}" for x in self._set("queueing_metadata.enq_timestamp", "time_us(st)")),
+                *(f"\t{x}" for x in self._set("queueing_metadata.enq_qdepth", "depth")),
+                *(f"\t{x}" for x in self._set("queueing_metadata.deq_timedelta", "delay / 1000")),
+                *(f"\t{x}" for x in self._set("queueing_metadata.deq_qdepth", "depth")),
+            ]
+        lines += [
+            "}",
+            *self._set("intrinsic_metadata.egress_global_timestamp", "time_us(st)"),
+            *self._set("intrinsic_metadata.egress_rid", "replica"),
+            *self._set("standard_metadata.egress_port", "port"),
+            *self._set("standard_metadata.egress_spec", "0", always=True),
+            *self._set("standard_metadata.packet_length", "phv->length"),
+            "egress(skb, st);",
+        ]
+        if self.asserts:
+            lines += self._failed()
+        if self.clones_egress:
+            lines += [
+                "if (phv->clone_session)",
+                "\treplicate(skb, st, 0x80000000 | (phv->clone_session & 0x7fff), EGRESS_CLONE);",
+            ]
+        lines += [
+            f"if ({self._get('standard_metadata.egress_spec')} == {self.drop_port}) {{",
+            "\ttally(DROPPED_EGRESS);",
+            "\treturn TC_ACT_SHOT;",
+            "}",
+            "update_checksums(skb, st);",
+            *[line for p in self.program.deparse_calls for line in self.actions.inline(p)],
+        ]
+        if self.recirculates:
+            lines += [
+                "if (phv->recirculate_list) {",
+                "\tu32 slot, tag;",
+                "\tdeparse(skb, st);",
+                "\tif (stash(st, &slot, &tag))",
+                "\t\treturn TC_ACT_SHOT;",
+                "\tif (!netless && rewrite(skb, st)) {",
+                "\t\ttally(DROPPED_RESIZE);",
+                "\t\treturn TC_ACT_SHOT;",
+                "\t}",
+                "\treturn again(skb, st, RECIRCULATED, 0, 0, slot, tag, 1);",
+                "}",
+            ]
+        return [
+            *lines,
+            "if (!phv->dirty)",
+            "\treturn send(skb, st, port, 0);",
+            "deparse(skb, st);",
+            "return send(skb, st, port, 1);",
+        ]
+
+
+__all__ = ["Traffic", "fields_read", "size_of"]

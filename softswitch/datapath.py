@@ -1,0 +1,608 @@
+"""A loaded program: its ports, tables, counters and registers, and packets through it.
+
+`Datapath` is what the P4Runtime server, the benchmarks and the tests use; its interface is
+`softswitch.target.Datapath`. Names are those of the BMv2 JSON. With `netless=True` no network is needed:
+`run` sends one packet through the program by bpf_prog_test_run and follows its clones, replicas, resubmissions
+and recirculations, in BMv2's order.
+
+Beyond the interface: `run`, `register_read_all`, `code` (the generated C), `time_run` (nanoseconds per packet).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import subprocess
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from ebpf import Map, Object, RingBuffer, TcAttachment
+from ebpf.errors import EbpfError
+from machine.errors import EntrainError
+from machine.record import Record, Resource
+from softswitch.codegen import IFINDICES, LOOP_PORT, MOST_PORTS, STATISTICS, Code, build, generate
+from softswitch.codegen_layout import arguments, limbs, size_of
+from softswitch.codegen_tables import NO_ACTION
+from softswitch.ir import Counter, Meter, Program, Table
+from softswitch.profiles import ProfileStore
+from softswitch.shared import Shared
+from softswitch.tables import OrderedStore, TableStore, store
+from softswitch.target import (
+    Action,
+    ActionCall,
+    DigestCallback,
+    Entry,
+    Exact,
+    Lpm,
+    Match,
+    Member,
+    MeterConfig,
+    Range,
+    Ternary,
+)
+
+_EVENT = struct.Struct("=8I")  # struct event
+_DIGEST, _SEND, _AGAIN = range(3)
+_ARRIVAL, _RESUBMITTED, _RECIRCULATED, _INGRESS_CLONE, _EGRESS_CLONE, _REPLICA = range(6)
+_CLONE_SESSION = 1 << 31  # clone sessions share the map of multicast groups
+_MOST_REPLICAS = 128
+_SK_BUFF_BYTES = 192
+_MOST_RUNS = 1000  # of one packet of a netless run, so that a program that recirculates for ever ends
+_JSON_PRIORITY = 0x7FFFFFFF  # BMv2: the lower number wins; P4Runtime: the higher
+
+_loops = 0
+
+
+def _context(kind: int, port: int, replica: int, slot: int, tag: int, length: int) -> bytes:
+    """struct __sk_buff with the cb that the program reads in a netless run."""
+    head = bytes(48) + struct.pack("=5I", kind | port << 8, slot, tag, replica, length)
+    return head.ljust(_SK_BUFF_BYTES, b"\0")
+
+
+class Datapath:
+    """See the module. Make it with `load`; `close` detaches everything."""
+
+    def __init__(self, program: Program, code: Code, name: str, drop_port: int, netless: bool) -> None:
+        self.program = program
+        self.code = code
+        self.name = name
+        self.drop_port = drop_port
+        self.netless = netless
+        self._stack = contextlib.ExitStack()
+        self._attached: dict[int, tuple[int, TcAttachment]] = {}
+        self._digests: deque[tuple[int, bytes]] = deque()
+        self._events: list[tuple[tuple[int, ...], bytes]] = []
+        self._record: Record | None = None
+
+    @classmethod
+    def load(
+        cls,
+        program: Program,
+        *,
+        name: str,
+        cpu_port: int | None = None,
+        drop_port: int = 511,
+        netless: bool = False,
+        record: Record | None = None,
+    ) -> Datapath:
+        """Compile and load a program.
+
+        `record` owns the loop interface that a program with clones, multicast or recirculation needs; without
+        one, the datapath keeps a record of its own. Raises Unsupported, or EbpfError from compiler and kernel.
+        """
+        del cpu_port  # a port like any other
+        datapath = cls(program, generate(program, drop_port=drop_port), name, drop_port, netless)
+        try:
+            datapath._load(record)
+        except BaseException:
+            datapath.close()
+            raise
+        return datapath
+
+    def _load(self, record: Record | None) -> None:
+        code = self.code
+        self.object = self._stack.enter_context(Object.open(build(code)))
+        started = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        self.object.set_rodata("netless", struct.pack("=I", self.netless))
+        self.object.set_rodata("started_ns", struct.pack("=Q", started))
+        loop = self._make_loop(record) if code.reinjects and not self.netless else 0
+        self.object.set_rodata("loop_ifindex", struct.pack("=I", loop))
+        base = self.object.variable("shared").offset
+        self.object.load()
+        self._program = self.object.programs["softswitch"]
+        self.shared = Shared(self.object.maps[".bss"].mmap(), base, code.shared.members)
+        self._stack.callback(self.shared.close)
+        states = self.object.maps["states"]
+        zeros = bytes(states.value_size - 4)
+        cpus = len(states.lookup_cpus(bytes(4)))
+        states.update_cpus(bytes(4), [struct.pack("=I", cpu) + zeros for cpu in range(cpus)])
+        self._ring = RingBuffer(self.object.maps["events"], self._event)
+        self._stack.callback(self._ring.close)
+        if loop:
+            self._set_port_of(loop, LOOP_PORT)
+            self._loop = self._program.attach_tc(loop, "ingress")
+            self._stack.callback(self._loop.detach)
+        maps = self.object.maps
+        self._tables = {
+            n: store(t, self.shared, maps.get(f"table_{t.index}")) for n, t in code.tables.items()
+        }
+        self._profiles = {n: ProfileStore(p, self.shared) for n, p in code.profiles.items()}
+        self._initial: dict[str, tuple[Entry, ...]] = {}
+        for name, table in program_tables(self.program):
+            self._initial[name] = tuple(self._load_entries(table))
+            if not table.default_const:
+                self.table_set_default(name, None)
+
+    def _load_entries(self, table: Table) -> Iterator[Entry]:
+        with self.batch():
+            for entry in table.entries:
+                match = tuple(_match(*m) for m in entry.match)
+                call = ActionCall(entry.action, entry.args)
+                priority = _JSON_PRIORITY - entry.priority
+                handle = self.table_insert(table.name, match, priority, call)
+                yield Entry(handle, match, priority, call, table.const_entries)
+
+    def _make_loop(self, record: Record | None) -> int:
+        """A veth pair whose one end brings packets back into the program; returns its ifindex."""
+        global _loops
+        _loops += 1
+        name = f"sw{os.getpid():x}-{_loops:x}"
+        if record is None:
+            self._record = record = Record(f"softswitch-{self.name}")
+            self._stack.callback(self._record.close)
+        link = record.own(Resource("link", name))
+        command = [
+            "ip",
+            "link",
+            "add",
+            name,
+            "mtu",
+            "65535",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            f"{name}p",
+            "mtu",
+            "65535",
+        ]
+        for step in (command, ["ip", "link", "set", name, "up"], ["ip", "link", "set", f"{name}p", "up"]):
+            result = subprocess.run(step, capture_output=True, text=True, check=False)
+            if result.returncode:
+                raise EntrainError(f"cannot make the loop interface {name}: {result.stderr.strip()}")
+        if self._record is None:
+            self._stack.callback(record.release, link)
+        return socket.if_nametoindex(name)
+
+    # --- ports ---
+
+    def _set_port_of(self, ifindex: int, port: int | None) -> None:
+        if ifindex < IFINDICES:
+            self.shared.view("port_of", "H")[ifindex] = 0 if port is None else port + 1
+        elif port is None:
+            self.object.maps["ports_by_ifindex"].pop(struct.pack("=I", ifindex), None)
+        else:
+            self.object.maps["ports_by_ifindex"].update(struct.pack("=I", ifindex), struct.pack("=I", port))
+
+    def add_port(self, port: int, ifindex: int, rate_mbps: float | None = None) -> None:
+        """Take packets that arrive at an interface, and send to it. The interface is in this network namespace."""
+        if not 0 <= port < MOST_PORTS:
+            raise EntrainError(f"port {port} is out of range: 0 to {MOST_PORTS - 1}")
+        if port in self._attached:
+            raise EntrainError(f"port {port} exists already")
+        attachment = self._program.attach_tc(ifindex, "ingress")
+        self._attached[port] = (ifindex, attachment)
+        self._set_port_of(ifindex, port)
+        self.shared.view("ports", "I")[4 * port + 3] = ifindex
+        if rate_mbps is not None:
+            self.set_queue(port, rate_mbps, 0)
+
+    def remove_port(self, port: int) -> None:
+        if port not in self._attached:
+            raise EntrainError(f"there is no port {port}")
+        ifindex, attachment = self._attached.pop(port)
+        self.shared.view("ports", "I")[4 * port + 3] = 0
+        self._set_port_of(ifindex, None)
+        attachment.detach()
+
+    def set_queue(self, port: int, rate_mbps: float, depth_packets: int) -> None:
+        """The virtual queue of a port: its rate (0: none) and its depth in packets (0: no limit)."""
+        if not 0 <= port < MOST_PORTS:
+            raise EntrainError(f"port {port} is out of range: 0 to {MOST_PORTS - 1}")
+        self.shared.view("ports", "I")[4 * port + 2] = depth_packets
+        self.shared.view("ports")[2 * port] = round(rate_mbps * 125_000 * 2**20 / 1e9)
+
+    # --- tables ---
+
+    def _table(self, name: str) -> TableStore:
+        if name not in self._tables:
+            raise EntrainError(f"the program has no table {name}")
+        return self._tables[name]
+
+    def _pack(self, table: Table, action: Action) -> bytes:
+        """An entry of a table, but for its handle."""
+        if isinstance(action, ActionCall):
+            if table.profile:
+                raise EntrainError(
+                    f"table {table.name} takes members or groups of {table.profile}, not actions"
+                )
+            return self._pack_call(table, action)
+        if not table.profile:
+            raise EntrainError(f"table {table.name} has no action profile")
+        profile = self._profiles[table.profile]
+        if isinstance(action, Member):
+            return struct.pack("=IIQ", 0, 0, profile.member(action.id))
+        return struct.pack("=IIQ", 1, 0, profile.group(action.id))
+
+    def _pack_call(self, table: Table, call: ActionCall) -> bytes:
+        if call.action not in table.actions:
+            raise EntrainError(f"table {table.name} has no action {call.action}")
+        declared = table.actions[call.action]
+        if len(call.args) != len(declared.params):
+            raise EntrainError(
+                f"action {call.action} takes {len(declared.params)} arguments, not {len(call.args)}"
+            )
+        raw = bytearray(arguments(declared).pack(call.args))
+        raw[:4] = struct.pack("=I", self.code.layout.action_code[call.action])
+        return bytes(raw)
+
+    def _packed(self, name: str, action: Action) -> bytes:
+        layout = self._table(name).layout
+        return self._pack(layout.table, action).ljust(layout.entry_bytes, b"\0")
+
+    def initial_entries(self, table: str) -> Sequence[Entry]:
+        """The entries that the program itself brings."""
+        self._table(table)
+        return self._initial[table]
+
+    def initial_default(self, table: str) -> ActionCall | None:
+        """The program's default action."""
+        declared = self._table(table).layout.table
+        if declared.default_action is None:
+            return None
+        return ActionCall(declared.default_action, declared.default_args)
+
+    def table_insert(self, table: str, match: tuple[Match, ...], priority: int, action: Action) -> int:
+        """Add an entry; the larger priority wins. Returns its handle."""
+        handle = self._table(table).insert(match, priority, self._packed(table, action))
+        self._reset_direct(table, handle)
+        return handle
+
+    def table_modify(self, table: str, handle: int, action: Action) -> None:
+        self._table(table).modify(handle, self._packed(table, action))
+
+    def table_delete(self, table: str, handle: int) -> None:
+        self._table(table).delete(handle)
+
+    def table_set_default(self, table: str, action: ActionCall | None) -> None:
+        """Set what a miss runs; None is the program's own default."""
+        layout = self._table(table).layout
+        chosen = action or self.initial_default(table)
+        if layout.table.default_const:
+            if action is None or action == self.initial_default(table):
+                return
+            raise EntrainError(f"the default action of table {table} is constant")
+        entry = struct.pack("=II", NO_ACTION, 0) if chosen is None else self._pack_call(layout.table, chosen)
+        view = self.shared.view(f"d{layout.index}")
+        size = layout.default_bytes // 8
+        half = 1 - (view[0] & 1)
+        view[1 + half * size : 1 + (half + 1) * size] = memoryview(entry.ljust(8 * size, b"\0")).cast("Q")
+        view[0] = half
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[Datapath]:
+        """Within, ternary and range tables are rebuilt once, at the end."""
+        ordered = [t for t in self._tables.values() if isinstance(t, OrderedStore) and not t.deferred]
+        for each in ordered:
+            each.deferred = True
+        try:
+            yield self
+        finally:
+            for each in ordered:
+                each.deferred = False
+                each.flush()
+
+    # --- action profiles ---
+
+    def _profile(self, name: str) -> ProfileStore:
+        if name not in self._profiles:
+            raise EntrainError(f"the program has no action profile {name}")
+        return self._profiles[name]
+
+    def _member(self, profile: str, call: ActionCall) -> bytes:
+        for _, table in program_tables(self.program):
+            if table.profile == profile and call.action in table.actions:
+                return self._pack_call(table, call)
+        raise EntrainError(f"no table of action profile {profile} has action {call.action}")
+
+    def member_insert(self, profile: str, id_: int, action: ActionCall) -> None:
+        self._profile(profile).insert(id_, self._member(profile, action))
+
+    def member_modify(self, profile: str, id_: int, action: ActionCall) -> None:
+        self._profile(profile).modify(id_, self._member(profile, action))
+
+    def member_delete(self, profile: str, id_: int) -> None:
+        self._profile(profile).delete(id_)
+
+    def group_insert(self, profile: str, id_: int, members: tuple[int, ...]) -> None:
+        self._profile(profile).group_insert(id_, members)
+
+    def group_modify(self, profile: str, id_: int, members: tuple[int, ...]) -> None:
+        self._profile(profile).group_modify(id_, members)
+
+    def group_delete(self, profile: str, id_: int) -> None:
+        self._profile(profile).group_delete(id_)
+
+    # --- counters, meters, registers ---
+
+    def _direct(self, table: str) -> tuple[str | None, str | None]:
+        counter = next((c.name for c in self.program.counters.values() if c.table == table), None)
+        meter = next((m.name for m in self.program.meters.values() if m.table == table), None)
+        return counter, meter
+
+    def _reset_direct(self, table: str, handle: int) -> None:
+        counter, meter = self._direct(table)
+        if counter is not None:
+            self._counter_store(counter, handle, 0, 0)
+        if meter is not None:
+            self._meter_store(meter, handle, None)
+
+    def direct_counter_read(self, table: str, handle: int) -> tuple[int, int]:
+        counter, _ = self._direct(table)
+        if counter is None:
+            raise EntrainError(f"table {table} has no direct counter")
+        return self._counter_load(counter, handle)
+
+    def direct_counter_write(self, table: str, handle: int, packets: int, bytes_: int) -> None:
+        counter, _ = self._direct(table)
+        if counter is None:
+            raise EntrainError(f"table {table} has no direct counter")
+        self._counter_store(counter, handle, packets, bytes_)
+
+    def direct_meter_write(self, table: str, handle: int, config: MeterConfig | None) -> None:
+        _, meter = self._direct(table)
+        if meter is None:
+            raise EntrainError(f"table {table} has no direct meter")
+        self._meter_store(meter, handle, config)
+
+    def _rows(self, declared: Counter | Meter) -> int:
+        return max(1, declared.size if declared.table is None else self.program.tables[declared.table].size)
+
+    def _counter_view(self, name: str, index: int) -> tuple[memoryview, list[int]]:
+        if name not in self.program.counters:
+            raise EntrainError(f"the program has no counter {name}")
+        rows = self._rows(self.program.counters[name])
+        if not 0 <= index < rows:
+            raise EntrainError(f"counter {name} has {rows} cells, and none {index}")
+        view = self.shared.view(f"c{self.code.actions.counters[name]}")
+        return view, list(range(2 * index, len(view), 2 * rows))
+
+    def _counter_load(self, name: str, index: int) -> tuple[int, int]:
+        view, places = self._counter_view(name, index)
+        return sum(view[p] for p in places), sum(view[p + 1] for p in places)
+
+    def _counter_store(self, name: str, index: int, packets: int, bytes_: int) -> None:
+        view, places = self._counter_view(name, index)
+        for place in places:
+            view[place], view[place + 1] = packets, bytes_
+            packets = bytes_ = 0
+
+    def counter_read(self, name: str, index: int) -> tuple[int, int]:
+        """(packets, bytes)."""
+        return self._counter_load(name, index)
+
+    def counter_write(self, name: str, index: int, packets: int, bytes_: int) -> None:
+        self._counter_store(name, index, packets, bytes_)
+
+    def _meter_store(self, name: str, index: int, config: MeterConfig | None) -> None:
+        if name not in self.program.meters:
+            raise EntrainError(f"the program has no meter {name}")
+        rows = self._rows(self.program.meters[name])
+        if not 0 <= index < rows:
+            raise EntrainError(f"meter {name} has {rows} cells, and none {index}")
+        view = self.shared.view(f"e{self.code.actions.meters[name]}")
+        at = 8 * index
+        view[at] = 0
+        if config is None:
+            return
+        if config.cir > config.pir:
+            raise EntrainError(
+                f"meter {name}: the committed rate {config.cir} exceeds the peak rate {config.pir}"
+            )
+        for i, (rate, burst) in enumerate(((config.pir, config.pburst), (config.cir, config.cburst))):
+            view[at + 1 + 3 * i], view[at + 2 + 3 * i], view[at + 3 + 3 * i] = rate, burst, burst
+        view[at + 7] = 0
+        view[at] = 1
+
+    def meter_write(self, name: str, index: int, config: MeterConfig | None) -> None:
+        """Configure one meter; None: every packet is green."""
+        self._meter_store(name, index, config)
+
+    def meter_read(self, name: str, index: int) -> MeterConfig | None:
+        view = self.shared.view(f"e{self.code.actions.meters[name]}")
+        configured, pir, pburst, _, cir, cburst, *_ = view[8 * index : 8 * index + 8]
+        return MeterConfig(cir, cburst, pir, pburst) if configured else None
+
+    def _register(self, name: str, index: int) -> tuple[memoryview, int]:
+        if name not in self.program.registers:
+            raise EntrainError(f"the program has no register {name}")
+        declared = self.program.registers[name]
+        if not 0 <= index < declared.size:
+            raise EntrainError(f"register {name} has {declared.size} cells, and none {index}")
+        kind = {1: "B", 2: "H", 4: "I"}.get(size_of(declared.bits), "Q")
+        return self.shared.view(f"r{self.code.actions.registers[name]}", kind), max(1, limbs(declared.bits))
+
+    def register_read(self, name: str, index: int) -> int:
+        view, count = self._register(name, index)
+        return sum(view[index * count + i] << (64 * i) for i in range(count))
+
+    def register_write(self, name: str, index: int, value: int) -> None:
+        view, count = self._register(name, index)
+        value &= (1 << self.program.registers[name].bits) - 1
+        for i in range(count):
+            view[index * count + i] = (value >> (64 * i)) & (2**64 - 1)
+
+    def register_read_all(self, name: str) -> Sequence[int]:
+        view, count = self._register(name, 0)
+        size = self.program.registers[name].size
+        if count == 1:
+            return view.tolist()[:size]
+        return [sum(view[i * count + j] << (64 * j) for j in range(count)) for i in range(size)]
+
+    # --- replication ---
+
+    def _replicas(self) -> Map | None:
+        return self.object.maps.get("replication")
+
+    def _set_replicas(self, id_: int, replicas: tuple[tuple[int, int], ...], length: int) -> None:
+        if len(replicas) > _MOST_REPLICAS:
+            raise EntrainError(f"a group has at most {_MOST_REPLICAS} replicas, not {len(replicas)}")
+        target = self._replicas()
+        if target is None:
+            return  # the program neither multicasts nor clones
+        raw = struct.pack("=II", len(replicas), length) + b"".join(struct.pack("=II", *r) for r in replicas)
+        target.update(struct.pack("=I", id_), raw.ljust(8 + 8 * _MOST_REPLICAS, b"\0"))
+
+    def _delete_replicas(self, id_: int) -> None:
+        target = self._replicas()
+        if target is not None:
+            target.pop(struct.pack("=I", id_), None)
+
+    def multicast_set(self, group: int, replicas: tuple[tuple[int, int], ...]) -> None:
+        """Set a multicast group: (port, replica id) each."""
+        self._set_replicas(group, replicas, 0)
+
+    def multicast_delete(self, group: int) -> None:
+        self._delete_replicas(group)
+
+    def clone_session_set(
+        self, session: int, replicas: tuple[tuple[int, int], ...], packet_length: int
+    ) -> None:
+        """Set a clone session. `packet_length` has no effect, as in BMv2."""
+        self._set_replicas(_CLONE_SESSION | session, replicas, packet_length)
+
+    def clone_session_delete(self, session: int) -> None:
+        self._delete_replicas(_CLONE_SESSION | session)
+
+    def value_set_write(self, name: str, members: Sequence[tuple[Match, ...]]) -> None:
+        """Set the members of a parser value set."""
+        if name not in self.program.value_sets:
+            raise EntrainError(f"the program has no value set {name}")
+        declared = self.program.value_sets[name]
+        if len(members) > declared.size:
+            raise EntrainError(f"value set {name} holds {declared.size} members, not {len(members)}")
+        parts = len(self.code.value_sets.get(name, (0,)))
+        view = self.shared.view(f"v{list(self.program.value_sets).index(name)}")
+        half = 1 - (view[0] & 1)
+        at = 1 + half * (1 + declared.size * parts)
+        for i, member in enumerate(members):
+            if len(member) != parts or not all(isinstance(m, Exact) for m in member):
+                raise EntrainError(f"value set {name} takes {parts} exact values a member")
+            for j, m in enumerate(member):
+                assert isinstance(m, Exact)
+                view[at + 1 + i * parts + j] = m.value
+        view[at] = len(members)
+        view[0] = half
+
+    # --- digests ---
+
+    def _event(self, raw: bytes) -> None:
+        head = _EVENT.unpack_from(raw)
+        body = raw[_EVENT.size : _EVENT.size + head[6]]
+        if head[0] == _DIGEST:
+            self._digests.append((head[1], body))
+        else:
+            self._events.append((head, body))
+
+    def digest_fd(self) -> int | None:
+        """Readable when digests wait."""
+        return self._ring.fd if self.code.digests else None
+
+    def poll_digests(self, callback: DigestCallback) -> None:
+        """Deliver the digests that wait: (name of the list, values)."""
+        self._ring.consume()
+        while self._digests:
+            number, body = self._digests.popleft()
+            values, at = [], 0
+            for count in self.code.digests[number]:
+                values.append(int.from_bytes(body[at : at + 8 * count], "little"))
+                at += 8 * count
+            callback(self.program.learn_lists[number].name, tuple(values))
+
+    # --- packets ---
+
+    def run(self, packet: bytes, ingress_port: int) -> list[tuple[int, bytes]]:
+        """Send one packet through a netless datapath: (port, packet) for each that leaves, in BMv2's order."""
+        if not self.netless:
+            raise EntrainError("run needs a datapath that was loaded with netless=True")
+        sent: list[tuple[int, bytes]] = []
+        waiting = deque([(packet, _context(_ARRIVAL, ingress_port, 0, 0, 0, len(packet)))])
+        for _ in range(_MOST_RUNS):
+            if not waiting:
+                return sent
+            self._follow(*waiting.popleft(), sent, waiting)
+        raise EntrainError(f"the packet still recirculates after {_MOST_RUNS} rounds")
+
+    def _follow(
+        self,
+        packet: bytes,
+        context: bytes,
+        sent: list[tuple[int, bytes]],
+        waiting: deque[tuple[bytes, bytes]],
+    ) -> None:
+        self._events.clear()
+        self._program.test_run(packet.ljust(64, b"\0"), context)
+        self._ring.consume()
+        events, self._events = self._events, []
+        for (kind, again, port, replica, slot, tag, length, last), body in events:
+            if kind == _SEND:
+                sent.append((port, body[:length]))
+                continue
+            item = (body[:length], _context(again, port, replica, slot, tag, length))
+            if last:
+                waiting.append(item)
+            else:
+                self._follow(*item, sent, waiting)
+
+    def time_run(self, packet: bytes, ingress_port: int, repeat: int = 100_000) -> int:
+        """Mean nanoseconds per packet of the program, sending left out.
+
+        The packet is dropped or redirected `repeat` times in the kernel; of a datapath that is not netless.
+        """
+        if self.netless:
+            raise EntrainError("time_run measures what a real port runs: load without netless")
+        context = bytearray(_SK_BUFF_BYTES)
+        struct.pack_into("=I", context, 40, self._attached[ingress_port][0])
+        return self._program.test_run(packet, bytes(context), repeat, data_out_size=0).duration_ns
+
+    def stats(self) -> dict[str, int]:
+        """Counts since load: parser errors, and drops by reason."""
+        return dict(zip(STATISTICS, self.shared.view("statistics").tolist(), strict=True))
+
+    def close(self) -> None:
+        """Detach from all ports and free everything; a second call does nothing."""
+        for port in list(self._attached):
+            with contextlib.suppress(EbpfError):  # the interface may be gone
+                self.remove_port(port)
+        self._stack.close()
+
+
+def program_tables(program: Program) -> Iterator[tuple[str, Table]]:
+    yield from program.tables.items()
+
+
+def _match(kind: str, value: int, extra: int) -> Match:
+    match kind:
+        case "exact" | "valid":
+            return Exact(value)
+        case "lpm":
+            return Lpm(value, extra)
+        case "ternary":
+            return Ternary(value, extra)
+    return Range(value, extra)
+
+
+__all__ = ["Datapath"]

@@ -1,0 +1,894 @@
+"""BMv2 JSON (version 2.x, as p4c-bm2-ss writes it for v1model) as a typed, frozen program.
+
+`load_program` reads the JSON, resolves names and checks that every construct is one that the compiler knows;
+what it does not know it refuses by name and source location (`Unsupported`). Nothing here depends on eBPF.
+
+The format is that of BMv2's docs/JSON_format.md; where the two differ, the sources of simple_switch 1.15 count.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from machine.errors import BadInput, EntrainError
+
+
+class Unsupported(EntrainError):
+    """The program uses a construct that softswitch cannot run."""
+
+
+# --- values -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FieldType:
+    """One field of a header type. A varbit field has `bits` 0 and `varbit` true."""
+
+    name: str
+    bits: int
+    signed: bool = False
+    saturating: bool = False
+    varbit: bool = False
+
+
+@dataclass(frozen=True)
+class HeaderType:
+    """Fields in wire order. `max_bytes` bounds a header with a varbit field."""
+
+    name: str
+    fields: tuple[FieldType, ...]
+    max_bytes: int | None = None
+
+    @property
+    def bits(self) -> int:
+        """Width of the fixed fields."""
+        return sum(f.bits for f in self.fields)
+
+    @property
+    def varbit(self) -> int | None:
+        """Index of the varbit field."""
+        return next((i for i, f in enumerate(self.fields) if f.varbit), None)
+
+
+@dataclass(frozen=True)
+class Header:
+    """A header or metadata instance."""
+
+    name: str
+    type: HeaderType
+    metadata: bool
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A header stack: the names of its elements in order."""
+
+    name: str
+    elements: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Union:
+    """A header union: the names of its members."""
+
+    name: str
+    members: tuple[str, ...]
+
+
+# --- expressions --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FieldRef:
+    """Field `field` of header instance `header`; `$valid$` is its validity."""
+
+    header: str
+    field: str
+
+
+@dataclass(frozen=True)
+class LastField:
+    """A field of the last valid element of a stack."""
+
+    stack: str
+    field: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    value: int
+
+
+@dataclass(frozen=True)
+class Boolean:
+    value: bool
+
+
+@dataclass(frozen=True)
+class Param:
+    """Runtime data of the enclosing action."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class HeaderRef:
+    name: str
+
+
+@dataclass(frozen=True)
+class UnionRef:
+    name: str
+
+
+@dataclass(frozen=True)
+class StackRef:
+    name: str
+
+
+@dataclass(frozen=True)
+class Element:
+    """A stack element by run-time index."""
+
+    stack: str
+    index: Expr
+
+
+@dataclass(frozen=True)
+class ElementField:
+    """A field of a stack element by run-time index."""
+
+    element: Element
+    field: str
+
+
+@dataclass(frozen=True)
+class RegisterCell:
+    """A register read inside an expression."""
+
+    register: str
+    index: Expr
+
+
+@dataclass(frozen=True)
+class Lookahead:
+    """Bits of the packet that are not extracted yet."""
+
+    offset: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operator of BMv2's expressions; a unary one has one argument, `?` has (condition, then, else)."""
+
+    op: str
+    args: tuple[Expr, ...]
+
+
+Expr = (
+    FieldRef
+    | LastField
+    | Constant
+    | Boolean
+    | Param
+    | HeaderRef
+    | UnionRef
+    | StackRef
+    | Element
+    | ElementField
+    | RegisterCell
+    | Lookahead
+    | Op
+)
+
+BOOLEAN_OPS = frozenset(["==", "!=", ">", "<", ">=", "<=", "and", "or", "not", "valid", "valid_union", "d2b"])
+DATA_OPS = frozenset(
+    ["+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^", "~", "?", "two_comp_mod", "usat_cast", "sat_cast", "b2d", "last_stack_index", "size_stack"]
+)
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """The expression and everything in it."""
+    yield expr
+    match expr:
+        case Op(_, args):
+            for arg in args:
+                yield from walk(arg)
+        case Element(_, index) | RegisterCell(_, index):
+            yield from walk(index)
+        case ElementField(element, _):
+            yield from walk(element)
+
+
+# --- statements ---------------------------------------------------------------------------------------------
+
+Named = tuple[Literal["register_array", "counter_array", "meter_array", "calculation", "string"], str]
+Argument = Expr | Named | tuple["Expr", ...]
+
+
+@dataclass(frozen=True)
+class Primitive:
+    op: str
+    args: tuple[Any, ...]  # Expr, Named, or a tuple of Expr (parameters_vector)
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Action:
+    id: int
+    name: str
+    params: tuple[tuple[str, int], ...]  # name, bits
+    primitives: tuple[Primitive, ...]
+
+
+@dataclass(frozen=True)
+class Extract:
+    """Extract into a header (`regular`) or the next element of a stack; `length` is the varbit's, in bits."""
+
+    kind: Literal["regular", "stack"]
+    name: str
+    length: Expr | None = None
+
+
+@dataclass(frozen=True)
+class SetField:
+    target: Expr
+    source: Expr
+
+
+@dataclass(frozen=True)
+class Verify:
+    condition: Expr
+    error: Expr
+
+
+@dataclass(frozen=True)
+class Advance:
+    bits: Expr
+
+
+@dataclass(frozen=True)
+class Call:
+    primitive: Primitive
+
+
+ParserOp = Extract | SetField | Verify | Advance | Call
+
+
+@dataclass(frozen=True)
+class Transition:
+    """`value`/`mask` compare the concatenated, byte-padded key; `value_set` names a parser value set."""
+
+    next_state: str | None
+    value: int | None = None
+    mask: int | None = None
+    value_set: str | None = None
+
+
+@dataclass(frozen=True)
+class ParseState:
+    name: str
+    ops: tuple[ParserOp, ...]
+    key: tuple[Expr, ...]
+    key_bits: tuple[int, ...]
+    transitions: tuple[Transition, ...]
+
+
+@dataclass(frozen=True)
+class Calculation:
+    """A hash over fields, headers, constants ((value, bits)) and, last, the payload."""
+
+    name: str
+    algorithm: str
+    inputs: tuple[FieldRef | HeaderRef | tuple[int, int], ...]
+    payload: bool
+
+
+@dataclass(frozen=True)
+class Checksum:
+    name: str
+    target: FieldRef
+    calculation: str
+    verify: bool
+    update: bool
+    condition: Expr | None
+
+
+# --- control ------------------------------------------------------------------------------------------------
+
+MatchKind = Literal["exact", "lpm", "ternary", "range", "valid"]
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a table. `valid` keys match a header's validity (P4_14)."""
+
+    name: str
+    kind: MatchKind
+    target: FieldRef
+    bits: int
+    mask: int | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A constant or initial entry; `match` has per key (kind, value, mask | prefix length | high)."""
+
+    match: tuple[tuple[str, int, int], ...]
+    action: str
+    args: tuple[int, ...]
+    priority: int
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    id: int
+    kind: Literal["exact", "lpm", "ternary", "range"]
+    implementation: Literal["simple", "indirect", "indirect_ws"]
+    profile: str | None
+    size: int
+    keys: tuple[Key, ...]
+    actions: Mapping[str, Action]
+    next_hit: str | None
+    next_miss: str | None
+    by_outcome: bool  # next_hit/next_miss apply; else next_by_action
+    next_by_action: Mapping[str, str | None]
+    default_next: str | None
+    default_action: str | None
+    default_args: tuple[int, ...]
+    default_const: bool
+    entries: tuple[Entry, ...]
+    const_entries: bool
+    direct_counter: bool
+    direct_meter: str | None
+    support_timeout: bool = False
+
+
+@dataclass(frozen=True)
+class Conditional:
+    name: str
+    condition: Expr
+    true_next: str | None
+    false_next: str | None
+
+
+@dataclass(frozen=True)
+class DirectCall:
+    name: str
+    action: Action
+    next: str | None
+
+
+Node = Table | Conditional | DirectCall
+
+
+@dataclass(frozen=True)
+class Profile:
+    """An action profile; with `algorithm` it is a selector over `inputs`."""
+
+    name: str
+    size: int
+    algorithm: str | None
+    inputs: tuple[FieldRef, ...]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    name: str
+    first: str | None
+    nodes: Mapping[str, Node]
+    profiles: Mapping[str, Profile]
+
+
+@dataclass(frozen=True)
+class Register:
+    name: str
+    size: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class Counter:
+    name: str
+    size: int
+    table: str | None  # a direct counter's table
+
+
+@dataclass(frozen=True)
+class Meter:
+    name: str
+    size: int
+    unit: Literal["bytes", "packets"]
+    table: str | None
+    target: FieldRef | None
+
+
+@dataclass(frozen=True)
+class ValueSet:
+    name: str
+    size: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class LearnList:
+    id: int
+    name: str
+    elements: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A whole v1model program. Mappings are in the JSON's order."""
+
+    headers: Mapping[str, Header]
+    stacks: Mapping[str, Stack]
+    unions: Mapping[str, Union]
+    errors: Mapping[str, int]
+    parser_start: str | None
+    parse_states: Mapping[str, ParseState]
+    value_sets: Mapping[str, ValueSet]
+    deparse_order: tuple[str, ...]
+    deparse_calls: tuple[Primitive, ...]
+    actions: tuple[Action, ...]
+    ingress: Pipeline
+    egress: Pipeline
+    calculations: Mapping[str, Calculation]
+    checksums: tuple[Checksum, ...]
+    registers: Mapping[str, Register]
+    counters: Mapping[str, Counter]
+    meters: Mapping[str, Meter]
+    learn_lists: Mapping[int, LearnList]
+    field_lists: Mapping[int, tuple[FieldRef, ...]]
+    aliases: Mapping[str, FieldRef]
+    source: str = field(default="", compare=False)
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        """All tables of both pipelines, those that p4c made of statements included."""
+        return {
+            node.name: node
+            for pipeline in (self.ingress, self.egress)
+            for node in pipeline.nodes.values()
+            if isinstance(node, Table)
+        }
+
+    @property
+    def profiles(self) -> Mapping[str, Profile]:
+        return {**self.ingress.profiles, **self.egress.profiles}
+
+    def field_type(self, ref: FieldRef) -> FieldType:
+        """The type of a field; `$valid$` is one bit."""
+        if ref.field == "$valid$":
+            return FieldType("$valid$", 1)
+        return next(f for f in self.headers[ref.header].type.fields if f.name == ref.field)
+
+    def standard(self, name: str) -> FieldRef | None:
+        """The field that simple_switch knows as `name` (`queueing_metadata.enq_qdepth`), where there is one."""
+        if name in self.aliases:
+            return self.aliases[name]
+        header, _, member = name.partition(".")
+        if header in self.headers and any(f.name == member for f in self.headers[header].type.fields):
+            return FieldRef(header, member)
+        return None
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def _number(text: str) -> int:
+    return -int(text[1:], 16) if text.startswith("-") else int(text, 16)
+
+
+def _where(node: Mapping[str, Any]) -> str:
+    info = node.get("source_info")
+    if not isinstance(info, dict):
+        return ""
+    fragment = str(info.get("source_fragment", "")).strip().replace("\n", " ")
+    return f"{info.get('filename', '?')}({info.get('line', '?')}): {fragment}"
+
+
+class _Reader:
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self.root = root
+        self.types: dict[str, HeaderType] = {}
+        self.headers: dict[str, Header] = {}
+        self.stacks: dict[str, Stack] = {}
+        self.unions: dict[str, Union] = {}
+        self.where = ""
+
+    def refuse(self, construct: str) -> Unsupported:
+        place = f" at {self.where}" if self.where else ""
+        return Unsupported(f"softswitch cannot run {construct}{place}")
+
+    # values
+
+    def field_ref(self, value: Any) -> FieldRef:
+        header, member = value
+        if header not in self.headers:
+            raise self.refuse(f"a reference to unknown header {header!r}")
+        known = self.headers[header].type.fields
+        if member != "$valid$" and all(f.name != member for f in known):
+            raise self.refuse(f"a reference to unknown field {header}.{member}")
+        return FieldRef(header, member)
+
+    def expr(self, node: Any) -> Expr:
+        kind, value = node["type"], node.get("value")
+        match kind:
+            case "field":
+                return self.field_ref(value)
+            case "hexstr":
+                return Constant(_number(value))
+            case "bool":
+                return Boolean(bool(value))
+            case "local" | "runtime_data":
+                return Param(int(value))
+            case "header":
+                return HeaderRef(value)
+            case "header_stack":
+                return StackRef(value)
+            case "header_union":
+                return UnionRef(value)
+            case "stack_field":
+                return LastField(*value)
+            case "lookahead":
+                return Lookahead(*value)
+            case "register":
+                return RegisterCell(value[0], self.expr(value[1]))
+            case "expression":
+                return self.operator(value) if "op" in value else self.expr(value)
+        raise self.refuse(f"a value of type {kind!r}")
+
+    def operator(self, node: Any) -> Expr:
+        op = node["op"]
+        if op in ("dereference_header_stack", "dereference_stack"):
+            stack = self.expr(node["left"])
+            assert isinstance(stack, StackRef)
+            return Element(stack.name, self.expr(node["right"]))
+        if op == "access_field":
+            header = self.expr(node["left"])
+            if isinstance(header, Element):
+                kind = self.headers[self.stacks[header.stack].elements[0]].type
+                return ElementField(header, self._member(kind, node["right"]))
+            assert isinstance(header, HeaderRef)
+            return FieldRef(header.name, self._member(self.headers[header.name].type, node["right"]))
+        if op == "access_union_header":
+            union = self.expr(node["left"])
+            if not isinstance(union, UnionRef):
+                raise self.refuse("a stack of header unions")
+            return HeaderRef(self.unions[union.name].members[int(node["right"])])
+        if op not in BOOLEAN_OPS and op not in DATA_OPS:
+            raise self.refuse(f"the operator {op!r}")
+        args = [self.expr(node[k]) for k in ("cond", "left", "right") if node.get(k) is not None]
+        return Op(op, tuple(args))
+
+    @staticmethod
+    def _member(kind: HeaderType, index: int) -> str:
+        # BMv2 appends the hidden validity field to each header type.
+        return kind.fields[index].name if index < len(kind.fields) else "$valid$"
+
+    def argument(self, node: Any) -> Any:
+        kind, value = node["type"], node.get("value")
+        if kind in ("register_array", "counter_array", "meter_array", "calculation", "string"):
+            return (kind, value)
+        if kind == "parameters_vector":
+            return tuple(self.expr(v) for v in value)
+        if kind in ("extern", "header_union_stack", "field_list"):
+            raise self.refuse(f"an argument of type {kind!r} ({value})")
+        return self.expr(node)
+
+    def primitive(self, node: Any) -> Primitive:
+        self.where = _where(node)
+        made = Primitive(node["op"], tuple(self.argument(p) for p in node["parameters"]), self.where)
+        self.where = ""
+        return made
+
+    # declarations
+
+    def read_types(self) -> None:
+        for node in self.root["header_types"]:
+            fields = []
+            for item in node["fields"]:
+                name, bits, *flags = item
+                varbit = bits == "*"
+                flags += [False, False]
+                fields.append(
+                    FieldType(name, 0 if varbit else int(bits), bool(flags[0]), bool(flags[1]), varbit)
+                )
+            if node.get("length_exp") is not None:
+                raise Unsupported(f"softswitch cannot run header {node['name']}: a P4_14 length expression")
+            self.types[node["name"]] = HeaderType(node["name"], tuple(fields), node.get("max_length"))
+
+    def read_headers(self) -> None:
+        by_id: dict[int, str] = {}
+        for node in self.root["headers"]:
+            name = node["name"]
+            by_id[node["id"]] = name
+            self.headers[name] = Header(name, self.types[node["header_type"]], bool(node["metadata"]))
+        for node in self.root.get("header_stacks", []):
+            elements = tuple(by_id[i] for i in node["header_ids"])
+            self.stacks[node["name"]] = Stack(node["name"], elements)
+        for node in self.root.get("header_unions", []):
+            members = tuple(by_id[i] for i in node["header_ids"])
+            self.unions[node["name"]] = Union(node["name"], members)
+        for node in self.root.get("header_union_stacks", []):
+            raise Unsupported(f"softswitch cannot run header union stack {node['name']!r}")
+        for node in self.root.get("extern_instances", []):
+            raise Unsupported(f"softswitch cannot run extern {node['name']!r} of type {node.get('type')!r}")
+
+    def bits_of(self, expr: Expr) -> int:
+        match expr:
+            case FieldRef(header, member):
+                if member == "$valid$":
+                    return 1
+                return next(f.bits for f in self.headers[header].type.fields if f.name == member)
+            case LastField(stack, member):
+                return self.bits_of(FieldRef(self.stacks[stack].elements[0], member))
+            case Lookahead(_, bits):
+                return bits
+        raise self.refuse(f"a parser key {expr}")
+
+    def parser_op(self, node: Any, state: str) -> ParserOp:
+        self.where = _where(node) or f"parser state {state}"
+        op, params = node["op"], node["parameters"]
+        if op in ("extract", "extract_VL"):
+            target = params[0]
+            if target["type"] not in ("regular", "stack"):
+                raise self.refuse(f"an extraction into a {target['type']}")
+            length = self.expr(params[1]) if op == "extract_VL" else None
+            return Extract(target["type"], target["value"], length)
+        if op == "set":
+            return SetField(self.expr(params[0]), self.expr(params[1]))
+        if op == "verify":
+            return Verify(self.expr(params[0]), self.expr(params[1]))
+        if op == "advance":
+            return Advance(self.expr(params[0]))
+        if op == "shift":
+            return Advance(Constant(8 * int(params[0])))
+        if op == "primitive":
+            return Call(self.primitive(params[0]))
+        raise self.refuse(f"the parser operation {op!r}")
+
+    def parser(self) -> tuple[str | None, dict[str, ParseState]]:
+        parsers = self.root["parsers"]
+        if not parsers:
+            return None, {}
+        if len(parsers) > 1:
+            raise Unsupported("softswitch cannot run several parsers in one program")
+        states: dict[str, ParseState] = {}
+        for node in parsers[0]["parse_states"]:
+            name = node["name"]
+            key = tuple(self.expr(k) for k in node["transition_key"])
+            transitions = []
+            for item in node["transitions"]:
+                kind, target = item["type"], item["next_state"]
+                mask = None if item.get("mask") is None else _number(item["mask"])
+                if kind == "default":
+                    transitions.append(Transition(target))
+                elif kind == "parse_vset":
+                    transitions.append(Transition(target, mask=mask, value_set=item["value"]))
+                else:
+                    transitions.append(Transition(target, _number(item["value"]), mask))
+            # P4_14-era files have no "type" and call the default value "default"; p4c always writes it.
+            states[name] = ParseState(
+                name,
+                tuple(self.parser_op(op, name) for op in node["parser_ops"]),
+                key,
+                tuple(self.bits_of(k) for k in key),
+                tuple(transitions),
+            )
+            self.where = ""
+        return parsers[0]["init_state"], states
+
+    def actions(self) -> dict[int, Action]:
+        return {
+            node["id"]: Action(
+                node["id"],
+                node["name"],
+                tuple((p["name"], int(p["bitwidth"])) for p in node["runtime_data"]),
+                tuple(self.primitive(p) for p in node["primitives"]),
+            )
+            for node in self.root["actions"]
+        }
+
+    def table(self, node: Any, actions: Mapping[int, Action]) -> Table:
+        self.where = _where(node) or f"table {node['name']}"
+        keys = []
+        for item in node["key"]:
+            kind = item["match_type"]
+            target = item["target"]
+            ref = FieldRef(target, "$valid$") if kind == "valid" else self.field_ref(target)
+            mask = None if item.get("mask") is None else _number(item["mask"])
+            name = item.get("name") or ".".join([ref.header, ref.field])
+            if kind not in ("exact", "lpm", "ternary", "range", "valid"):
+                raise self.refuse(f"the match kind {kind!r} of key {name}")
+            keys.append(Key(name, kind, ref, self.bits_of(ref), mask))
+        own = {actions[i].name: actions[i] for i in node["action_ids"]}
+        following = node["next_tables"]
+        by_outcome = "__HIT__" in following or "__MISS__" in following
+        default = node.get("default_entry")
+        if default is not None:
+            own.setdefault(actions[default["action_id"]].name, actions[default["action_id"]])
+        entries = tuple(self.entry(e, own, actions) for e in node.get("entries", []))
+        return Table(
+            name=node["name"],
+            id=node["id"],
+            kind=node["match_type"],
+            implementation=node["type"],
+            profile=node.get("action_profile"),
+            size=max(1, int(node.get("max_size", 1024))),
+            keys=tuple(keys),
+            actions=own,
+            next_hit=following.get("__HIT__"),
+            next_miss=following.get("__MISS__"),
+            by_outcome=by_outcome,
+            next_by_action={k: v for k, v in following.items() if not k.startswith("__")},
+            default_next=node.get("base_default_next"),
+            default_action=None if default is None else actions[default["action_id"]].name,
+            default_args=() if default is None else tuple(_number(d) for d in default.get("action_data", [])),
+            default_const=bool(
+                default and (default.get("action_entry_const") or default.get("action_const"))
+            ),
+            entries=entries,
+            const_entries=bool(entries),
+            direct_counter=bool(node.get("with_counters")),
+            direct_meter=node.get("direct_meters"),
+            support_timeout=bool(node.get("support_timeout")),
+        )
+
+    def entry(self, node: Any, own: dict[str, Action], actions: Mapping[int, Action]) -> Entry:
+        match: list[tuple[str, int, int]] = []
+        for item in node["match_key"]:
+            kind = item["match_type"]
+            if kind == "range":
+                match.append((kind, _number(item["start"]), _number(item["end"])))
+            elif kind == "valid":
+                match.append((kind, int(item["key"]), 0))
+            else:
+                extra = _number(item["mask"]) if kind == "ternary" else int(item.get("prefix_length", 0))
+                match.append((kind, _number(item["key"]), extra))
+        action = actions[node["action_entry"]["action_id"]]
+        own.setdefault(action.name, action)
+        args = tuple(_number(a) for a in node["action_entry"]["action_data"])
+        return Entry(tuple(match), action.name, args, int(node.get("priority", 0)))
+
+    def pipeline(self, name: str, actions: Mapping[int, Action]) -> Pipeline:
+        node = next((p for p in self.root["pipelines"] if p["name"] == name), None)
+        if node is None:
+            raise BadInput(f"the program has no pipeline {name!r}: it was not compiled for v1model")
+        nodes: dict[str, Node] = {t["name"]: self.table(t, actions) for t in node["tables"]}
+        for item in node["conditionals"]:
+            self.where = _where(item)
+            nodes[item["name"]] = Conditional(
+                item["name"], self.expr(item["expression"]), item.get("true_next"), item.get("false_next")
+            )
+        for item in node.get("action_calls", []):
+            nodes[item["name"]] = DirectCall(item["name"], actions[item["action_id"]], item.get("next_node"))
+        profiles = {}
+        for item in node.get("action_profiles", []):
+            selector = item.get("selector")
+            inputs = tuple(self.field_ref(i["value"]) for i in selector["input"]) if selector else ()
+            algorithm = selector["algo"] if selector else None
+            profiles[item["name"]] = Profile(item["name"], max(1, int(item["max_size"])), algorithm, inputs)
+        self.where = ""
+        return Pipeline(name, node.get("init_table"), nodes, profiles)
+
+    def calculation(self, node: Any) -> Calculation:
+        self.where = _where(node) or f"calculation {node['name']}"
+        inputs: list[FieldRef | HeaderRef | tuple[int, int]] = []
+        payload = False
+        for item in node["input"]:
+            match item["type"]:
+                case "field":
+                    inputs.append(self.field_ref(item["value"]))
+                case "header":
+                    inputs.append(HeaderRef(item["value"]))
+                case "hexstr":
+                    inputs.append((_number(item["value"]), int(item["bitwidth"])))
+                case "payload":
+                    payload = True
+                case other:
+                    raise self.refuse(f"a calculation over a {other}")
+        self.where = ""
+        return Calculation(node["name"], node["algo"], tuple(inputs), payload)
+
+    def checksum(self, node: Any) -> Checksum:
+        self.where = _where(node)
+        if node["type"] != "generic":
+            raise self.refuse(f"a checksum of type {node['type']!r}")
+        condition = node.get("if_cond")
+        return Checksum(
+            node["name"],
+            self.field_ref(node["target"]),
+            node["calculation"],
+            bool(node.get("verify", True)),
+            bool(node.get("update", True)),
+            None if condition is None else self.expr(condition),
+        )
+
+    def program(self, source: str) -> Program:
+        self.read_types()
+        self.read_headers()
+        start, states = self.parser()
+        actions = self.actions()
+        root = self.root
+        deparsers = root["deparsers"]
+        meters = {
+            m["name"]: Meter(
+                m["name"],
+                int(m.get("size", 0)),
+                m["type"],
+                m.get("binding") if m.get("is_direct") else None,
+                self.field_ref(m["result_target"]) if m.get("is_direct") else None,
+            )
+            for m in root["meter_arrays"]
+        }
+        counters = {
+            c["name"]: Counter(
+                c["name"], int(c.get("size", 0)), c.get("binding") if c.get("is_direct") else None
+            )
+            for c in root["counter_arrays"]
+        }
+        lists: dict[int, tuple[FieldRef, ...]] = {}
+        for node in root.get("field_lists", []):
+            lists[node["id"]] = tuple(
+                self.field_ref(e["value"]) for e in node["elements"] if e["type"] == "field"
+            )
+        return Program(
+            headers=self.headers,
+            stacks=self.stacks,
+            unions=self.unions,
+            errors={name: int(value) for name, value in root.get("errors", [])},
+            parser_start=start,
+            parse_states=states,
+            value_sets={
+                v["name"]: ValueSet(v["name"], int(v.get("max_size") or 64), int(v["compressed_bitwidth"]))
+                for v in root.get("parse_vsets", [])
+            },
+            deparse_order=tuple(deparsers[0]["order"]) if deparsers else (),
+            deparse_calls=tuple(self.primitive(p) for d in deparsers for p in d.get("primitives", [])),
+            actions=tuple(actions.values()),
+            ingress=self.pipeline("ingress", actions),
+            egress=self.pipeline("egress", actions),
+            calculations={c["name"]: self.calculation(c) for c in root["calculations"]},
+            checksums=tuple(self.checksum(c) for c in root["checksums"]),
+            registers={
+                r["name"]: Register(r["name"], int(r["size"]), int(r["bitwidth"]))
+                for r in root["register_arrays"]
+            },
+            counters=counters,
+            meters=meters,
+            learn_lists={
+                n["id"]: LearnList(n["id"], n["name"], tuple(self.expr(e) for e in n["elements"]))
+                for n in root.get("learn_lists", [])
+            },
+            field_lists=lists,
+            aliases={name: FieldRef(*target) for name, target in root.get("field_aliases", [])},
+            source=source,
+        )
+
+
+def load_program(json_bytes: bytes) -> Program:
+    """Read p4c's BMv2 JSON for v1model.
+
+    Raises BadInput where it is not such a file, Unsupported (naming the construct and its place in the P4
+    source) where it uses what softswitch cannot run.
+    """
+    try:
+        root = json.loads(json_bytes)
+    except ValueError as error:
+        raise BadInput(f"the program is not BMv2 JSON: {error}; compile it with p4c-bm2-ss") from error
+    if not isinstance(root, dict) or "pipelines" not in root or "header_types" not in root:
+        raise BadInput("the program is not BMv2 JSON (no pipelines); compile it with p4c-bm2-ss")
+    version = root.get("__meta__", {}).get("version", [2, 0])
+    if version[0] != 2:
+        raise Unsupported(f"softswitch cannot run version {version} of BMv2's JSON, only 2.x")
+    try:
+        return _Reader(root).program(str(root.get("program", "")))
+    except (KeyError, TypeError, ValueError, IndexError, AssertionError) as error:
+        raise BadInput(f"the program's JSON is damaged: {type(error).__name__}: {error}") from error

@@ -1,0 +1,138 @@
+/* Reading, resizing and rewriting the packet itself. */
+#ifndef SOFTSWITCH_PACKET_H
+#define SOFTSWITCH_PACKET_H
+
+/* At most 256 bytes, of which any multiple of 8 may be written beyond the last. */
+INLINE void copy_bytes(void *to, const void *from, u32 bytes)
+{
+	copy_words(to, from, (bytes + 7) / 8);
+}
+
+/* The kernel takes the outermost VLAN tag out of the packet before tc sees it: put it back. */
+INLINE int restore_vlan(struct __sk_buff *skb)
+{
+	u32 proto = skb->vlan_proto, tci = skb->vlan_tci;
+	u8 addresses[12];
+	u16 tag[2] = {proto, bpf_htons((u16)tci)};
+
+	if (bpf_skb_vlan_pop(skb) || bpf_skb_load_bytes(skb, 0, addresses, 12) || bpf_skb_change_head(skb, 4, 0))
+		return -1;
+	return bpf_skb_store_bytes(skb, 0, addresses, 12, 0) || bpf_skb_store_bytes(skb, 12, tag, 4, 0);
+}
+
+/*
+ * bpf_skb_adjust_room demands that the packet's protocol be IP, which here it often is not. Popping a VLAN tag
+ * sets it from the bytes behind the tag: push two tags (the first then lies in the packet), write the wanted
+ * protocol behind it, pop both, and put the bytes back.
+ */
+INLINE int pretend_ipv4(struct __sk_buff *skb)
+{
+	u16 kept, ipv4 = bpf_htons(0x0800);
+
+	if (bpf_skb_load_bytes(skb, 12, &kept, 2))
+		return -1;
+	if (bpf_skb_vlan_push(skb, bpf_htons(0x8100), 1) || bpf_skb_vlan_push(skb, bpf_htons(0x8100), 1))
+		return -1;
+	if (bpf_skb_store_bytes(skb, 16, &ipv4, 2, 0))
+		return -1;
+	if (bpf_skb_vlan_pop(skb) || bpf_skb_vlan_pop(skb))
+		return -1;
+	return bpf_skb_store_bytes(skb, 12, &kept, 2, 0);
+}
+
+/* Take `bytes` off the front of a packet too short for adjust_room, by moving its payload. */
+INLINE int shrink_short(struct __sk_buff *skb, struct state *st, u32 bytes, u32 headers)
+{
+	u32 length = skb->len, rest = length - headers;
+
+	if (headers > length || bytes > headers || rest > 256 || length - bytes < 14)
+		return -1;
+	OPAQUE(rest);
+	rest &= 511;
+	if (rest && rest <= 256) {
+		if (bpf_skb_load_bytes(skb, headers, st->chunk, rest))
+			return -1;
+		if (bpf_skb_store_bytes(skb, headers - bytes, st->chunk, rest, 0))
+			return -1;
+	}
+	return bpf_skb_change_tail(skb, length - bytes, 0);
+}
+
+INLINE int shrink(struct __sk_buff *skb, struct state *st, u32 bytes, u32 headers)
+{
+	/* adjust_room keeps at least an IPv4 header behind the Ethernet header */
+	if (skb->len < 14 + 40 + bytes)
+		return shrink_short(skb, st, bytes, headers);
+	if (skb->protocol != bpf_htons(0x0800) && skb->protocol != bpf_htons(0x86dd) && pretend_ipv4(skb))
+		return -1;
+	return bpf_skb_adjust_room(skb, -(int)bytes, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_NO_CSUM_RESET);
+}
+
+/* Replace the packet's first `parsed` bytes by st->out. Nothing else of it moves, so offloads stay right. */
+INLINE int rewrite(struct __sk_buff *skb, struct state *st)
+{
+	u32 parsed = st->phv.parsed, written = st->written;
+
+	if (written > parsed) {
+		if (bpf_skb_change_head(skb, written - parsed, 0))
+			return -1;
+	} else if (written < parsed) {
+		if (shrink(skb, st, parsed - written, parsed))
+			return -1;
+	}
+	OPAQUE(written);
+	if (!written || written > OUT)
+		return written ? -1 : 0;
+	return bpf_skb_store_bytes(skb, 0, st->out, written, BPF_F_RECOMPUTE_CSUM);
+}
+
+/* The one's complement sum of everything behind the parsed headers. */
+struct payload_walk {
+	struct __sk_buff *skb;
+	struct state *st;
+	u32 at, end;
+	u64 sum;
+};
+
+static long payload_step(u32 index, struct payload_walk *walk)
+{
+	u32 rest = walk->end - walk->at;
+
+	if (walk->end <= walk->at)
+		return 1;
+	u64 *chunk = walk->st->chunk;
+	if (rest >= 512) {
+		if (bpf_skb_load_bytes(walk->skb, walk->at, chunk, 512))
+			return 1;
+		walk->sum += (u32)bpf_csum_diff(0, 0, (__be32 *)chunk, 512, 0);
+		walk->at += 512;
+		return 0;
+	}
+	rest &= 511;
+	OPAQUE(rest);
+	if (!rest || rest > 511)
+		return 1;
+	clear_words(chunk, 64);
+	if (bpf_skb_load_bytes(walk->skb, walk->at, chunk, rest))
+		return 1;
+	walk->sum += (u32)bpf_csum_diff(0, 0, (__be32 *)chunk, 512, 0);
+	walk->at = walk->end;
+	return 1;
+}
+
+INLINE void csum16_payload(struct hash *h, struct __sk_buff *skb, struct state *st)
+{
+	u32 have = st->have, parsed = st->phv.parsed;
+	u32 limit = st->phv.payload < st->phv.truncated ? st->phv.payload : st->phv.truncated;
+	struct payload_walk walk = {.skb = skb, .st = st, .at = parsed, .end = have};
+
+	if (have > parsed && have - parsed > limit)
+		walk.end = parsed + limit;
+	bpf_loop(256, payload_step, &walk, 0);
+	u64 sum = csum16_fold(walk.sum);
+	sum = bpf_ntohs((u16)sum); /* summed in the order of the bytes in memory */
+	h->value += h->count & 1 ? (sum >> 8 | (sum & 0xff) << 8) : sum;
+	h->count += have - parsed;
+}
+
+#endif
