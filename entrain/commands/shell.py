@@ -1,0 +1,63 @@
+"""`entrain shell SWITCH`: p4runtime-shell on a switch that is running."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import click
+
+from machine.errors import BadInput
+
+
+@click.command()
+@click.argument("switch")
+@click.option("--network", help="Which network; not needed when only one is up.")
+@click.option(
+    "--address", help="HOST:PORT of a switch outside of our networks; SWITCH is then its device id."
+)
+@click.option("--write", is_flag=True, help="Take the switch over from the controller while the shell runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the command instead of running it.")
+def command(switch: str, network: str | None, address: str | None, write: bool, as_json: bool) -> None:
+    """Open p4runtime-shell on SWITCH; it reads what is typed, or what comes on standard input.
+
+    While a controller is primary the shell may read only. With --write it takes the switch over; when it
+    ends, the controller takes the switch back and sets it as it was.
+    """
+    from entrain.p4shell import command as session
+    from entrain.p4shell import ensure, environment
+
+    namespace = ""
+    if address is None:
+        address, device_id, namespace = _find(switch, network)
+    elif switch.isdecimal():
+        device_id = int(switch)
+    else:
+        raise BadInput(f"{switch}: with --address, SWITCH is the device id, a number")
+    # Larger than any id claimed so far: controllers count up from 1, or from the last primary's.
+    election_id = (int(time.time()), os.getpid()) if write else (0, 1)
+    line = session(ensure(), address, device_id, election_id)
+    if as_json:
+        click.echo(json.dumps({"command": line, "namespace": namespace}))
+        return
+    if namespace:
+        from mininet_topos.isolation import NETNS, enter
+
+        enter(NETNS / namespace)
+    os.execve(line[0], line, environment())
+
+
+def _find(switch: str, network: str | None) -> tuple[str, int, str]:
+    """gRPC address, device id and network namespace of a switch of a running network."""
+    from controlplane.api_pb2 import GetNetworkRequest
+    from controlplane.client import call, choose
+
+    chosen = choose(network)
+    with call(chosen) as stub:
+        running = stub.GetNetwork(GetNetworkRequest())
+    for known in running.switches:
+        if known.name == switch:
+            return known.grpc_address, known.device_id, running.namespace
+    names = ", ".join(known.name for known in running.switches)
+    raise BadInput(f"{switch}: no such switch in network {chosen.name}; it has {names}")

@@ -1,0 +1,292 @@
+"""What this machine has of what entrain needs: found by trying, not by version.
+
+Kernel features are tried in a network namespace without a name (`unshare --net`), which ends with the process
+that tried, so nothing can be left behind.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata, util
+from pathlib import Path
+from typing import Literal
+
+from machine.errors import EntrainError
+
+State = Literal["found", "missing", "not tried"]
+_KERNEL = "a kernel with {}"
+_VETH = "ip link add name probe0 type veth peer name probe1"
+_BTF = Path("/sys/kernel/btf/vmlinux")
+
+
+@dataclass(frozen=True)
+class Need:
+    """One thing that entrain needs: what for, whether nothing works without it, and how to get it.
+
+    `check` returns what was found, in words, or None where it is missing.
+    """
+
+    name: str
+    purpose: str
+    required: bool
+    remedy: str
+    check: Callable[[], str | None]
+    needs_root: bool = False
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of one need; `remedy` is empty where it was found."""
+
+    name: str
+    state: State
+    detail: str
+    purpose: str
+    required: bool
+    remedy: str
+
+
+def examine() -> Iterator[Finding]:
+    """Try every need, in order."""
+    root = os.geteuid() == 0
+    for need in needs():
+        detail = need.check() if root or not need.needs_root else None
+        state: State = "found"
+        if detail is None:
+            state = "missing" if root or not need.needs_root else "not tried"
+        remedy = "" if state == "found" else "run as root" if state == "not tried" else need.remedy
+        yield Finding(need.name, state, detail or "", need.purpose, need.required, remedy)
+
+
+def needs() -> list[Need]:
+    """All needs, those without which nothing works first."""
+    return [
+        Need("root", "namespaces, interfaces, BPF", True, "run as root", _root),
+        *_kernel(),
+        *_tools(),
+        *_packages(),
+    ]
+
+
+# -- the kernel
+
+
+def _kernel() -> list[Need]:
+    result = [
+        Need(
+            "network namespaces",
+            "hosts and switches of a network",
+            True,
+            _KERNEL.format("CONFIG_NET_NS; in a container, run it privileged"),
+            _tried("true"),
+            True,
+        ),
+        Need("veth", "links", True, _KERNEL.format("CONFIG_VETH"), _tried(_VETH), True),
+        Need(
+            "BTF",
+            "loading eBPF programs of any kernel version",
+            True,
+            _KERNEL.format("CONFIG_DEBUG_INFO_BTF"),
+            lambda: str(_BTF) if _BTF.exists() else None,
+        ),
+        Need("BPF JIT", "speed of softswitch", True, "echo 1 > /proc/sys/net/core/bpf_jit_enable", _jit),
+        Need(
+            "BPF programs",
+            "softswitch, carriers, measuring",
+            True,
+            "root with CAP_BPF and CAP_NET_ADMIN; clang and libbpf (below)",
+            _bpf,
+            True,
+        ),
+    ]
+    for kind, parameters, purpose, required in (
+        ("clsact", "", "softswitch's hooks", True),
+        ("htb", "", "shaped links", True),
+        ("tbf", "rate 1mbit burst 2k latency 10ms", "shaped links, the other way", False),
+        ("fq", "", "pacing by departure time; without it slot rates use struct_ops", False),
+        ("netem", "delay 1ms", "delay and loss of links; without it asking for them is an error", False),
+    ):
+        parent = "clsact" if kind == "clsact" else f"root {kind} {parameters}"
+        trial = _tried(f"{_VETH} && tc qdisc add dev probe0 {parent}")
+        config = (
+            "CONFIG_NET_CLS_ACT and CONFIG_NET_SCH_INGRESS"
+            if kind == "clsact"
+            else f"CONFIG_NET_SCH_{kind.upper()}"
+        )
+        result.append(Need(f"qdisc {kind}", purpose, required, _KERNEL.format(config), trial, True))
+    result.append(
+        Need(
+            "struct_ops for TCP",
+            "MLTCP, slot rates without fq",
+            False,
+            _KERNEL.format("CONFIG_BPF_JIT and TCP struct_ops, 5.6 or later"),
+            _struct_ops,
+        )
+    )
+    return result
+
+
+def _root() -> str | None:
+    return "yes" if os.geteuid() == 0 else None
+
+
+def _tried(script: str) -> Callable[[], str | None]:
+    """A check that runs `script` in a new network namespace."""
+
+    def check() -> str | None:
+        done = _run(["unshare", "--net", "sh", "-c", script])
+        return "works" if done is not None and done.returncode == 0 else None
+
+    return check
+
+
+def _jit() -> str | None:
+    try:
+        enabled = Path("/proc/sys/net/core/bpf_jit_enable").read_text().strip()
+    except OSError:
+        return None
+    return "on" if enabled != "0" else None
+
+
+def _struct_ops() -> str | None:
+    """The kernel's type for congestion controls in BPF is in its BTF exactly where it can register them."""
+    try:
+        return "works" if b"bpf_struct_ops_tcp_congestion_ops" in _BTF.read_bytes() else None
+    except OSError:
+        return None
+
+
+_PROGRAM = """
+__attribute__((section("tc"), used)) int probe(void *packet) { return 0; }
+char license[] __attribute__((section("license"), used)) = "GPL";
+"""
+
+
+def _bpf() -> str | None:
+    """Compile a program and load it into the kernel, as softswitch does."""
+    from ebpf import Object, compile_bpf
+
+    with tempfile.TemporaryDirectory() as scratch:
+        source, compiled = Path(scratch) / "probe.bpf.c", Path(scratch) / "probe.bpf.o"
+        source.write_text(_PROGRAM)
+        try:
+            compile_bpf(source, compiled)
+            with Object.open(compiled) as program:
+                program.load()
+        except (EntrainError, OSError):
+            return None
+    return "works"
+
+
+# -- programs and libraries
+
+
+def _tools() -> list[Need]:
+    result = [
+        Need(
+            "libbpf.so.1",
+            "loading eBPF programs",
+            True,
+            "apt-get install libbpf1",
+            _library("libbpf.so.1"),
+        ),
+        Need(
+            "Mininet's Python module",
+            "networks",
+            True,
+            "apt-get install mininet; `make setup` (a .venv of /usr/bin/python3 that sees its packages)",
+            _mininet,
+        ),
+    ]
+    for program, package, purpose, required in (
+        ("clang", "clang", "compiling eBPF programs", True),
+        ("ip", "iproute2", "interfaces", True),
+        ("tc", "iproute2", "shaped links", True),
+        ("mnexec", "mininet", "processes on hosts", True),
+        ("setpriv", "util-linux", "switches that end with their run", True),
+        ("ethtool", "ethtool", "offloads of hosts on BMv2", True),
+        ("mn", "mininet", "looking at a network by hand", False),
+        ("bpftool", "bpftool", "looking at eBPF programs; generating vmlinux.h", False),
+        ("iperf3", "iperf3", "benchmarks", False),
+    ):
+        result.append(Need(program, purpose, required, f"apt-get install {package}", _program(program)))
+    result += [
+        Need(
+            "p4c-bm2-ss",
+            "changing the P4 programs (what it makes of them is in the repository)",
+            False,
+            "build p4c from github.com/p4lang/p4c",
+            _program("p4c-bm2-ss"),
+        ),
+        Need(
+            "simple_switch_grpc",
+            "target bmv2, the reference for softswitch",
+            False,
+            "build BMv2 from github.com/p4lang/behavioral-model, with PI and logging off",
+            _program("simple_switch_grpc"),
+        ),
+    ]
+    return result
+
+
+def _program(name: str) -> Callable[[], str | None]:
+    return lambda: shutil.which(name)
+
+
+def _library(name: str) -> Callable[[], str | None]:
+    def check() -> str | None:
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            return None
+        return name
+
+    return check
+
+
+def _mininet() -> str | None:
+    if util.find_spec("mininet") is None:
+        return None
+    from mininet.net import VERSION
+
+    return f"Mininet {VERSION}"
+
+
+# -- Python packages
+
+
+def _packages() -> list[Need]:
+    remedy = "make setup (pip install -e .)"
+    requirements = [text for text in metadata.requires("entrain") or [] if "extra ==" not in text]
+    return [
+        Need(
+            f"Python package {text.partition(';')[0].strip()}", "entrain itself", True, remedy, _package(text)
+        )
+        for text in sorted(requirements)
+    ]
+
+
+def _package(requirement: str) -> Callable[[], str | None]:
+    name = re.split(r"[\s<>=!~;\[]", requirement, maxsplit=1)[0]
+
+    def check() -> str | None:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            return None
+
+    return check
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[bytes] | None:
+    try:
+        return subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None

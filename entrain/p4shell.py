@@ -1,0 +1,79 @@
+"""p4runtime-shell in a virtual environment of its own, because its pins fight everybody else's.
+
+It is made on first use, from /usr/bin/python3, under the user's cache; several processes may ask at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from machine.errors import EntrainError, MissingTool
+
+VERSION = "0.0.6"
+REQUIREMENTS = (f"p4runtime-shell=={VERSION}", "protobuf<3.21", "ipython==7.31.1", "jedi==0.17.2")
+PYTHON = Path("/usr/bin/python3")
+_INSTALL_TIMEOUT_S = 300
+
+
+def cache() -> Path:
+    """Where the environment lives."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "entrain/p4runtime-shell"
+
+
+def ensure() -> Path:
+    """The environment's Python, installed if it was not; raises EntrainError with pip's words."""
+    root = cache()
+    python, marker = root / "venv/bin/python", root / f"ready-{VERSION}"
+    root.mkdir(parents=True, exist_ok=True)
+    with _locked(root / "lock"):
+        if not (marker.exists() and python.exists()):
+            if not PYTHON.exists():
+                raise MissingTool(f"{PYTHON} is missing: apt-get install python3 python3-venv")
+            shutil.rmtree(root / "venv", ignore_errors=True)
+            _run([str(PYTHON), "-m", "venv", str(root / "venv")], "apt-get install python3-venv")
+            pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            _run([*pip, *REQUIREMENTS], "is PyPI reachable?")
+            marker.touch()
+    return python
+
+
+def command(python: Path, address: str, device_id: int, election_id: tuple[int, int]) -> list[str]:
+    """The command line of a session on one switch."""
+    high, low = election_id
+    session = ["-m", "p4runtime_sh", "--grpc-addr", address, "--device-id", str(device_id)]
+    return [str(python), *session, "--election-id", f"{high},{low}"]
+
+
+def environment() -> dict[str, str]:
+    """A session's environment: IPython keeps its files in the cache, gRPC leaves proxies alone."""
+    return {**os.environ, "IPYTHONDIR": str(cache() / "ipython"), "no_grpc_proxy": "*", "NO_PROXY": "*"}
+
+
+def _run(command: list[str], hint: str) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_INSTALL_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EntrainError(f"{' '.join(command)} took longer than {_INSTALL_TIMEOUT_S} s: {hint}") from error
+    if done.returncode:
+        raise EntrainError(f"{' '.join(command)} failed ({hint}):\n{done.stderr.strip()}")
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
