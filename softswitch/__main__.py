@@ -114,6 +114,7 @@ def _log_to(options: argparse.Namespace, name: str) -> None:
 async def _serve(options: argparse.Namespace, name: str) -> None:
     """Own everything, announce it, wait for a signal; raises EntrainError where something cannot be had."""
     # Imported late, so that wrong arguments are told at once and the address is served soon.
+    from machine.record import Record, clean_stale
     from softswitch import server
     from softswitch.packet_io import CpuPort
     from softswitch.ports import Ports, parse_port, parse_rate
@@ -137,10 +138,16 @@ async def _serve(options: argparse.Namespace, name: str) -> None:
         from softswitch.ir import load_program
 
         return Datapath.load(
-            load_program(config), name=name, cpu_port=options.cpu_port, drop_port=options.drop_port
+            load_program(config),
+            name=name,
+            cpu_port=options.cpu_port,
+            drop_port=options.drop_port,
+            record=record,
         )
 
+    clean_stale()
     async with contextlib.AsyncExitStack() as owned:
+        record = owned.enter_context(Record(f"softswitch-{name}"))
         cpu = None
         if options.cpu_port is not None:
             cpu = owned.enter_context(contextlib.closing(CpuPort()))

@@ -17,12 +17,13 @@ import struct
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from ebpf import Map, Object, RingBuffer, TcAttachment
+from ebpf import Map, Object, RingBuffer
 from ebpf.errors import EbpfError
 from machine.errors import EntrainError
 from machine.record import Record, Resource
+from softswitch.attach import attach
 from softswitch.codegen import IFINDICES, LOOP_PORT, MOST_PORTS, STATISTICS, Code, build, generate
 from softswitch.codegen_layout import arguments, limbs, size_of
 from softswitch.codegen_tables import NO_ACTION
@@ -72,7 +73,7 @@ class Datapath:
         self.drop_port = drop_port
         self.netless = netless
         self._stack = contextlib.ExitStack()
-        self._attached: dict[int, tuple[int, TcAttachment]] = {}
+        self._attached: dict[int, tuple[int, Callable[[], None]]] = {}  # ifindex, what takes it off
         self._digests: deque[tuple[int, bytes]] = deque()
         self._events: list[tuple[tuple[int, ...], bytes]] = []
         self._record: Record | None = None
@@ -90,25 +91,27 @@ class Datapath:
     ) -> Datapath:
         """Compile and load a program.
 
-        `record` owns the loop interface that a program with clones, multicast or recirculation needs; without
-        one, the datapath keeps a record of its own. Raises Unsupported, or EbpfError from compiler and kernel.
+        `record` owns what would outlive this process: the loop interface that a program with clones,
+        multicast or recirculation needs, and clsact qdiscs where the kernel has no tcx links. Without one,
+        the datapath keeps a record of its own. Raises Unsupported, or EbpfError from compiler and kernel.
         """
         del cpu_port  # a port like any other
         datapath = cls(program, generate(program, drop_port=drop_port), name, drop_port, netless)
         try:
-            datapath._load(record)
+            datapath._record = record
+            datapath._load()
         except BaseException:
             datapath.close()
             raise
         return datapath
 
-    def _load(self, record: Record | None) -> None:
+    def _load(self) -> None:
         code = self.code
         self.object = self._stack.enter_context(Object.open(build(code)))
         started = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         self.object.set_rodata("netless", struct.pack("=I", self.netless))
         self.object.set_rodata("started_ns", struct.pack("=Q", started))
-        loop = self._make_loop(record) if code.reinjects and not self.netless else 0
+        loop = self._make_loop() if code.reinjects and not self.netless else 0
         self.object.set_rodata("loop_ifindex", struct.pack("=I", loop))
         base = self.object.variable("shared").offset
         self.object.load()
@@ -123,8 +126,7 @@ class Datapath:
         self._stack.callback(self._ring.close)
         if loop:
             self._set_port_of(loop, LOOP_PORT)
-            self._loop = self._program.attach_tc(loop, "ingress")
-            self._stack.callback(self._loop.detach)
+            self._stack.callback(attach(self._program, loop, self._own))
         maps = self.object.maps
         self._tables = {
             n: store(t, self.shared, maps.get(f"table_{t.index}")) for n, t in code.tables.items()
@@ -145,15 +147,19 @@ class Datapath:
                 handle = self.table_insert(table.name, match, priority, call)
                 yield Entry(handle, match, priority, call, table.const_entries)
 
-    def _make_loop(self, record: Record | None) -> int:
+    def _own(self) -> Record:
+        """The record of what outlives a process; made when it is first needed, unless one was given."""
+        if self._record is None:
+            self._record = Record(f"softswitch-{self.name}")
+            self._stack.callback(self._record.close)
+        return self._record
+
+    def _make_loop(self) -> int:
         """A veth pair whose one end brings packets back into the program; returns its ifindex."""
         global _loops
         _loops += 1
         name = f"sw{os.getpid():x}-{_loops:x}"
-        if record is None:
-            self._record = record = Record(f"softswitch-{self.name}")
-            self._stack.callback(self._record.close)
-        link = record.own(Resource("link", name))
+        link = self._own().own(Resource("link", name))
         command = [
             "ip",
             "link",
@@ -173,8 +179,7 @@ class Datapath:
             result = subprocess.run(step, capture_output=True, text=True, check=False)
             if result.returncode:
                 raise EntrainError(f"cannot make the loop interface {name}: {result.stderr.strip()}")
-        if self._record is None:
-            self._stack.callback(record.release, link)
+        self._stack.callback(self._own().release, link)
         return socket.if_nametoindex(name)
 
     # --- ports ---
@@ -193,8 +198,7 @@ class Datapath:
             raise EntrainError(f"port {port} is out of range: 0 to {MOST_PORTS - 1}")
         if port in self._attached:
             raise EntrainError(f"port {port} exists already")
-        attachment = self._program.attach_tc(ifindex, "ingress")
-        self._attached[port] = (ifindex, attachment)
+        self._attached[port] = (ifindex, attach(self._program, ifindex, self._own))
         self._set_port_of(ifindex, port)
         self.shared.view("ports", "I")[4 * port + 3] = ifindex
         if rate_mbps is not None:
@@ -203,10 +207,10 @@ class Datapath:
     def remove_port(self, port: int) -> None:
         if port not in self._attached:
             raise EntrainError(f"there is no port {port}")
-        ifindex, attachment = self._attached.pop(port)
+        ifindex, take_off = self._attached.pop(port)
         self.shared.view("ports", "I")[4 * port + 3] = 0
         self._set_port_of(ifindex, None)
-        attachment.detach()
+        take_off()
 
     def set_queue(self, port: int, rate_mbps: float, depth_packets: int) -> None:
         """The virtual queue of a port: its rate (0: none) and its depth in packets (0: no limit)."""
