@@ -74,7 +74,7 @@ class Locks:
 
 
 class Actions:
-    """Generates one function per action name (p4c copies an action per table; the copies are alike)."""
+    """Generates one function per action. p4c copies an action per table and may specialise each copy."""
 
     def __init__(self, layout: Layout, drop_port: int) -> None:
         self.layout = layout
@@ -87,24 +87,13 @@ class Actions:
         self.calculations = {name: f"calculate_{i}" for i, name in enumerate(self.program.calculations)}
         self.expressions = Expressions(layout)
 
-    def by_name(self) -> dict[str, Action]:
-        """The first of the actions of each name."""
-        found: dict[str, Action] = {}
-        for action in self.program.actions:
-            found.setdefault(action.name, action)
-        return found
-
-    def name(self, action: Action) -> str:
-        return f"action_{self.layout.action_code[action.name]}"
-
     def can_exit(self, action: Action) -> bool:
         return any(p.op in ("exit", "assert", "assume") for p in action.primitives)
 
     def functions(self) -> str:
-        return "\n\n".join(self._function(a) for a in self.by_name().values())
+        return "\n\n".join(self._function(a) for a in self.program.actions)
 
     def _function(self, action: Action) -> str:
-        code = self.layout.action_code[action.name]
         self.expressions.action = action
         members = ["\tu64 head;"]
         for member in arguments(action).members:
@@ -114,11 +103,11 @@ class Actions:
             )
         lines = [
             f"/* {action.name} */",
-            f"struct args_{code} {{",
+            f"struct args_{action.id} {{",
             *members,
             "};",
             "",
-            f"INLINE void action_{code}(struct __sk_buff *skb, struct state *st, const struct args_{code} *a)",
+            f"INLINE void action_{action.id}(struct __sk_buff *skb, struct state *st, const struct args_{action.id} *a)",
             "{",
             "\tstruct phv *phv = &st->phv;",
             *(f"\t{line}" for line in self._body(action)),

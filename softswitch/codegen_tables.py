@@ -345,8 +345,7 @@ class Tables:
         return "\n".join([*lines, "end: __attribute__((unused))", "\t(void)skb, (void)phv, (void)key;", "}"])
 
     def _call(self, action: Action, entry: str) -> list[str]:
-        code = self.layout.action_code[action.name]
-        lines = [f"action_{code}(skb, st, (const struct args_{code} *){entry});"]
+        lines = [f"action_{action.id}(skb, st, (const struct args_{action.id} *){entry});"]
         if self.actions.can_exit(action):
             lines += ["if (phv->exits)", "\tgoto end;"]
         return lines
@@ -401,9 +400,8 @@ class Tables:
     def _miss(self, t: TableLayout, following: Following, _: list[str]) -> list[str]:
         table = t.table
         if table.default_const:
-            assert table.default_action is not None
-            action = table.actions[table.default_action]
-            code = self.layout.action_code[action.name]
+            action = table.default_action
+            assert action is not None
             entry = "0"
             lines = []
             if action.params:
@@ -411,7 +409,7 @@ class Tables:
                 for member, value in zip(arguments(action).members, table.default_args, strict=True):
                     parts = [hexadecimal(value >> 64 * i) for i in range(limbs(member.bits))]
                     values.append(parts[0] if size_of(member.bits) <= 8 else f"{{{', '.join(parts)}}}")
-                lines.append(f"static const struct args_{code} fixed = {{0, {', '.join(values)}}};")
+                lines.append(f"static const struct args_{action.id} fixed = {{0, {', '.join(values)}}};")
                 entry = "&fixed"
             return [*lines, *self._call(action, entry), following(self._next(table, action.name, False))]
         words = t.default_bytes // 8

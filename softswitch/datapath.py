@@ -267,7 +267,7 @@ class Datapath:
         declared = self._table(table).layout.table
         if declared.default_action is None:
             return None
-        return ActionCall(declared.default_action, declared.default_args)
+        return ActionCall(declared.default_action.name, declared.default_args)
 
     def table_insert(self, table: str, match: tuple[Match, ...], priority: int, action: Action) -> int:
         """Add an entry; the larger priority wins. Returns its handle."""

@@ -187,7 +187,26 @@ Expr = (
 
 BOOLEAN_OPS = frozenset(["==", "!=", ">", "<", ">=", "<=", "and", "or", "not", "valid", "valid_union", "d2b"])
 DATA_OPS = frozenset(
-    ["+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^", "~", "?", "two_comp_mod", "usat_cast", "sat_cast", "b2d", "last_stack_index", "size_stack"]
+    [
+        "+",
+        "-",
+        "*",
+        "/",
+        "%",
+        "<<",
+        ">>",
+        "&",
+        "|",
+        "^",
+        "~",
+        "?",
+        "two_comp_mod",
+        "usat_cast",
+        "sat_cast",
+        "b2d",
+        "last_stack_index",
+        "size_stack",
+    ]
 )
 
 
@@ -339,7 +358,7 @@ class Table:
     by_outcome: bool  # next_hit/next_miss apply; else next_by_action
     next_by_action: Mapping[str, str | None]
     default_next: str | None
-    default_action: str | None
+    default_action: Action | None
     default_args: tuple[int, ...]
     default_const: bool
     entries: tuple[Entry, ...]
@@ -708,12 +727,15 @@ class _Reader:
             if kind not in ("exact", "lpm", "ternary", "range", "valid"):
                 raise self.refuse(f"the match kind {kind!r} of key {name}")
             keys.append(Key(name, kind, ref, self.bits_of(ref), mask))
-        own = {actions[i].name: actions[i] for i in node["action_ids"]}
+        own: dict[str, Action] = {}
+        for number in node["action_ids"]:
+            self.add_action(own, actions[number])
         following = node["next_tables"]
         by_outcome = "__HIT__" in following or "__MISS__" in following
         default = node.get("default_entry")
-        if default is not None:
-            own.setdefault(actions[default["action_id"]].name, actions[default["action_id"]])
+        constant = bool(default and (default.get("action_entry_const") or default.get("action_const")))
+        if default is not None and not constant:
+            self.add_action(own, actions[default["action_id"]])
         entries = tuple(self.entry(e, own, actions) for e in node.get("entries", []))
         return Table(
             name=node["name"],
@@ -729,17 +751,21 @@ class _Reader:
             by_outcome=by_outcome,
             next_by_action={k: v for k, v in following.items() if not k.startswith("__")},
             default_next=node.get("base_default_next"),
-            default_action=None if default is None else actions[default["action_id"]].name,
+            default_action=None if default is None else actions[default["action_id"]],
             default_args=() if default is None else tuple(_number(d) for d in default.get("action_data", [])),
-            default_const=bool(
-                default and (default.get("action_entry_const") or default.get("action_const"))
-            ),
+            default_const=constant,
             entries=entries,
             const_entries=bool(entries),
             direct_counter=bool(node.get("with_counters")),
             direct_meter=node.get("direct_meters"),
             support_timeout=bool(node.get("support_timeout")),
         )
+
+    def add_action(self, own: dict[str, Action], action: Action) -> None:
+        """A table knows its actions by name; p4c's copies of one name may differ between tables only."""
+        known = own.setdefault(action.name, action)
+        if known.id != action.id and (known.params, known.primitives) != (action.params, action.primitives):
+            raise self.refuse(f"two different actions named {action.name!r} in one table")
 
     def entry(self, node: Any, own: dict[str, Action], actions: Mapping[int, Action]) -> Entry:
         match: list[tuple[str, int, int]] = []
@@ -753,7 +779,7 @@ class _Reader:
                 extra = _number(item["mask"]) if kind == "ternary" else int(item.get("prefix_length", 0))
                 match.append((kind, _number(item["key"]), extra))
         action = actions[node["action_entry"]["action_id"]]
-        own.setdefault(action.name, action)
+        self.add_action(own, action)
         args = tuple(_number(a) for a in node["action_entry"]["action_data"])
         return Entry(tuple(match), action.name, args, int(node.get("priority", 0)))
 
