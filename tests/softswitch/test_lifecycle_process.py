@@ -16,6 +16,7 @@ import grpc
 import pytest
 from finsy.proto import U128, p4r, p4r_grpc
 
+from machine.record import RECORDS
 from softswitch.__main__ import main
 from tests.softswitch.harness import DEVICE, PROGRAM, PROGRAMS, config
 
@@ -102,17 +103,17 @@ def pairs() -> Iterator[list[tuple[str, str]]]:
             subprocess.run(["ip", "link", "del", near], check=False, capture_output=True)
 
 
-def attached(interface: str) -> str:
-    """What is attached to an interface: qdiscs, filters, tcx programs."""
-    listed = [
-        subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def leftovers(pairs: list[tuple[str, str]]) -> list[object]:
+    """What a switch could leave: interfaces, qdiscs, filters, settings, records. tcx links end with it."""
+    left: list[object] = [interfaces(), sorted(RECORDS.glob("softswitch-left-*"))]
+    for near, _ in pairs:
+        left.append(Path(f"/proc/sys/net/ipv6/conf/{near}/disable_ipv6").read_text())
         for command in (
-            ["tc", "qdisc", "show", "dev", interface],
-            ["tc", "filter", "show", "dev", interface, "ingress"],
-            ["bpftool", "net", "show", "dev", interface],
-        )
-    ]
-    return "".join(listed)
+            ["tc", "qdisc", "show", "dev", near],
+            ["tc", "filter", "show", "dev", near, "ingress"],
+        ):
+            left.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return left
 
 
 def interfaces() -> set[str]:
@@ -166,22 +167,28 @@ def arrives(
 @pytest.mark.root
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_and_nothing_is_left(pairs: list[tuple[str, str]], number: int) -> None:
-    before = {name: attached(name) for pair in pairs for name in pair}
-    links = interfaces()
-    with running(
-        FEATURES, "-i", f"1@{pairs[0][0]}", "-i", f"2@{pairs[1][0]}", "--cpu-port", "255"
-    ) as process:
-        assert attached(pairs[0][0]) != before[pairs[0][0]]
+    before = leftovers(pairs)
+    ports = ("-i", f"1@{pairs[0][0]}", "-i", f"2@{pairs[1][0]}", "--cpu-port", "255", "--name", "left")
+    with running(FEATURES, *ports) as process:
+        assert leftovers(pairs) != before
         assert process.end(number) == 0
-    assert {name: attached(name) for pair in pairs for name in pair} == before
-    assert interfaces() == links
+    assert leftovers(pairs) == before
 
 
 @pytest.mark.root
 def test_a_killed_switch_stops_forwarding_and_the_next_one_takes_over(pairs: list[tuple[str, str]]) -> None:
-    before = {name: attached(name) for pair in pairs for name in pair}
-    links = interfaces()
-    ports = ["-i", f"1@{pairs[0][0]}", "-i", f"2@{pairs[1][0]}", "--device-id", str(DEVICE), "--no-p4"]
+    before = leftovers(pairs)
+    ports = [
+        "--name",
+        "left",
+        "-i",
+        f"1@{pairs[0][0]}",
+        "-i",
+        f"2@{pairs[1][0]}",
+        "--device-id",
+        str(DEVICE),
+        "--no-p4",
+    ]
     forward = p4r.TableEntry(
         table_id=next(t.preamble.id for t in config().p4info.tables if t.preamble.alias == "l2")
     )
@@ -205,8 +212,9 @@ def test_a_killed_switch_stops_forwarding_and_the_next_one_takes_over(pairs: lis
                 assert arrives(left, right)
                 process.end(signal.SIGKILL)
                 assert not arrives(left, right, timeout_s=0.2)
-    assert {name: attached(name) for pair in pairs for name in pair} == before
-    assert interfaces() == links
+        with running(*ports) as process:  # which also removes what the dead ones could not
+            assert process.end() == 0
+    assert leftovers(pairs) == before
 
 
 def ended(*argv: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -228,7 +236,6 @@ def test_an_address_in_use_is_told(pairs: list[tuple[str, str]]) -> None:
     assert second.returncode == 1
     assert second.stderr.count("\n") == 1
     assert f"cannot listen on {process.address}" in second.stderr
-    assert "clsact" not in attached(pairs[0][0])
 
 
 @pytest.mark.root
