@@ -43,7 +43,7 @@ class TestRunOpts(Opts):
         ("data_out", ct.c_void_p),
         ("data_size_in", ct.c_uint32),
         ("data_size_out", ct.c_uint32),
-        ("ctx_in", ct.c_char_p),
+        ("ctx_in", ct.c_void_p),
         ("ctx_out", ct.c_void_p),
         ("ctx_size_in", ct.c_uint32),
         ("ctx_size_out", ct.c_uint32),

@@ -57,16 +57,18 @@ class Program:
         """
         room = (len(data) + 4096 if data else 0) if data_out_size is None else data_out_size
         data_out = ct.create_string_buffer(max(room, 1))
+        ctx = ct.create_string_buffer(ctx_in, max(len(ctx_in), 1))
         ctx_out = ct.create_string_buffer(max(len(ctx_in), 1))
+        in_place = self.section.startswith("syscall")  # the kernel writes such a context back where it was
         opts = libbpf.TestRunOpts(
             data_in=data or None,
             data_size_in=len(data),
             data_out=ct.addressof(data_out) if room else None,  # with a buffer, size 0 would mean: no limit
             data_size_out=room,
-            ctx_in=ctx_in or None,
+            ctx_in=ct.addressof(ctx) if ctx_in else None,
             ctx_size_in=len(ctx_in),
-            ctx_out=ct.addressof(ctx_out) if ctx_in else None,
-            ctx_size_out=len(ctx_in),
+            ctx_out=ct.addressof(ctx_out) if ctx_in and not in_place else None,
+            ctx_size_out=0 if in_place else len(ctx_in),
             repeat=repeat if data else 0,
         )
         result = int(libbpf.lib().bpf_prog_test_run_opts(self.fd, ct.byref(opts)))
@@ -75,7 +77,7 @@ class Program:
         return TestRun(
             opts.retval,
             data_out.raw[: opts.data_size_out] if room else b"",
-            ctx_out.raw[: opts.ctx_size_out] if ctx_in else b"",
+            (ctx.raw if in_place else ctx_out.raw[: opts.ctx_size_out]) if ctx_in else b"",
             opts.duration,
         )
 

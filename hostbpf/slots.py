@@ -22,6 +22,7 @@ SOURCES = Path(__file__).parent / "bpf"
 HORIZON_MAX = 32  # SLOTS_MAX
 PACED = ("slot_reno", "slot_cubic")  # congestion controls that obey schedules
 SO_NETNS_COOKIE = 71
+EPOCH = 1_767_225_600  # 2026-01-01, Unix time of slot 0: 60 ms slots fit the header's 32 bits for 8 years
 _MBPS = 125_000  # bytes per second
 
 
@@ -52,7 +53,11 @@ class _Key(NamedTuple):
     protocol: int
 
 
-def _key(flow: Flow, netns: int) -> _Key:
+KEY = Codec("=QIIHHI", _Key)
+
+
+def flow_key(flow: Flow, netns: int = 0) -> _Key:
+    """The key of `flow` in the kernel side's maps (flow_key.h)."""
     source, destination = (
         socket.ntohl(int(ipaddress.IPv4Address(each))) for each in (flow.source, flow.destination)
     )
@@ -70,6 +75,15 @@ def netns_cookie(netns: str | None = None) -> int:
     return in_netns(netns, read)
 
 
+def flow_of(key: _Key) -> Flow:
+    """The flow that a key of the kernel side's maps stands for."""
+    source, destination = (
+        str(ipaddress.IPv4Address(socket.htonl(each))) for each in (key.source, key.destination)
+    )
+    ports = socket.htons(key.source_port), socket.htons(key.destination_port)
+    return Flow(source, ports[0], destination, ports[1], key.protocol)
+
+
 @dataclass(frozen=True)
 class SlotClock:
     """Slot s begins at `epoch_ns + s * slot_ns`, in CLOCK_MONOTONIC nanoseconds of this host."""
@@ -79,11 +93,11 @@ class SlotClock:
 
     @classmethod
     def shared(cls, slot_ms: float) -> SlotClock:
-        """Slots numbered from the Unix epoch: slot = floor(now / slot), alike on all hosts with one clock."""
+        """Slots numbered from `EPOCH`, alike on all hosts whose clocks agree."""
         if slot_ms <= 0:
             raise BadInput(f"slot_ms {slot_ms}: must be positive")
         slot_ns = round(slot_ms * 1e6)
-        return cls(slot_ns, time.monotonic_ns() - time.time_ns())
+        return cls(slot_ns, time.monotonic_ns() - time.time_ns() + EPOCH * 10**9)
 
     def slot(self, now_ns: int | None = None) -> int:
         """The slot at `now_ns` (default: now)."""
@@ -94,18 +108,17 @@ class SlotClock:
         return self.epoch_ns + slot * self.slot_ns
 
 
-_KEY = Codec("=QIIHHI", _Key)
-
-
 class _Schedule(NamedTuple):
     start_ns: int
     slot_ns: int
     slots: int
+    base_slot: int
+    version: int
     reserved: int
     rates: bytes
 
 
-_SCHEDULE = Codec(f"=QQII{HORIZON_MAX * 8}s", _Schedule)
+_SCHEDULE = Codec(f"=QQIIII{HORIZON_MAX * 8}s", _Schedule)
 
 
 class Schedules:
@@ -116,9 +129,10 @@ class Schedules:
     ) -> None:
         """`netns` is the cookie in the keys (0 where the map is one host's); `link_mbps` bounds the rates."""
         self.clock = clock
-        self._map = TypedMap(schedules, _KEY, _SCHEDULE)
+        self._map = TypedMap(schedules, KEY, _SCHEDULE)
         self._netns = netns
         self._link_mbps = link_mbps
+        self._version = 0
 
     def set(self, flow: Flow, slot: int, rates_mbps: Sequence[float]) -> None:
         """Limit `flow` to `rates_mbps` in the slots from `slot` on; replaces its schedule at once.
@@ -136,15 +150,24 @@ class Schedules:
         if slot + len(rates_mbps) <= self.clock.slot():
             raise BadInput(f"flow {flow}: slots {slot} to {slot + len(rates_mbps) - 1} have passed")
         rates = b"".join(round(rate * _MBPS).to_bytes(8, "little") for rate in rates_mbps)
-        value = _Schedule(self.clock.start_ns(slot), self.clock.slot_ns, len(rates_mbps), 0, rates)
+        self._version = (self._version + 1) % (1 << 32)
+        value = _Schedule(
+            self.clock.start_ns(slot),
+            self.clock.slot_ns,
+            len(rates_mbps),
+            slot % (1 << 32),
+            self._version,
+            0,
+            rates,
+        )
         try:
-            self._map[_key(flow, self._netns)] = value
+            self._map[flow_key(flow, self._netns)] = value
         except EbpfError as error:
             raise EbpfError(f"flow {flow}: no room for its schedule\n{error}", errno=error.errno) from error
 
     def clear(self, flow: Flow) -> None:
         """Limit `flow` no more; it is not an error that it has no schedule."""
-        self._map.pop(_key(flow, self._netns), None)
+        self._map.pop(flow_key(flow, self._netns), None)
 
     def clear_passed(self) -> int:
         """Forget schedules that have ended; returns how many."""

@@ -16,6 +16,8 @@ struct schedule {
 	__u64 start_ns; // CLOCK_MONOTONIC, when the first slot begins
 	__u64 slot_ns;
 	__u32 slots;
+	__u32 base_slot; // number of the first slot
+	__u32 version;   // changes with every change of a rate
 	__u32 reserved;
 	__u64 rates[SLOTS_MAX]; // bytes per second; 0: silence
 };

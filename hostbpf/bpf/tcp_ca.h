@@ -174,7 +174,7 @@ static __always_inline bool tcp_is_cwnd_limited(const struct sock *sk)
 {
 	const struct tcp_sock *tp = tcp_sk(sk);
 
-	if (tp->is_cwnd_limited)
+	if (BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited)) // a plain read of a bit-field is not relocated
 		return true;
 	return tcp_in_slow_start(tp) && tp->snd_cwnd < 2 * tp->max_packets_out;
 }

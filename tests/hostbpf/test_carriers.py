@@ -1,0 +1,172 @@
+"""Carriers leave from a flow's own packets, end at the receiver, and feedback comes back."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from ebpf import in_netns
+from hostbpf import carriers
+from hostbpf.slots import Flow, Schedules, SlotClock
+from wire.slot_header import ETHERTYPE, LANES, Kind, SlotHeader, epoch_of
+
+from .conftest import Connection, Pair
+
+pytestmark = pytest.mark.root
+
+SO_RCVBUFFORCE = 33
+CLOCK = SlotClock.shared(60)
+
+
+def sniff(pair: Pair) -> socket.socket:
+    """A packet socket on b's interface: it sees carriers before they are consumed."""
+    tap = in_netns(pair.b, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3)))
+    tap.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 26)  # it gets every packet
+    tap.bind(("eth0", 0))
+    tap.settimeout(0.2)
+    return tap
+
+
+def headers_seen(tap: socket.socket) -> list[SlotHeader]:
+    found = []
+    while True:
+        try:
+            frame = tap.recv(65536)
+        except TimeoutError:
+            return found
+        if frame[12:14] == struct.pack("!H", ETHERTYPE):
+            found.append(SlotHeader.unpack(frame[14:]))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "did not come true within 10 s"
+        threading.Event().wait(0.005)
+
+
+@pytest.mark.parametrize("offload", ["on", "off"])
+def test_carrier_announces_and_feedback_returns(
+    pair: Pair, connect: Callable[..., Connection], offload: str
+) -> None:
+    for name in (pair.a, pair.b):
+        pair.run(name, "ethtool", "-K", "eth0", "tso", offload, "gso", offload, "gro", offload)
+    connection = connect()
+    flow = Flow.of(connection.sender)
+    returned: list[carriers.Feedback] = []
+    with (
+        carriers.attached(pair.index_a, netns=pair.a) as at_a,
+        carriers.attached(pair.index_b, netns=pair.b) as at_b,
+        sniff(pair) as tap,
+    ):
+        ring = at_a.feedback(returned.append)
+        schedules = Schedules(at_a.schedules, CLOCK, netns=0)
+        at_a.announce(flow, 42)
+        base = CLOCK.slot()
+        schedules.set(flow, base, [100] * 20)
+        connection.transfer(2_000_000)
+        wait_until(lambda: ring.poll(10) > 0)
+        ring.close()
+        seen = [header for header in headers_seen(tap) if header.kind == Kind.SCHEDULE]
+        assert at_a.counts()["sent"] == len(seen) == at_b.counts()["received"]
+        assert at_a.counts()["received_feedback"] >= 1
+        assert at_a.counts()["not_sent"] == 0
+    first = seen[0]
+    assert first.flow == 42
+    assert first.base_slot >= base
+    for slot in range(first.base_slot, first.base_slot + LANES):
+        lane = first.lanes[slot % LANES]
+        assert (lane.epoch, lane.delta) == (epoch_of(slot), 100 if slot < base + 20 else 0)
+    assert returned[0].flow == flow
+    assert returned[0].header.base_slot == first.base_slot
+    assert 0 <= returned[0].header.bytes_received <= 2_000_000
+
+
+def test_deltas_add_up_to_the_schedule(pair: Pair, connect: Callable[..., Connection]) -> None:
+    """Whatever is changed and when: the sum of announced changes per slot is what was planned last."""
+    connection = connect()
+    flow = Flow.of(connection.sender)
+    table: dict[int, int] = {}
+    plans = ([50] * 12, [80] * 12, [0] * 12, [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 120])
+    with carriers.attached(pair.index_a, netns=pair.a) as at_a, sniff(pair) as tap:
+        schedules = Schedules(at_a.schedules, CLOCK, netns=0)
+        at_a.announce(flow, 1)
+        base = CLOCK.slot()
+        for plan in plans:
+            schedules.set(flow, base, plan)
+            connection.transfer(1000)
+        last = 0
+        for header in headers_seen(tap):
+            for slot in range(header.base_slot, header.base_slot + LANES):
+                lane = header.lanes[slot % LANES]
+                assert lane.epoch == epoch_of(slot)
+                table[slot] = table.get(slot, 0) + lane.delta
+            last = header.base_slot
+    assert len(table) >= LANES
+    for slot in range(last, last + LANES):
+        assert table[slot] == (plans[-1][slot - base] if slot < base + 12 else 0)
+
+
+def test_one_carrier_per_slot(pair: Pair, connect: Callable[..., Connection]) -> None:
+    connection = connect()
+    flow = Flow.of(connection.sender)
+    with carriers.attached(pair.index_a, netns=pair.a) as at_a, sniff(pair) as tap:
+        schedules = Schedules(at_a.schedules, CLOCK, netns=0)
+        at_a.announce(flow, 1)
+        schedules.set(flow, CLOCK.slot(), [1000] * 30)
+        until = time.monotonic() + 0.4
+        while time.monotonic() < until:
+            connection.transfer(10_000)
+        slots = [header.base_slot for header in headers_seen(tap)]
+    assert len(slots) == len(set(slots))
+    assert len(slots) >= 3
+    assert slots == sorted(slots)
+
+
+def test_other_flows_send_no_carriers(pair: Pair, connect: Callable[..., Connection]) -> None:
+    connection, other = connect(), connect()
+    with carriers.attached(pair.index_a, netns=pair.a) as at_a, sniff(pair) as tap:
+        schedules = Schedules(at_a.schedules, CLOCK, netns=0)
+        flow = Flow.of(connection.sender)
+        at_a.announce(flow, 1)
+        schedules.set(flow, CLOCK.slot(), [100] * 30)
+        other.transfer(100_000)
+        assert headers_seen(tap) == []
+        at_a.withdraw(flow)
+        connection.transfer(100_000)
+        assert headers_seen(tap) == []
+
+
+def test_forged_headers_are_consumed_and_counted(pair: Pair, connect: Callable[..., Connection]) -> None:
+    """Truncated, of another version or kind, feedback for no flow of ours: dropped, and nothing is wedged."""
+    connection = connect()
+    ip = (
+        bytes.fromhex("45000028000040004006")
+        + bytes(2)
+        + socket.inet_aton("10.77.0.1")
+        + bytes([10, 77, 0, 2])
+    )
+    carried = ip + bytes(20)
+    good = SlotHeader(Kind.SCHEDULE).pack()
+    with (
+        carriers.attached(pair.index_b, netns=pair.b) as at_b,
+        in_netns(pair.a, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)) as raw,
+    ):
+        raw.bind(("eth0", 0))
+        ethernet = b"\xff" * 6 + bytes(6) + struct.pack("!H", ETHERTYPE)
+        raw.send(ethernet + good[:50])
+        raw.send(ethernet + bytes([0x2F]) + good[1:] + carried)
+        raw.send(ethernet + bytes([0x1F]) + good[1:] + carried)
+        raw.send(ethernet + good + carried[:19])
+        raw.send(ethernet + SlotHeader(Kind.FEEDBACK, flow=9).pack() + carried)
+        raw.send(ethernet + good + carried)
+        counts = at_b.counts()
+        assert counts["malformed"] == 4
+        assert counts["unknown_flow"] == 1
+        assert counts["received"] == 1
+        connection.transfer(1000)
