@@ -165,7 +165,7 @@ def _struct_ops() -> str | None:
 
 _PROGRAM = """
 __attribute__((section("tc"), used)) int probe(void *packet) { return 0; }
-char license[] __attribute__((section("license"), used)) = "GPL";
+char LICENSE[] __attribute__((section("license"), used)) = "GPL";
 """
 
 

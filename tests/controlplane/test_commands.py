@@ -1,0 +1,330 @@
+"""The commands around a running network, on real switches: up, deploy, loads, shell, crash, down."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from machine.record import RECORDS
+
+TARGETS = ["softswitch", pytest.param("bmv2", marks=pytest.mark.bmv2)]
+ROOT = Path(__file__).resolve().parents[2]
+NAME = f"ct{os.getpid() % 10000}"
+OTHER = f"cu{os.getpid() % 10000}"
+"""Names of this run's own, so that nothing else that is up is touched: a shared network, and one per test."""
+
+TOPOLOGY = '[topology]\nkind = "leaf-spine"\nleaves = 2\nspines = 2\nhosts_per_leaf = 2\n'
+
+
+def entrain(*arguments: str, status: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command line; its exit status must be `status`."""
+    command = [sys.executable, "-m", "entrain.cli", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False, input=stdin
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+def entrain_json(*arguments: str) -> Any:
+    return json.loads(entrain(*arguments, "--json").stdout)
+
+
+@pytest.fixture
+def topology(tmp_path: Path) -> Path:
+    """The file of a topology that is not up."""
+    path = tmp_path / f"{OTHER}.toml"
+    path.write_text(TOPOLOGY)
+    return path
+
+
+@pytest.fixture(params=TARGETS, scope="module")
+def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A network called NAME that is up, on each target in turn; yields the target."""
+    path = tmp_path_factory.mktemp("up") / f"{NAME}.toml"
+    path.write_text(TOPOLOGY)
+    entrain("up", str(path), "--target", request.param)
+    try:
+        yield request.param
+    finally:
+        entrain("down", "--network", NAME)
+
+
+def on_host(host: str, script: str) -> subprocess.Popen[str]:
+    """Start a Python script on a host of the network."""
+    children = psutil.Process(controller_pid()).children(recursive=True)
+    [shell] = [child for child in children if child.cmdline()[-1:] == [f"mininet:{host}"]]
+    command = ["mnexec", "-a", str(shell.pid), sys.executable, "-c", script]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+ECHO = """
+import socket
+with socket.create_server(("10.2.1.2", 5000)) as server:
+    print("listening", flush=True)
+    peer, address = server.accept()
+    peer.sendall(peer.recv(100) + address[0].encode())
+"""
+ASK = """
+import socket
+with socket.create_connection(("10.2.1.2", 5000), timeout=20) as peer:
+    peer.sendall(b"from ")
+    print(peer.recv(100).decode())
+"""
+
+
+def talk() -> str:
+    """What h1 hears from h3, on the other leaf, over TCP."""
+    with on_host("h3", ECHO) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "listening\n"
+        with on_host("h1", ASK) as client:
+            answer, _ = client.communicate(timeout=30)
+        server.wait(30)
+    return answer.strip()
+
+
+def leftovers() -> list[str]:
+    """What a network called OTHER, or a dead controller, has left on the machine."""
+    spaces = [path.name for path in Path("/run/netns").iterdir()] if Path("/run/netns").exists() else []
+    records = [path.name for path in RECORDS.glob(f"up-{OTHER}-*")]
+    directories = [path.name for path in (RECORDS / "networks").glob(OTHER)]
+    pids = {name.rpartition("-")[2] for name in spaces if name.startswith("entrain-")}
+    dead = [f"entrain-{pid}" for pid in pids if not Path(f"/proc/{pid}").exists()]
+    return [*records, *directories, *dead]
+
+
+def controller_pid(name: str = NAME) -> int:
+    record = next(RECORDS.glob(f"up-{name}-*.jsonl"))
+    return int(record.stem.rpartition("-")[2])
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("routing", ["ecmp", "source"])
+def test_hosts_talk_without_any_setting_of_theirs(network: str, routing: str) -> None:
+    entrain("deploy", "--target", network, "--network", NAME, "--routing", routing)
+    assert talk() == "from 10.1.1.2"
+
+
+@pytest.mark.root
+def test_deploy_is_idempotent_and_changes_only_what_differs(network: str, tmp_path: Path) -> None:
+    arguments = ("deploy", "--target", network, "--network", NAME)
+    entrain(*arguments, "--routing", "ecmp")
+    again = entrain_json(*arguments)
+    assert [switch["name"] for switch in again["switches"]] == ["leaf1", "leaf2", "spine1", "spine2"]
+    assert all(
+        not s["pipeline_set"] and s["inserted"] == s["modified"] == s["deleted"] == 0
+        for s in again["switches"]
+    )
+    changed = entrain_json(*arguments, "--routing", "source")
+    assert [switch["inserted"] for switch in changed["switches"]] == [2, 2, 0, 0]
+    file = tmp_path / f"{NAME}.toml"
+    file.write_text(TOPOLOGY)
+    assert entrain_json("up", str(file), "--target", network)["already_up"]
+    file.write_text(TOPOLOGY.replace("spines = 2", "spines = 1"))
+    assert "another network called" in entrain("up", str(file), status=1).stderr
+
+
+@pytest.mark.root
+def test_loads_are_read_from_every_port(network: str) -> None:
+    reading = entrain_json("loads", "--network", NAME)
+    ports = {(port["switch"], port["port"]): port for port in reading["ports"]}
+    assert len(ports) == 12
+    assert ports["leaf1", 3]["peer"] == "spine1"
+    assert all(not any(port["slots"].values()) for port in ports.values())
+
+
+@pytest.mark.root
+def test_a_killed_switch_is_started_and_set_again(network: str) -> None:
+    """Unasked: the test only kills, and then reads from the switch through the controller."""
+    entrain("deploy", "--target", network, "--network", NAME)  # whatever an earlier test did
+    namespace = f"entrain-{controller_pid()}"
+    pids = subprocess.check_output(["ip", "netns", "pids", namespace], text=True).split()
+    [leaf1] = [pid for pid in pids if b"\0--device-id\x001\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    log = RECORDS / "networks" / NAME / "controller.log"
+    before = log.read_text().count("leaf1: ready")
+    os.kill(int(leaf1), signal.SIGKILL)
+    follow = subprocess.Popen(["tail", "-n", "+1", "-F", str(log)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert follow.stdout is not None
+        ready = 0
+        while ready <= before and select.select([follow.stdout], [], [], 60)[0]:
+            ready += "leaf1: ready" in follow.stdout.readline()
+    finally:
+        follow.kill()
+        follow.wait()
+    assert ready == before + 1
+    assert "was killed by SIGKILL" in log.read_text()
+    applied = entrain_json("deploy", "--target", network, "--network", NAME)["switches"]
+    assert all(switch["inserted"] == switch["modified"] == switch["deleted"] == 0 for switch in applied)
+    assert talk() == "from 10.1.1.2"
+
+
+@pytest.mark.root
+def test_a_second_controller_is_told_who_is_primary(network: str, topology: Path) -> None:
+    namespace = f"entrain-{controller_pid()}"
+    command = ["ip", "netns", "exec", namespace, sys.executable, "-m", "entrain.cli", "deploy"]
+    done = subprocess.run(
+        [*command, "--target", network, "--topology", str(topology)],
+        capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"another controller is primary: process {controller_pid()}" in done.stderr
+    assert "entrain.daemon" in done.stderr
+
+
+@pytest.mark.root
+def test_another_target_or_program_than_runs_is_refused(network: str, tmp_path: Path) -> None:
+    other = "bmv2" if network == "softswitch" else "softswitch"
+    assert f"runs {network}" in entrain("deploy", "--target", other, "--network", NAME, status=2).stderr
+    p4info = tmp_path / "p4info.txtpb"
+    text = (ROOT / "p4src/build/fabric.p4info.txtpb").read_text()
+    p4info.write_text(text.replace('"FabricIngress.route"', '"FabricIngress.path"'))
+    program = str(ROOT / "p4src/build/fabric.json")
+    files = ("--program", program, "--p4info", str(p4info))
+    refused = entrain("deploy", "--target", network, "--network", NAME, *files, status=2)
+    assert "it has table FabricIngress.path, the JSON has not" in refused.stderr
+    assert entrain_json("deploy", "--target", network, "--network", NAME)["switches"]  # and it runs on
+
+
+@pytest.mark.root
+def test_down_and_a_crash_leave_nothing(topology: Path) -> None:
+    entrain("up", str(topology))
+    entrain("down", str(topology))
+    assert leftovers() == []
+    entrain("up", str(topology))
+    os.kill(controller_pid(OTHER), signal.SIGKILL)
+    assert leftovers() != []
+    removed = entrain_json("clean")["removed"]
+    assert {"netns", "process", "path"} <= {resource["kind"] for resource in removed}
+    assert leftovers() == []
+    assert f"no network '{OTHER}' is up" in entrain("down", "--network", OTHER, status=1).stderr
+
+
+@pytest.mark.root
+def test_sigterm_to_the_controller_takes_the_network_down(topology: Path) -> None:
+    entrain("up", str(topology))
+    pid = controller_pid(OTHER)
+    handle = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGTERM)
+    assert select.select([handle], [], [], 60)[0]
+    os.close(handle)
+    assert leftovers() == []
+
+
+SESSION = """
+print("VRFS", len(list(table_entry["FabricIngress.vrf"].read())))
+te = table_entry["FabricIngress.vrf"](action="FabricIngress.set_vrf")
+te.match["ingress_port"] = "9"
+te.action["vrf"] = "7"
+te.insert()
+def show(what, e): print(what, e.match["ingress_port"].exact.value, e.action["vrf"].value)
+
+for e in table_entry["FabricIngress.vrf"].read(): show("ENTRY", e)
+
+te.action["vrf"] = "8"
+te.modify()
+for e in table_entry["FabricIngress.vrf"].read(): show("THEN", e)
+
+te.delete()
+print("AT THE END", len(list(table_entry["FabricIngress.vrf"].read())))
+"""
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_an_independent_client_reads_and_writes(network: str) -> None:
+    """p4runtime-shell drives the switch; then the controller has it again."""
+    session = entrain("shell", "leaf1", "--network", NAME, "--write", stdin=SESSION).stdout
+    assert "VRFS 4" in session
+    assert r"ENTRY b'\t' b'\x07'" in session
+    assert r"THEN b'\t' b'\x08'" in session
+    assert "AT THE END 4" in session
+    reading = entrain(
+        "shell", "leaf1", "--network", NAME, stdin='print("VRFS", len(list(table_entry["vrf"].read())))\n'
+    )
+    assert "only have read access" in reading.stdout + reading.stderr
+    unknown = entrain("shell", "leaf9", "--network", NAME, status=2).stderr
+    assert "no such switch" in unknown
+    assert "leaf1, leaf2, spine1, spine2" in unknown
+
+
+def test_what_cannot_be_deployed_is_said_plainly(topology: Path) -> None:
+    assert "needs real hardware" in entrain("deploy", "--target", "tofino", status=1).stderr
+    missing = entrain("deploy", "--target", "bmv2", "--program", "x.json", status=2).stderr
+    assert "give both or neither" in missing
+    assert "no network 'nowhere' is up" in entrain("loads", "--network", "nowhere", status=1).stderr
+
+
+def test_wrong_files_and_rights_are_told_by_every_command(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.toml"
+    bad.write_text(
+        '[topology]\nkind = "leaf-spine"\nleaves = 2\nspines = 2\nhosts_per_leaf = 2\nuplink_rate_gbps = 1\n'
+    )
+    for command in (["up"], ["down"], ["deploy", "--target", "bmv2", "--topology"]):
+        message = entrain(*command, str(bad), status=2).stderr
+        assert f"{bad}: [topology], uplink_rate_gbps: unknown key; rates are in Mbit/s" in message
+    answer = entrain("up", str(bad), "--json", status=2).stdout
+    assert "uplink_rate_mbps" in json.loads(answer)["error"]
+
+
+@pytest.mark.root
+def test_without_root_nothing_is_begun() -> None:
+    nobody = ["setpriv", "--reuid", "65534", "--clear-groups"]
+    if subprocess.run([*nobody, "test", "-x", sys.executable, "-a", "-r", ROOT], check=False).returncode:
+        pytest.skip("the repository is not readable for other users")
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        topology = Path(directory) / f"{OTHER}.toml"
+        topology.write_text(TOPOLOGY)
+        for command in (["up", str(topology)], ["clean"]):
+            line = [*nobody, sys.executable, "-m", "entrain.cli", *command]
+            done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, check=False)
+            assert done.returncode == 1
+            assert "run as root" in done.stderr
+
+
+def test_doctor_names_each_need_with_its_remedy() -> None:
+    from entrain.doctor import examine
+
+    found = {finding.name: finding for finding in examine()}
+    assert {
+        "root",
+        "veth",
+        "BTF",
+        "qdisc htb",
+        "qdisc fq",
+        "clang",
+        "libbpf.so.1",
+        "p4c-bm2-ss",
+    } <= found.keys()
+    for finding in found.values():
+        assert finding.purpose
+        assert (finding.state == "found") == (finding.remedy == "") == (finding.detail != "")
+    done = subprocess.run(
+        [sys.executable, "-m", "entrain.cli", "doctor", "--json"], capture_output=True, cwd=ROOT, check=False
+    )
+    document = json.loads(done.stdout)
+    assert (done.returncode == 0) == document["ok"]
+    assert document["ok"] == all(f.state == "found" for f in found.values() if f.required)
+
+
+def test_doctor_tells_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from entrain.doctor import examine
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    missing = {finding.name: finding for finding in examine() if finding.state == "missing"}
+    assert missing["clang"].remedy == "apt-get install clang"
+    assert missing["clang"].required
+    assert not missing["simple_switch_grpc"].required
