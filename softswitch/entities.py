@@ -17,7 +17,7 @@ from softswitch.entities_replication import Replication
 from softswitch.entities_tables import Tables
 from softswitch.p4info import P4Info
 from softswitch.status import Refused, invalid
-from softswitch.target import Datapath
+from softswitch.target import Datapath, Full
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +67,8 @@ class Entities:
             write(update.type, getattr(update.entity, update.entity.WhichOneof("entity")))
         except Refused as refused:
             return refused
+        except Full as error:
+            return Refused(StatusCode.RESOURCE_EXHAUSTED, str(error))
         except EntrainError as error:
             log.error("update failed: %s", error)
             return Refused(StatusCode.INTERNAL, str(error))

@@ -1,9 +1,7 @@
 """Action profiles and selectors: members, groups, one-shot action sets, watch ports (spec 9.2).
 
-A datapath's group is a list of members, from which a packet's hash selects. A weight is a member listed
-several times. The order is that of BMv2 under PI, so that the same hash selects the same member there:
-members by slot (the lowest that was free when the member was made), then the copies that weights ask for, by
-id; one-shots as they list their actions.
+A datapath's group is a set of members, from which a packet's hash selects. A weight is that many members with
+the same action, as PI makes them for BMv2: so the same hash selects the same action on both.
 """
 
 from __future__ import annotations
@@ -39,14 +37,13 @@ class _Choice:
 @dataclass
 class _Member:
     call: ActionCall
-    slot: int
+    count: int = 1  # in the datapath: itself and the copies for the largest weight that any group gives it
 
 
 @dataclass
 class _Group:
     choices: tuple[_Choice, ...]
     max_size: int = 0
-    one_shot: bool = False
 
 
 class _Slots:
@@ -64,6 +61,11 @@ class _Slots:
 
     def give(self, number: int) -> None:
         heapq.heappush(self._free, number)
+
+
+def _copy(member: int, number: int) -> int:
+    """The datapath's id of a copy of a member; number 0 is the member itself, ids have 32 bits."""
+    return number << 32 | member
 
 
 def port_number(data: bytes, what: str) -> int:
@@ -94,7 +96,6 @@ class Profile:
         self.members: dict[int, _Member] = {}
         self.groups: dict[int, _Group] = {}
         self._one_shots: dict[int, _Group] = {}
-        self._slots = _Slots(0)
         self._hidden_members, self._hidden_groups = _Slots(1), _Slots(1)  # ids of what one-shots are made of
         self._held: Counter[Member | Group] = Counter()  # by table entries
 
@@ -132,7 +133,7 @@ class Profile:
                 raise not_found(f"{name} has no member {id_}")
             self._check_unused(id_)
             self._datapath.member_delete(name, id_)
-            self._slots.give(self.members.pop(id_).slot)
+            del self.members[id_]
             return
         if (kind == p4r.Update.INSERT) == exists:
             if exists:
@@ -142,13 +143,14 @@ class Profile:
             raise invalid(f"{name}: member {id_} has no action")
         call = self._call(message.action)
         if exists:
-            self._datapath.member_modify(name, id_, call)
+            for number in range(self.members[id_].count):
+                self._datapath.member_modify(name, _copy(id_, number), call)
             self.members[id_].call = call
             return
         self._check_style(self._one_shots, "one-shot action sets")
         self._check_size(1)
         self._datapath.member_insert(name, id_, call)
-        self.members[id_] = _Member(call, self._slots.take())
+        self.members[id_] = _Member(call)
 
     def _check_unused(self, id_: int) -> None:
         name = self.profile.name
@@ -159,7 +161,8 @@ class Profile:
                 raise Refused(StatusCode.FAILED_PRECONDITION, f"{name}: member {id_} is in group {group_id}")
 
     def _check_size(self, more: int) -> None:
-        used = len(self.members) + sum(len(group.choices) for group in self._one_shots.values())
+        used = sum(member.count for member in self.members.values())
+        used += sum(len(group.choices) for group in self._one_shots.values())
         if used + more > self.profile.size:
             raise Refused(
                 StatusCode.RESOURCE_EXHAUSTED,
@@ -201,6 +204,7 @@ class Profile:
                 raise Refused(StatusCode.ALREADY_EXISTS, f"{name} already has group {id_}")
             self._check_style(self._one_shots, "one-shot action sets")
             group = self._group(message)
+            self._make_copies(group)
             self._datapath.group_insert(name, id_, self._listed(group))
             self.groups[id_] = group
             return
@@ -210,13 +214,37 @@ class Profile:
             changed = self._group(message)
             if changed.max_size != group.max_size:
                 raise invalid(f"{name}: the max_size of group {id_} stays what it was, {group.max_size}")
+            self._make_copies(changed)
             self._datapath.group_modify(name, id_, self._listed(changed))
             self.groups[id_] = changed
+            self._drop_copies(group)
             return
         if self._held[Group(id_)]:
             raise Refused(StatusCode.FAILED_PRECONDITION, f"{name}: group {id_} is used by a table entry")
         self._datapath.group_delete(name, id_)
         del self.groups[id_]
+        self._drop_copies(group)
+
+    def _make_copies(self, group: _Group) -> None:
+        """Make the copies of members that the group's weights need; in the order in which PI makes them."""
+        choices = sorted(group.choices, key=lambda choice: choice.member)
+        self._check_size(sum(max(0, c.weight - self.members[c.member].count) for c in choices))
+        for choice in choices:
+            member = self.members[choice.member]
+            while member.count < choice.weight:
+                self._datapath.member_insert(
+                    self.profile.name, _copy(choice.member, member.count), member.call
+                )
+                member.count += 1
+
+    def _drop_copies(self, group: _Group) -> None:
+        """Remove the copies of the group's members that no group needs any more."""
+        for choice in group.choices:
+            member = self.members[choice.member]
+            weights = [c.weight for g in self.groups.values() for c in g.choices if c.member == choice.member]
+            while member.count > max(weights, default=1):
+                member.count -= 1
+                self._datapath.member_delete(self.profile.name, _copy(choice.member, member.count))
 
     def _group(self, message: Any) -> _Group:
         name = self.profile.name
@@ -262,13 +290,9 @@ class Profile:
             raise Refused(code, f"{what}: {size} members, counted by weight, are more than {limit}")
 
     def _listed(self, group: _Group) -> tuple[int, ...]:
-        """The members that packets are spread over now, in BMv2's order."""
+        """The members that packets are spread over now."""
         alive = [c for c in group.choices if c.watch is None or self._port_is_up(c.watch)]
-        if group.one_shot:
-            return tuple(c.member for c in alive for _ in range(c.weight))
-        first = sorted(alive, key=lambda c: self.members[c.member].slot)
-        copies = sorted(alive, key=lambda c: c.member)
-        return tuple(c.member for c in first) + tuple(c.member for c in copies for _ in range(c.weight - 1))
+        return tuple(_copy(c.member, number) for c in alive for number in range(c.weight))
 
     def read_groups(self, id_: int) -> Iterator[Any]:
         """The groups, or the one with `id_`."""
@@ -310,28 +334,35 @@ class Profile:
         calls = [self._call(given.action) for given in message.action_profile_actions]
         weights = [self._weight(given.weight, what) for given in message.action_profile_actions]
         watches = [_watch(given, what) for given in message.action_profile_actions]
-        choices = tuple(_Choice(0, weight, None) for weight in weights)
-        self._check_group_size(choices, self.profile.max_group_size, what, StatusCode.INVALID_ARGUMENT)
-        self._check_size(len(calls))
+        self._check_group_size(
+            tuple(_Choice(0, weight, None) for weight in weights),
+            self.profile.max_group_size,
+            what,
+            StatusCode.INVALID_ARGUMENT,
+        )
+        self._check_size(sum(weights))
 
         canonical = p4r.ActionProfileActionSet()
-        for call, given, watch in zip(calls, message.action_profile_actions, watches, strict=True):
-            kept = canonical.action_profile_actions.add(weight=given.weight)
-            self._info.action_named[call.action].fill(call.args, kept.action)
-            if watch is not None:
-                kept.watch_port = p4info.encode(watch)
-        ids: list[int] = []
+        choices: list[_Choice] = []
         try:
-            for call in calls:
-                id_ = self._hidden_members.take()
-                self._datapath.member_insert(name, id_, call)
-                ids.append(id_)
-            group = _Group(tuple(map(_Choice, ids, weights, watches)), one_shot=True)
+            for call, weight, watch, given in zip(
+                calls, weights, watches, message.action_profile_actions, strict=True
+            ):
+                kept = canonical.action_profile_actions.add(weight=given.weight)
+                self._info.action_named[call.action].fill(call.args, kept.action)
+                if watch is not None:
+                    kept.watch_port = p4info.encode(watch)
+                for _ in range(weight):
+                    id_ = self._hidden_members.take()
+                    self._datapath.member_insert(name, id_, call)
+                    choices.append(_Choice(id_, 1, watch))
+            group = _Group(tuple(choices))
             group_id = self._hidden_groups.take()
             self._datapath.group_insert(name, group_id, self._listed(group))
         except Exception:
-            for id_ in ids:
-                self._datapath.member_delete(name, id_)
+            for choice in choices:
+                self._datapath.member_delete(name, choice.member)
+                self._hidden_members.give(choice.member)
             raise
         self._one_shots[group_id] = group
         return Group(group_id), canonical

@@ -5,6 +5,7 @@ from __future__ import annotations
 from machine.errors import EntrainError
 from softswitch.codegen_tables import ProfileLayout
 from softswitch.shared import Shared, Slots
+from softswitch.target import Full
 
 
 class ProfileStore:
@@ -34,7 +35,7 @@ class ProfileStore:
     def _place(self, entry: bytes) -> int:
         place = self.places.take()
         if place is None:
-            raise EntrainError(f"action profile {self.name} is full: its size is {self.layout.members}")
+            raise Full(f"action profile {self.name} is full: its size is {self.layout.members}")
         size = self.layout.entry_bytes // 8
         raw = entry.ljust(self.layout.entry_bytes, b"\0")
         self.entries[place * size : (place + 1) * size] = memoryview(raw).cast("Q")
@@ -45,7 +46,7 @@ class ProfileStore:
             raise EntrainError(f"action profile {self.name} has member {member} already")
         slot = self.member_slots.take()
         if slot is None:
-            raise EntrainError(f"action profile {self.name} is full: its size is {self.layout.members}")
+            raise Full(f"action profile {self.name} is full: its size is {self.layout.members}")
         self.used[slot] = self.place_of[slot] = self._place(entry)
         self.members[member] = slot
 
@@ -80,7 +81,7 @@ class ProfileStore:
             raise EntrainError(f"action profile {self.name} has group {group} already")
         slot = self.group_slots.take()
         if slot is None:
-            raise EntrainError(f"action profile {self.name} has no room for more groups")
+            raise Full(f"action profile {self.name} has no room for more groups")
         try:
             self._set(slot, members)
         except BaseException:
@@ -118,5 +119,5 @@ class ProfileStore:
                 return at
             at = max(at, start + used)
         if at + length > self.layout.pool:
-            raise EntrainError(f"the groups of action profile {self.name} have too many members together")
+            raise Full(f"the groups of action profile {self.name} have too many members together")
         return at

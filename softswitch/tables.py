@@ -11,7 +11,7 @@ from machine.errors import EntrainError
 from softswitch.codegen_layout import Record
 from softswitch.codegen_tables import TableLayout
 from softswitch.shared import Shared, Slots, words
-from softswitch.target import Exact, Lpm, Match, Range, Ternary
+from softswitch.target import Exact, Full, Lpm, Match, Range, Ternary
 
 
 @dataclass
@@ -60,7 +60,7 @@ class TableStore(ABC):
             raise EntrainError(f"table {self.name} has {len(self.layout.table.keys)} keys, not {len(match)}")
         handle = self.handles.take()
         if handle is None:
-            raise EntrainError(f"table {self.name} is full: its size is {self.layout.slots}")
+            raise Full(f"table {self.name} is full: its size is {self.layout.slots}")
         stored = Stored(match, priority, entry)
         try:
             self._add(handle, stored)
@@ -256,7 +256,7 @@ class TernaryStore(OrderedStore):
         if mask not in self.masks:
             number = self.mask_ids.take()
             if number is None:
-                raise EntrainError(
+                raise Full(
                     f"table {self.name} has too many distinct masks (at most {self.layout.masks})"
                 )
             self.masks[mask] = number

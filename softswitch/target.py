@@ -3,6 +3,9 @@
 Names are those of the BMv2 JSON (the fully qualified names of P4Info), values are integers, counters and
 rates are in packets and bytes. The server checks everything it can against P4Info before it calls the
 datapath, which may therefore assume entries that fit; `EntrainError` from it means that the kernel refused.
+
+A group has distinct members. A packet's hash selects among them in the order of their slots, which are the
+lowest that were free when the members were inserted: so BMv2 orders them.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
+
+from machine.errors import EntrainError
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,10 @@ class Entry:
     priority: int
     action: ActionCall
     is_const: bool
+
+
+class Full(EntrainError):
+    """There is no room for one more entry, member, group or mask."""
 
 
 DigestCallback = Callable[[str, tuple[int, ...]], None]

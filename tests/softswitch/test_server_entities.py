@@ -71,14 +71,30 @@ def test_members_and_groups_are_read_back(bench: Bench) -> None:
     assert [e[3] for e in bench.datapath.entries.values() if e[0].endswith("ecmp")] == [Group(5)]
 
 
-def test_groups_list_members_as_bmv2_orders_them(bench: Bench) -> None:
-    bench.insert(member(30), member(10), member(20), group(1, (10, 1), (20, 2), (30, 3)))
-    # By creation, then the copies for the weights by id.
-    assert bench.datapath.groups[ECMP, 1] == (30, 10, 20, 20, 30, 30)
-    assert bench.write(DELETE, group(1)) is None
-    assert bench.write(DELETE, member(30)) is None
-    bench.insert(member(40), group(1, (10, 1), (20, 1), (40, 1)))  # member 40 takes the free slot
-    assert bench.datapath.groups[ECMP, 1] == (40, 10, 20)
+def ports(bench: Bench, group_id: int) -> list[int]:
+    """The ports that the members of a group in the datapath forward to."""
+    return [bench.datapath.members[ECMP, id_].args[0] for id_ in bench.datapath.groups[ECMP, group_id]]
+
+
+def test_a_weight_is_that_many_members(bench: Bench) -> None:
+    bench.insert(member(1, 11), member(2, 12), group(5, (1, 1), (2, 3)), group(6, (2, 2)))
+    assert ports(bench, 5) == [11, 12, 12, 12]
+    assert ports(bench, 6) == [12, 12]
+    assert bench.write(MODIFY, member(2, 22)) is None
+    assert ports(bench, 5) == [11, 22, 22, 22]
+    assert bench.write(MODIFY, group(5, (1, 2))) is None
+    assert ports(bench, 5) == [11, 11]
+    assert len(bench.datapath.members) == 4  # group 6 needs one copy of member 2, group 5 one of member 1
+    for gone in (group(5), group(6), member(1), member(2)):
+        assert bench.write(DELETE, gone) is None
+    assert bench.datapath.members == bench.datapath.groups == {}
+
+
+def test_copies_for_weights_count_against_the_size(bench: Bench) -> None:
+    bench.insert(*(member(i) for i in range(1, 27)))
+    assert code(bench.write(INSERT, group(1, (1, 8)))) == "RESOURCE_EXHAUSTED"
+    assert len(bench.datapath.members) == 26
+    bench.insert(group(1, (1, 7)))
 
 
 def test_what_is_in_use_is_not_deleted(bench: Bench) -> None:
