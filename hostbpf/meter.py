@@ -1,0 +1,50 @@
+"""What flows really sent, per slot: the meter beside every rate experiment."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebpf import Map, Object, compile_cached
+from hostbpf.slots import KEY, Flow, SlotClock, flow_of
+
+SOURCE = Path(__file__).parent / "bpf" / "slot_meter.bpf.c"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Payload bytes of a flow in one slot, and when the first of them left (CLOCK_MONOTONIC)."""
+
+    payload_bytes: int
+    first_ns: int
+
+
+class Meter:
+    """Counts payload bytes per flow and slot at one interface's egress."""
+
+    def __init__(self, entries: Map, base_slot: int) -> None:
+        self._entries = entries
+        self._base_slot = base_slot
+
+    def read(self) -> dict[tuple[Flow, int], Sent]:
+        """What was sent, by flow and slot number."""
+        result = {}
+        for key, value in self._entries.lookup_batch():
+            (slot,) = struct.unpack_from("=Q", key, KEY.size)
+            result[flow_of(KEY.unpack(key)), self._base_slot + slot] = Sent(*struct.unpack("=QQ", value))
+        return result
+
+
+@contextlib.contextmanager
+def metered(clock: SlotClock, ifindex: int, *, netns: str | None = None) -> Iterator[Meter]:
+    """Within, what leaves interface `ifindex` of `netns` is counted by the slots of `clock`."""
+    base_slot = clock.slot()
+    with Object.open(compile_cached(SOURCE)) as obj:
+        obj.set_rodata("start_ns", struct.pack("=Q", clock.start_ns(base_slot)))
+        obj.set_rodata("slot_ns", struct.pack("=Q", clock.slot_ns))
+        obj.load()
+        with obj.programs["measure"].attach_tcx(ifindex, "egress", netns):
+            yield Meter(obj.maps["meter"], base_slot)

@@ -1,0 +1,169 @@
+"""Slot rates: what leaves in a slot is what the schedule says, by socket pacing and by departure times."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.l2 import Ether
+
+from ebpf import EbpfError, Map, Object, compile_cached
+from hostbpf import slots
+from hostbpf.meter import metered
+from hostbpf.slots import SOURCES, Flow, Schedules, SlotClock, netns_cookie
+from machine.errors import BadInput
+
+from .conftest import Connection, Pair
+
+pytestmark = pytest.mark.root
+
+CLOCK = SlotClock.shared(60)
+TSTAMP = 152  # offset in struct __sk_buff
+SKB_SIZE = 192
+BURST = 2 * 1448
+FLOW = Flow("10.0.0.1", 1000, "10.0.0.2", 2000)
+
+
+@pytest.fixture(scope="module")
+def registered() -> Iterator[Map]:
+    with slots.pacing_registered() as schedules:
+        yield schedules
+
+
+@pytest.fixture
+def paced(registered: Map) -> Map:
+    registered.clear()
+    return registered
+
+
+@contextlib.contextmanager
+def sending(connection: Connection) -> Iterator[None]:
+    """Within, the connection always has something to send."""
+    end = threading.Event()
+
+    def send() -> None:
+        while not end.is_set():
+            connection.sender.send(bytes(30_000))
+
+    def receive() -> None:
+        while connection.receiver.recv(1 << 18):
+            pass
+
+    connection.sender.setsockopt(socket.IPPROTO_TCP, 25, 65536)  # TCP_NOTSENT_LOWAT
+    threads = [threading.Thread(target=send), threading.Thread(target=receive)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        threads[0].join()
+        connection.sender.shutdown(socket.SHUT_WR)
+        threads[1].join()
+
+
+def wait_for_slot(slot: int) -> None:
+    while CLOCK.slot() < slot:
+        time.sleep((CLOCK.start_ns(slot) - time.monotonic_ns()) / 1e9 if CLOCK.slot() < slot else 0)
+
+
+@pytest.mark.parametrize("control", slots.PACED)
+def test_rates_follow_the_schedule(
+    pair: Pair, connect: Callable[..., Connection], paced: Map, control: str
+) -> None:
+    """No slot carries more than its rate and two bursts, a silent one at most two bursts; nothing stalls; and
+    behind the schedule the flow is free."""
+    connection = connect(control)
+    pair.run(pair.a, "ip", "link", "set", "eth0", "gso_max_segs", "2")
+    connection = connect(control)
+    flow = Flow.of(connection.sender)
+    schedules = Schedules(paced, CLOCK, netns=netns_cookie(pair.a))
+    rates = [10.0, 40.0, 5.0, 0.0, 0.0, 30.0, 3.0, 20.0]
+    with metered(CLOCK, pair.index_a, netns=pair.a) as meter:
+        first = CLOCK.slot() + 1
+        schedules.set(flow, first - 1, [1.0, *rates])
+        with sending(connection):
+            wait_for_slot(first + len(rates) + 4)
+        sent = {slot: each.payload_bytes for (which, slot), each in meter.read().items() if which == flow}
+    wanted = [rate * 125_000 * 0.06 for rate in rates]
+    for offset, most in enumerate(wanted):
+        assert sent.get(first + offset, 0) <= most + 2 * BURST
+    assert sum(sent.get(first + offset, 0) for offset in range(len(rates))) > 0.6 * sum(wanted)
+    assert sent[first + 5] > 0.5 * wanted[5]
+    assert max(sent.get(first + len(rates) + late, 0) for late in range(1, 4)) > 10 * max(wanted)
+
+
+def test_flows_without_schedule_are_free(pair: Pair, connect: Callable[..., Connection], paced: Map) -> None:
+    connection, other = connect("slot_cubic"), connect("slot_cubic")
+    schedules = Schedules(paced, CLOCK, netns=netns_cookie(pair.a))
+    schedules.set(Flow.of(other.sender), CLOCK.slot(), [0.1] * 30)
+    with metered(CLOCK, pair.index_a, netns=pair.a) as meter:
+        connection.transfer(5_000_000)
+        flow = Flow.of(connection.sender)
+        assert (
+            sum(each.payload_bytes for (which, _), each in meter.read().items() if which == flow) >= 5_000_000
+        )
+    schedules.clear(Flow.of(other.sender))
+    other.transfer(2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("rates", "message"),
+    [([-1.0], "rate -1"), ([], "0 slots"), ([1.0] * 33, "33 slots"), ([101.0], "the link's 100")],
+)
+def test_wrong_schedules_are_refused(paced: Map, rates: list[float], message: str) -> None:
+    schedules = Schedules(paced, CLOCK, netns=1, link_mbps=100)
+    with pytest.raises(BadInput, match=message):
+        schedules.set(FLOW, CLOCK.slot(), rates)
+    assert len(paced) == 0
+
+
+def test_passed_slots_are_refused_and_forgotten(paced: Map) -> None:
+    schedules = Schedules(paced, CLOCK, netns=1)
+    with pytest.raises(BadInput, match="have passed"):
+        schedules.set(FLOW, CLOCK.slot() - 5, [1.0] * 3)
+    schedules.set(FLOW, CLOCK.slot() - 2, [1.0] * 3)
+    wait_for_slot(CLOCK.slot() + 2)
+    assert schedules.clear_passed() == 1
+    assert len(paced) == 0
+
+
+def test_full_map_names_the_flow() -> None:
+    with Object.open(compile_cached(SOURCES / "slot_edt.bpf.c")) as obj:
+        obj.resize("schedules", 2)
+        obj.load()
+        schedules = Schedules(obj.maps["schedules"], CLOCK, netns=0)
+        with pytest.raises(EbpfError, match="no room for its schedule"):
+            for port in range(3):
+                schedules.set(FLOW._replace(source_port=port), CLOCK.slot(), [1.0])
+
+
+@pytest.mark.parametrize("transport", ["tcp", "udp"])
+def test_departure_times_are_spaced_by_the_rate(transport: str) -> None:
+    """The fq enforcer without fq: each packet's time is the last one's plus that one's length at the rate."""
+    layer = TCP(sport=1000, dport=2000) if transport == "tcp" else UDP(sport=1000, dport=2000)
+    packet = bytes(Ether() / IP(src="10.0.0.1", dst="10.0.0.2") / layer / bytes(1000))
+    flow = FLOW._replace(protocol=6 if transport == "tcp" else 17)
+    clock = SlotClock.shared(60_000)
+    with Object.open(compile_cached(SOURCES / "slot_edt.bpf.c")) as obj:
+        obj.load()
+        schedules = Schedules(obj.maps["schedules"], clock, netns=0)
+
+        def departs() -> int:
+            context = obj.programs["depart"].test_run(packet, bytes(SKB_SIZE)).ctx
+            time_ns: int = struct.unpack_from("=Q", context, TSTAMP)[0]
+            return time_ns
+
+        assert departs() == 0
+        schedules.set(flow, clock.slot(), [1.0, 1.0])
+        times = [departs() for _ in range(20)]
+    assert time.monotonic_ns() - times[0] > 0
+    step = len(packet) * 8 * 1000  # nanoseconds at 1 Mbit/s
+    assert {later - earlier for earlier, later in itertools.pairwise(times)} == {step}
