@@ -75,6 +75,7 @@ class ControllerServicer:
 
     def WatchLoads(self, request, context):
         """The link load tables: once, or again and again until the caller goes away.
+        (Jobs - submit, cancel, list, watch - and circuits come here, with the policies that admit them.)
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -142,7 +143,50 @@ def test_loads_are_read_from_every_port(network: str) -> None:
     ports = {(port["switch"], port["port"]): port for port in reading["ports"]}
     assert len(ports) == 12
     assert ports["leaf1", 3]["peer"] == "spine1"
-    assert all(not any(port["slots"].values()) for port in ports.values())
+    assert all(port["capacity_mbps"] == 1000 for port in ports.values())
+
+
+CARRIER = """
+import socket
+from scapy.layers.inet import IP, UDP
+from wire.slot_header import ETHERTYPE, Kind, SlotHeader, announcement
+data = bytes(IP(src="10.1.1.2", dst="10.2.1.2") / UDP(sport=1, dport=9))
+addresses = bytes.fromhex("02000a02010202000a010102")
+with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire:
+    wire.bind(("h1-eth0", 0))
+    for rates in ([70, 0, 5], [-20]):
+        header = SlotHeader(Kind.SCHEDULE, base_slot=1239, lanes=announcement(1239, rates))
+        wire.send(addresses + ETHERTYPE.to_bytes(2, "big") + header.pack() + data)
+"""
+
+
+@pytest.mark.root
+def test_what_a_carrier_plans_is_read_on_each_link_of_its_path(network: str) -> None:
+    entrain("deploy", "--target", network, "--network", NAME, "--routing", "source")
+    with on_host("h1", CARRIER) as sender:
+        assert sender.wait(60) == 0
+    path = {("leaf1", 3), ("spine1", 2), ("leaf2", 1)}  # f(1) is the first uplink
+    watch = [
+        sys.executable,
+        "-m",
+        "entrain.cli",
+        "loads",
+        "--network",
+        NAME,
+        "--watch",
+        "--json",
+        "--interval-ms",
+    ]
+    with subprocess.Popen([*watch, "20"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as reader:
+        assert reader.stdout is not None
+        for line in reader.stdout:  # until the carriers, which are on their way, have passed the last switch
+            loads = {(port["switch"], port["port"]): port["slots"] for port in json.loads(line)["ports"]}
+            if loads["leaf2", 1].get("1239") == 50:
+                break
+        reader.terminate()
+    for port, slots in loads.items():
+        planned = {int(slot): load for slot, load in slots.items() if load}
+        assert planned == ({1239: 50, 1241: 5} if port in path else {})
 
 
 @pytest.mark.root
@@ -220,6 +264,21 @@ def test_sigterm_to_the_controller_takes_the_network_down(topology: Path) -> Non
     os.kill(pid, signal.SIGTERM)
     assert select.select([handle], [], [], 60)[0]
     os.close(handle)
+    assert leftovers() == []
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("after_s", [0.2, 1.0, 1.4, 1.8])
+def test_an_interrupt_while_coming_up_leaves_nothing(topology: Path, after_s: float) -> None:
+    """At whatever stage it comes: while importing, making namespaces, starting or setting switches."""
+    command = [sys.executable, "-m", "entrain.cli", "up", str(topology)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(after_s)
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    if process.returncode == 0:  # it was faster
+        entrain("down", "--network", OTHER)
     assert leftovers() == []
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane import constants as p4
-from controlplane.generate import CONSTANTS, P4INFO, constants
+from controlplane.generate import CONSTANTS, P4INFO, api_modules, constants
 from controlplane.pipeline import Pipeline
 from controlplane.routing import Policy, desired_state
 from controlplane.topology import Host, Topology, dumbbell, leaf_spine, parse_topology
@@ -182,3 +182,9 @@ def test_constants_are_those_of_p4info() -> None:
     assert CONSTANTS.read_text() == constants(fy.P4Schema(P4INFO).p4info), (
         "run python -m controlplane.generate"
     )
+
+
+def test_the_apis_modules_are_those_of_its_definition() -> None:
+    pytest.importorskip("grpc_tools", reason="grpcio-tools is a development dependency")
+    for path, text in api_modules().items():
+        assert text == path.read_text(), "run python -m controlplane.generate"
