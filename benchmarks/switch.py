@@ -16,6 +16,7 @@ import itertools
 import json
 import re
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -194,7 +195,7 @@ def _redirecting(network: Network, scratch: Path) -> Iterator[None]:
     compiled = scratch / "redirect.bpf.o"
     compile_bpf(Path(__file__).with_name("bpf") / "redirect.bpf.c", compiled)
     indices = {
-        (switch.name, port.number): _ifindex(switch.interface(port.number))
+        (switch.name, port.number): socket.if_nametoindex(switch.interface(port.number))
         for switch in network.topology.switches
         for port in switch.ports
     }
@@ -210,10 +211,6 @@ def _redirecting(network: Network, scratch: Path) -> Iterator[None]:
             neighbour = ["ip", "neigh", "replace", other.ip, "lladdr", other.mac, "dev", host.interface]
             network.run(host.name, neighbour)
         yield
-
-
-def _ifindex(interface: str) -> int:
-    return int(Path(f"/sys/class/net/{interface}/ifindex").read_text())
 
 
 def _traffic(network: Network, kind: Kind, seconds: float) -> Figures:
