@@ -145,7 +145,7 @@ class Datapath:
                 call = ActionCall(entry.action, entry.args)
                 priority = _JSON_PRIORITY - entry.priority
                 handle = self.table_insert(table.name, match, priority, call)
-                yield Entry(handle, match, priority, call, table.const_entries)
+                yield Entry(handle, match, priority, call)
 
     def _own(self) -> Record:
         """The record of what outlives a process; made when it is first needed, unless one was given."""

@@ -45,7 +45,7 @@ class _State:
         self.default = _Default()
         self.entries: dict[Key, _Entry] = {
             (entry.match, entry.priority if table.by_priority else 0): _Entry(
-                entry.handle, entry.action, is_const=entry.is_const or table.is_const
+                entry.handle, entry.action, is_const=table.is_const
             )
             for entry in datapath.initial_entries(table.name)
         }

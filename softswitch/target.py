@@ -95,7 +95,6 @@ class Entry:
     match: tuple[Match, ...]
     priority: int
     action: ActionCall
-    is_const: bool
 
 
 class Full(EntrainError):

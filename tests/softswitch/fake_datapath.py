@@ -87,7 +87,7 @@ class FakeDatapath:
     # Tables
 
     def initial_entries(self, table: str) -> list[Entry]:
-        return [Entry(*entry, is_const=False) for entry in self._program_entries(table)]
+        return [Entry(*entry) for entry in self._program_entries(table)]
 
     def initial_default(self, table: str) -> ActionCall | None:
         entry = self.config_tables[table].get("default_entry")
