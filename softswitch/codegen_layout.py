@@ -221,7 +221,7 @@ class Layout:
             "\tu64 control[0];",
             "\tu16 clone_session, clone_list, digest_list, resubmit_list, recirculate_list;",
             "\tu8 exits, failed;",
-            "\tu32 control_pad;",
+            "\tu32 cut; /* most bytes of a clone */",
             "\t/* the packet */",
             "\tu64 packet[0];",
             "\tu32 parsed; /* bytes of the packet that the headers below came from */",

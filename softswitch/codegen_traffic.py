@@ -369,6 +369,8 @@ class Traffic:
                 "\t\t\tu32 list = phv->clone_list;",
                 "\t\t\tCLEAR_TO(phv, packet);",
                 "\t\t\tpreserve(phv, &old->phv, list);",
+                "\t\t\tif (old->phv.cut)",
+                "\t\t\t\tphv->truncated = old->phv.cut;",
                 *(
                     f"\t\t\t{x}"
                     for x in self._set("standard_metadata.instance_type", "INSTANCE_EGRESS_CLONE")
@@ -431,6 +433,8 @@ class Traffic:
                 "\tpreserve(phv, &old->phv, old->phv.clone_list);",
                 *(f"\t{x}" for x in self._set("standard_metadata.instance_type", "INSTANCE_INGRESS_CLONE")),
                 "\tphv->arrived = old->phv.arrived;",
+                "\tif (old->phv.cut)",
+                "\t\tphv->truncated = old->phv.cut;",
                 "\tgoto egress;",
                 "}",
             ]

@@ -15,6 +15,7 @@ import os
 import socket
 import struct
 import subprocess
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -77,6 +78,7 @@ class Datapath:
         self._digests: deque[tuple[int, bytes]] = deque()
         self._events: list[tuple[tuple[int, ...], bytes]] = []
         self._record: Record | None = None
+        self._consuming = threading.Lock()
 
     @classmethod
     def load(
@@ -213,11 +215,15 @@ class Datapath:
         take_off()
 
     def set_queue(self, port: int, rate_mbps: float, depth_packets: int) -> None:
-        """The virtual queue of a port: its rate (0: none) and its depth in packets (0: no limit)."""
+        """The virtual queue of a port, empty: its rate (0: none) and its depth in packets (0: no limit)."""
         if not 0 <= port < MOST_PORTS:
             raise EntrainError(f"port {port} is out of range: 0 to {MOST_PORTS - 1}")
         self.shared.view("ports", "I")[4 * port + 2] = depth_packets
-        self.shared.view("ports")[2 * port] = round(rate_mbps * 125_000 * 2**20 / 1e9)
+        self.shared.view("ports")[2 * port] = max(
+            round(rate_mbps * 125_000 * 2**26 / 1e9), int(rate_mbps > 0)
+        )
+        queues = self.object.maps["queues"]
+        queues.update(struct.pack("=I", port), bytes(queues.value_size))
 
     # --- tables ---
 
@@ -485,7 +491,7 @@ class Datapath:
     def clone_session_set(
         self, session: int, replicas: tuple[tuple[int, int], ...], packet_length: int
     ) -> None:
-        """Set a clone session. `packet_length` has no effect, as in BMv2."""
+        """Set a clone session. The copies are cut to `packet_length` bytes, where it is not 0."""
         self._set_replicas(_CLONE_SESSION | session, replicas, packet_length)
 
     def clone_session_delete(self, session: int) -> None:
@@ -527,7 +533,8 @@ class Datapath:
 
     def poll_digests(self, callback: DigestCallback) -> None:
         """Deliver the digests that wait: (name of the list, values)."""
-        self._ring.consume()
+        with self._consuming:
+            self._ring.consume()
         while self._digests:
             number, body = self._digests.popleft()
             values, at = [], 0
@@ -557,10 +564,11 @@ class Datapath:
         sent: list[tuple[int, bytes]],
         waiting: deque[tuple[bytes, bytes]],
     ) -> None:
-        self._events.clear()
-        self._program.test_run(packet.ljust(64, b"\0"), context)
-        self._ring.consume()
-        events, self._events = self._events, []
+        with self._consuming:  # another thread may poll for digests
+            self._events.clear()
+            self._program.test_run(packet.ljust(64, b"\0"), context)
+            self._ring.consume()
+            events, self._events = self._events, []
         for (kind, again, port, replica, slot, tag, length, last), body in events:
             if kind == _SEND:
                 sent.append((port, body[:length]))

@@ -81,7 +81,7 @@ INLINE s64 queue_enter(struct state *st, u32 port, u32 bytes, u64 *delay_ns)
 	u64 elapsed = now > q->last_ns ? now - q->last_ns : 0;
 	if (elapsed > 10000000000ULL)
 		elapsed = 10000000000ULL;
-	u64 drained = elapsed * rate >> 20;
+	u64 drained = elapsed * rate >> RATE_SHIFT;
 	if (drained >= q->bytes) {
 		q->bytes = q->packets = 0;
 		q->last_ns = now;
@@ -91,7 +91,7 @@ INLINE s64 queue_enter(struct state *st, u32 port, u32 bytes, u64 *delay_ns)
 		q->last_ns = now;
 	}
 	depth = (q->packets + 1023) >> 10;
-	delay = (q->bytes << 20) / rate;
+	delay = (q->bytes << RATE_SHIFT) / rate;
 	if (limit && depth >= limit) {
 		depth = -1;
 	} else {
@@ -173,6 +173,7 @@ INLINE void replicate(struct __sk_buff *skb, struct state *st, u32 id, u32 kind)
 		tally(DROPPED_NO_GROUP);
 		return;
 	}
+	st->phv.cut = r->packet_length;
 	if (stash(st, &slot, &tag))
 		return;
 #pragma clang loop unroll(disable)

@@ -5,6 +5,7 @@
 #define MOST_PORTS 512
 #define MOST_REPLICAS 128
 #define STASHES 512
+#define RATE_SHIFT 26 /* 15 bytes a second are the least, and 100 Gbit/s do not overflow in 10 s */
 #define PACKET_ROOM 16384 /* bytes of a packet in a netless run */
 
 /* Why the packet is here. Anything but ARRIVAL came over the loop interface, or from user space in a netless run. */
@@ -63,7 +64,7 @@ struct meter {
 };
 
 struct port {
-	__u64 rate; /* bytes per nanosecond, times 2^20; 0: no virtual queue */
+	__u64 rate; /* bytes per nanosecond, times 2^RATE_SHIFT; 0: no virtual queue */
 	__u32 depth; /* packets; 0: unlimited */
 	__u32 ifindex; /* 0: no such port */
 };
