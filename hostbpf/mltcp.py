@@ -184,6 +184,7 @@ def registered(
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
             for name in ("mltcp_params", "mltcp_jobs"):
+                (directory / name).unlink(missing_ok=True)  # registration is exclusive: its owner is dead
                 stack.callback((directory / name).unlink, missing_ok=True)
                 first.maps[name].pin(directory / name)
         yield jobs

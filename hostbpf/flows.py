@@ -1,0 +1,117 @@
+"""The TCP flows of network namespaces, as the kernel has them, with MLTCP's state where they use it."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebpf import Object, compile_cached, in_netns
+from hostbpf.mltcp import VARIANTS
+
+SOURCE = Path(__file__).parent / "bpf" / "flows.bpf.c"
+_STATE = struct.Struct("=QIIHH9IQQQQQ16s")  # struct flow_state
+
+
+@dataclass(frozen=True)
+class FlowState:
+    """One established IPv4 TCP connection, seen from this end.
+
+    `cwnd` and `ssthresh` are in segments of `mss` bytes; `job` is the socket mark; `gain` is MLTCP's F at
+    the last acknowledgement (None: not an MLTCP flow, or F is 1 because its job has no total yet); `netns`
+    is the cookie.
+    """
+
+    netns: int
+    source: str
+    source_port: int
+    destination: str
+    destination_port: int
+    control: str
+    job: int
+    cwnd: int
+    ssthresh: int
+    srtt_ms: float
+    mss: int
+    bytes_sent: int
+    bytes_acked: int
+    retransmitted: int
+    delivery_mbps: float
+    pacing_mbps: float | None
+    gain: float | None
+
+
+def namespaces() -> list[str]:
+    """Paths of all network namespaces of this machine that a process or a name holds, one path for each."""
+    found: dict[int, str] = {}
+    candidates = [*Path("/run/netns").glob("*"), *Path("/proc").glob("[0-9]*/ns/net")]
+    for path in candidates:
+        try:
+            found.setdefault(path.stat().st_ino, str(path))
+        except OSError:  # the process ended, or the name is not mounted
+            continue
+    return list(found.values())
+
+
+def read_flows(netns: list[str | None]) -> Iterator[FlowState]:
+    """The established connections of each namespace (a name or path; None: the present one)."""
+    with Object.open(compile_cached(SOURCE)) as obj:
+        obj.load()
+        program = obj.programs["list_flows"]
+        with program.attach() as link:
+            for each in netns:
+                data = in_netns(each, lambda: program.read_iterator(link))
+                for fields in _STATE.iter_unpack(data):
+                    yield _state(*fields)
+
+
+def _address(raw: int) -> str:
+    return str(ipaddress.IPv4Address(socket.htonl(raw)))
+
+
+def _state(
+    netns: int,
+    source: int,
+    destination: int,
+    source_port: int,
+    destination_port: int,
+    mark: int,
+    cwnd: int,
+    ssthresh: int,
+    srtt_us: int,
+    mss: int,
+    retransmitted: int,
+    delivered: int,
+    interval_us: int,
+    _reserved: int,
+    bytes_sent: int,
+    bytes_acked: int,
+    pacing_rate: int,
+    gain_numerator: int,
+    gain_denominator: int,
+    control: bytes,
+) -> FlowState:
+    name = control.rstrip(b"\0").decode(errors="replace")
+    unpaced = pacing_rate in ((1 << 32) - 1, (1 << 64) - 1)
+    return FlowState(
+        netns=netns,
+        source=_address(source),
+        source_port=socket.htons(source_port),
+        destination=_address(destination),
+        destination_port=socket.htons(destination_port),
+        control=name,
+        job=mark,
+        cwnd=cwnd,
+        ssthresh=ssthresh,
+        srtt_ms=srtt_us / 1000,
+        mss=mss,
+        bytes_sent=bytes_sent,
+        bytes_acked=bytes_acked,
+        retransmitted=retransmitted,
+        delivery_mbps=delivered * mss * 8 / interval_us if interval_us else 0.0,
+        pacing_mbps=None if unpaced else pacing_rate * 8 / 1e6,
+        gain=gain_numerator / gain_denominator if name in VARIANTS and gain_denominator else None,
+    )
