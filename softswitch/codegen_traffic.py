@@ -334,7 +334,7 @@ class Traffic:
         return "\n".join([*lines, "}"])
 
     def _clear(self) -> list[str]:
-        return ["CLEAR_TO(phv, headers);", "phv->truncated = phv->payload = ~0U;"]
+        return ["CLEAR_TO(phv, headers);", "phv->truncated = ~0U;"]
 
     def _reentry(self) -> list[str]:
         """Packets that come back: fetch what was stashed."""
@@ -361,10 +361,7 @@ class Traffic:
                 "\t\t\ttally(DROPPED_STASH);",
                 "\t\t\treturn TC_ACT_SHOT;",
                 "\t\t}",
-                # what remains of the payload after a truncation is all that a copy has
-                "\t\tif (phv->truncated < phv->payload)",
-                "\t\t\tphv->payload = phv->truncated;",
-                "\t\tphv->truncated = ~0U;",
+                "\t\tphv->truncated = ~0U;", # BMv2's copies are whole
                 "\t\tif (kind == EGRESS_CLONE) {",
                 "\t\t\tu32 list = phv->clone_list;",
                 "\t\t\tCLEAR_TO(phv, packet);",

@@ -123,7 +123,7 @@ static long payload_step(u32 index, struct payload_walk *walk)
 INLINE void csum16_payload(struct hash *h, struct __sk_buff *skb, struct state *st)
 {
 	u32 have = st->have, parsed = st->phv.parsed;
-	u32 limit = st->phv.payload < st->phv.truncated ? st->phv.payload : st->phv.truncated;
+	u32 limit = st->phv.truncated;
 	struct payload_walk walk = {.skb = skb, .st = st, .at = parsed, .end = have};
 
 	if (have > parsed && have - parsed > limit)

@@ -109,12 +109,9 @@ INLINE void emit_event(struct __sk_buff *skb, struct state *st, struct event hea
 	u32 headers = pristine ? 0 : st->written;
 	u32 from = pristine ? 0 : st->phv.parsed, have = st->have;
 	u32 rest = have > from ? have - from : 0;
-	u32 limit = pristine ? ~0U : st->phv.payload;
 
-	if (rest > limit)
-		rest = limit;
 	head.length = headers + rest;
-	if (!pristine && head.length > st->phv.truncated)
+	if (head.type == EVENT_SEND && head.length > st->phv.truncated)
 		head.length = st->phv.truncated;
 	if (headers > OUT || rest > PACKET_ROOM - OUT) {
 		tally(DROPPED_TOO_LONG);
@@ -205,9 +202,7 @@ INLINE int send(struct __sk_buff *skb, struct state *st, u32 port, int changed)
 		return TC_ACT_SHOT;
 	}
 #if TRUNCATES
-	u32 most = st->phv.truncated, parts = st->phv.payload;
-	if (parts < most && parts + st->written < most)
-		most = parts + st->written;
+	u32 most = st->phv.truncated;
 	if (skb->len > most && bpf_skb_change_tail(skb, most < 14 ? 14 : most, 0)) {
 		tally(DROPPED_RESIZE);
 		return TC_ACT_SHOT;
