@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import grpc
 import pytest
@@ -121,30 +123,27 @@ def interfaces() -> set[str]:
 
 
 @contextmanager
-def controlled(address: str) -> Iterator[p4r_grpc.P4RuntimeStub]:
-    """A primary controller for as long as the context lasts; the feature program is committed."""
+def controlled(address: str) -> Iterator[tuple[Any, Any, Callable[[Any], None]]]:
+    """A primary controller with the feature program committed: its stub, its stream, what sends on that."""
+    waiting: SimpleQueue[Any] = SimpleQueue()
+    request = p4r.StreamMessageRequest()
+    request.arbitration.device_id = DEVICE
+    request.arbitration.election_id.low = 1
+    waiting.put(request)
     with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         stub = p4r_grpc.P4RuntimeStub(channel)
-        request = p4r.StreamMessageRequest()
-        request.arbitration.device_id = DEVICE
-        request.arbitration.election_id.low = 1
-        held = stub.StreamChannel(iter_forever(request))
-        assert next(held).arbitration.status.code == 0
+        stream = stub.StreamChannel(iter(waiting.get, None), timeout=60)
+        assert next(stream).arbitration.status.code == 0
         stub.SetForwardingPipelineConfig(
             p4r.SetForwardingPipelineConfigRequest(
                 device_id=DEVICE, election_id=U128.encode(1), action=3, config=config()
             ),
             timeout=60,
         )
-        yield stub
-        held.cancel()
-
-
-def iter_forever(first: p4r.StreamMessageRequest) -> Iterator[p4r.StreamMessageRequest]:
-    import threading
-
-    yield first
-    threading.Event().wait()
+        try:
+            yield stub, stream, waiting.put
+        finally:
+            waiting.put(None)
 
 
 def packet_socket(interface: str) -> socket.socket:
@@ -200,7 +199,7 @@ def test_a_killed_switch_stops_forwarding_and_the_next_one_takes_over(pairs: lis
     with ExitStack() as stack:
         left, right = (stack.enter_context(packet_socket(far)) for _, far in pairs)
         for _ in range(2):
-            with running(*ports) as process, controlled(process.address) as stub:
+            with running(*ports) as process, controlled(process.address) as (stub, _, _):
                 assert not arrives(left, right, timeout_s=0.2)
                 stub.Write(
                     p4r.WriteRequest(
