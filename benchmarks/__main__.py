@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from pathlib import Path
 
 from machine.errors import EntrainError
+
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else gRPC's log tells of every switch that ends
 
 _NOT_BENCHMARKS = {"__init__", "__main__", "blast"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import click
 from machine.errors import BadInput, EntrainError
 
 _COMMANDS = Path(__file__).parent / "commands"
+
+# gRPC's own log would tell of every switch that we end; it is read when the library is imported.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
 class _LazyGroup(click.Group):
