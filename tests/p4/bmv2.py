@@ -1,8 +1,8 @@
 """BMv2's simple_switch_grpc as a target, its data plane reached over gRPC instead of interfaces.
 
-With `--dp-grpc-server-addr` packets travel on a stream, carry a number that comes back with whatever they cause,
-and the stream ends only when the switch holds no packet any more: outputs belong to inputs without guessing, and
-nothing has to be waited for by time. Needs no root.
+With `--dp-grpc-server-addr` packets travel on a stream, carry a number that comes back with whatever they
+cause, and the stream ends only when the switch holds no packet any more: outputs belong to inputs without
+guessing, and nothing has to be waited for by time. Needs no root.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from finsy.proto import p4r
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from tests.p4.runtime import TIMEOUT_S, ControllerHeader, Runtime, p4r
+from tests.p4.runtime import TIMEOUT_S, ControllerHeader, Runtime
 from tests.p4.targets import CPU_PORT, PORTS, Batch, Injected, Output, Program, Target
 
 BINARY = "simple_switch_grpc"
@@ -79,7 +80,7 @@ class Controller:
 
     def receive_until(self, token: bytes) -> list[bytes]:
         """All packet-ins up to the one that ends in `token`, without that one."""
-        received = []
+        received: list[bytes] = []
         while True:
             message = self._client.packets.get(timeout=TIMEOUT_S)
             packet = self._in.pack(message.metadata) + message.payload

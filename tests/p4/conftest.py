@@ -13,6 +13,12 @@ from tests.p4.targets import PROGRAMS, Target
 Start = Callable[[str], Target]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Longer differential runs; known where this folder is given to pytest."""
+    parser.addoption("--packets", type=int, help="packets per program in the differential test")
+    parser.addoption("--seed", type=int, default=1, help="seed of the differential test")
+
+
 @pytest.fixture(scope="module", params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     """The kind of target."""

@@ -1,7 +1,7 @@
 """softswitch against BMv2: the same program, the same entries, the same packets, and the same outputs.
 
-`python -m tests.p4.differential [PROGRAM...] --packets N --seed S` runs longer than the test does. Where BMv2's
-outcome is not determined by the packet, it is masked, here and nowhere else:
+`python -m tests.p4.differential [PROGRAM...] --packets N --seed S` runs longer than the test does. Where
+BMv2's outcome is not determined by the packet, it is masked, here and nowhere else:
 
 - metadata.p4: timestamps, queue depths and times in queues, and what random() drew (`UNSTEADY`);
 - fabric.p4: ECN marking, which depends on the queue's depth, is left off (threshold 0);
@@ -93,7 +93,7 @@ class Pair:
         return sorted((port, mask(self.program.name, data)) for port, data in outputs)
 
     def run(self, sent: Sequence[Injected]) -> int | None:
-        """Send to both; the first packet whose outputs differ (the last, where only packet-ins do), or None."""
+        """Send to both; the first packet whose outputs differ, or None."""
         ours, theirs = (target.send_batch(sent) for target in self.targets)
         for number, (one, other) in enumerate(zip(ours.outputs, theirs.outputs, strict=True)):
             if self._masked(one) != self._masked(other):
@@ -167,7 +167,10 @@ def meter_configs(pair: Pair, rng: random.Random) -> None:
             entity.meter_entry.meter_id = meter.preamble.id
             entity.meter_entry.index.index = index
             burst = rng.choice([0, 5, 1000])
-            entity.meter_entry.config.cburst, entity.meter_entry.config.pburst = burst, burst + rng.choice([0, 300])
+            entity.meter_entry.config.cburst, entity.meter_entry.config.pburst = (
+                burst,
+                burst + rng.choice([0, 300]),
+            )
             for target in pair.targets:
                 target.client.modify(entity)
 

@@ -69,7 +69,9 @@ def arp_reply(port: int) -> P4TableEntry:
     return P4TableEntry("arp_reply", match=P4TableMatch(target_ip=host_ip(port)), action=action)
 
 
-def ecmp_group(number: int, uplinks: Iterable[int]) -> list[P4ActionProfileMember | P4ActionProfileGroup | P4TableEntry]:
+def ecmp_group(
+    number: int, uplinks: Iterable[int]
+) -> list[P4ActionProfileMember | P4ActionProfileGroup | P4TableEntry]:
     """Members (numbered like their ports), the group, and the entry that uses it."""
     ports = list(uplinks)
     members = [
@@ -79,9 +81,7 @@ def ecmp_group(number: int, uplinks: Iterable[int]) -> list[P4ActionProfileMembe
     group = P4ActionProfileGroup(
         "ecmp_selector", group_id=number, max_size=8, members=[P4Member(port, weight=1) for port in ports]
     )
-    entry = P4TableEntry(
-        "ecmp", match=P4TableMatch(group=number), action=P4IndirectAction(group_id=number)
-    )
+    entry = P4TableEntry("ecmp", match=P4TableMatch(group=number), action=P4IndirectAction(group_id=number))
     return [*members, group, entry]
 
 
@@ -116,7 +116,12 @@ def mac_text(mac: int) -> str:
 
 def udp(dst: str, *, src_port: int = 1, sport: int = 1000, dport: int = 2000, **ip: int) -> Packet:
     """A UDP packet of host `src_port`."""
-    return frame(src_port) / IP(src=host_ip(src_port), dst=dst, **ip) / UDP(sport=sport, dport=dport) / Raw(b"data")
+    return (
+        frame(src_port)
+        / IP(src=host_ip(src_port), dst=dst, **ip)
+        / UDP(sport=sport, dport=dport)
+        / Raw(b"data")
+    )
 
 
 def tcp(dst: str, *, src_port: int = 1, sport: int = 1000, dport: int = 2000) -> Packet:
@@ -127,9 +132,7 @@ def tcp(dst: str, *, src_port: int = 1, sport: int = 1000, dport: int = 2000) ->
 def arp_request(target: str, src_port: int = 1) -> Packet:
     """Host `src_port` asks who has `target`."""
     mac = mac_text(host_mac(src_port))
-    return Ether(src=mac, dst="ff:ff:ff:ff:ff:ff") / ARP(
-        op=1, hwsrc=mac, psrc=host_ip(src_port), pdst=target
-    )
+    return Ether(src=mac, dst="ff:ff:ff:ff:ff:ff") / ARP(op=1, hwsrc=mac, psrc=host_ip(src_port), pdst=target)
 
 
 def carrier(header: SlotHeader, dst: str, src_port: int = 1, **ip: int) -> bytes:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.p4.bmv2 import Bmv2
+from tests.p4.netless import Netless
 from tests.p4.targets import Program, Target
 
-_CLASSES: dict[str, type[Target]] = {"bmv2": Bmv2}
+_CLASSES: dict[str, type[Target]] = {"netless": Netless, "bmv2": Bmv2}
 
 KINDS = [
+    pytest.param("netless", marks=pytest.mark.root),
     pytest.param("bmv2", marks=pytest.mark.bmv2),
 ]
 

@@ -1,6 +1,7 @@
 """softswitch as a target without any network: packets go through bpf_prog_test_run, one at a time.
 
-The P4Runtime server is the real one, in a thread of this process, on a Unix socket; only its ports are missing.
+The P4Runtime server is the real one, in a thread of this process, on a Unix socket; only its ports are
+missing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import tempfile
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from softswitch.datapath import Datapath
 from softswitch.ir import load_program
@@ -51,9 +53,12 @@ class Netless(Target):
         server, _ = listen(P4RuntimeService(DEVICE, self._switch), self._address)
         self._loop.run_until_complete(server.start())
         self._loop.run_forever()
-        self._loop.run_until_complete(server.stop(0))
-        self._switch.close()
+        self._loop.run_until_complete(self._end(server))
         self._loop.close()
+
+    async def _end(self, server: Any) -> None:
+        await server.stop(0)
+        self._switch.close()
 
     def start(self) -> None:
         self._thread.start()
@@ -77,10 +82,16 @@ class Netless(Target):
         return datapath
 
     def send_batch(self, packets: Sequence[Injected]) -> Batch:
-        batch = Batch([])
-        datapath = self.datapath
+        # In the server's thread: the data plane is for one thread at a time.
+        return asyncio.run_coroutine_threadsafe(self._run(packets), self._loop).result()
+
+    async def _run(self, packets: Sequence[Injected]) -> Batch:
+        pipeline = self._switch.committed
+        assert pipeline is not None
+        batch, datapath = Batch([]), self.datapath
         for port, packet in packets:
             outputs = datapath.run(packet, port)
             batch.outputs.append(sorted(output for output in outputs if output[0] in PORTS))
             batch.controller += [data for out, data in outputs if out == CPU_PORT]
+        pipeline.datapath.poll_digests(pipeline.entities.digests.learned)
         return batch

@@ -78,7 +78,7 @@ class RandomEntries:
         self._actions = {action.preamble.id: action for action in info.actions}
 
     def all(self) -> list[p4r.Entity]:
-        """Action profiles, tables, multicast groups and clone sessions, in an order in which they can be written."""
+        """Action profiles, tables, multicast groups and clone sessions, ready to be written in this order."""
         entities = list(self._profiles())
         for table in self._info.tables:
             entities += self._table(table)
@@ -114,7 +114,9 @@ class RandomEntries:
             elif table.implementation_id in self._groups and self._rng.random() < 0.7:
                 entry.action.action_profile_group_id = self._rng.choice(self._groups[table.implementation_id])
             else:
-                entry.action.action_profile_member_id = self._rng.choice(self._members[table.implementation_id])
+                entry.action.action_profile_member_id = self._rng.choice(
+                    self._members[table.implementation_id]
+                )
             yield entity
 
     def _profiles(self) -> Iterator[p4r.Entity]:

@@ -17,14 +17,17 @@ from wire.slot_header import ETHERTYPE, LANES, MAX_U32, Kind, Lane, SlotHeader
 
 
 def fabric_entities(schema: P4Schema, random_entities: Sequence[p4r.Entity]) -> list[p4r.Entity]:
-    """The leaf's state and those random entries that do not collide with it. ECN stays off (see differential)."""
+    """The leaf's state and those random entries that do not collide with it. ECN stays off."""
     entities = list(encode_entities(leaf_entries(), schema))
     taken = {_identity(entity) for entity in entities}
     link, threshold = schema.tables["link"].id, schema.actions["set_link"].params["ecn_threshold"].id
     for entity in random_entities:
         if entity.WhichOneof("entity") in ("action_profile_member", "action_profile_group"):
             continue
-        if entity.table_entry.action.WhichOneof("type") in ("action_profile_member_id", "action_profile_group_id"):
+        if entity.table_entry.action.WhichOneof("type") in (
+            "action_profile_member_id",
+            "action_profile_group_id",
+        ):
             entity.table_entry.action.Clear()
             entity.table_entry.action.action_profile_group_id = 1
         if entity.table_entry.table_id == link:
@@ -41,24 +44,26 @@ def _identity(entity: p4r.Entity) -> bytes:
     """What makes two entries the same: table, keys and priority."""
     kind = entity.WhichOneof("entity")
     if kind != "table_entry":
-        return entity.SerializeToString(deterministic=True)
+        return bytes(entity.SerializeToString(deterministic=True))
     key = p4r.TableEntry(table_id=entity.table_entry.table_id, priority=entity.table_entry.priority)
     key.match.extend(sorted(entity.table_entry.match, key=lambda match: match.field_id))
-    return key.SerializeToString(deterministic=True)
+    return bytes(key.SerializeToString(deterministic=True))
 
 
 def _address(rng: random.Random) -> int:
-    """An address of the leaf's networks, or any."""
-    network = rng.choice([0x0A000000, 0x0A010000, 0x0A020000, 0x0A080000, 0x0A090000, 0x0A000000])
-    return rng.choice([network | rng.choice([1, 2, 3, 4, rng.randrange(256)]), value(rng, 32)])
+    """Mostly an address of the leaf's networks."""
+    if rng.random() < 0.1:
+        return value(rng, 32)
+    network = rng.choice([0x0A000000, 0x0A000000, 0x0A010000, 0x0A020000, 0x0A080000, 0x0A090000])
+    return network | rng.choice([1, 2, 3, 4, rng.randrange(256)])
 
 
 def _ip(rng: random.Random) -> bytes:
-    return ipv4(rng, addresses=(_address(rng), _address(rng)), options=rng.random() < 0.1)
+    return ipv4(rng, addresses=(_address(rng), _address(rng)), options=rng.random() < 0.1, right=0.95)
 
 
 def _slot(rng: random.Random) -> bytes:
-    kind = rng.choice([*Kind, Kind.SCHEDULE, Kind.SCHEDULE])
+    kind = rng.choice([*Kind, *[Kind.SCHEDULE] * 7, *[Kind.FEEDBACK] * 2])
     lanes = tuple(
         Lane(
             epoch=rng.choice([0, 1, 2, 3, rng.getrandbits(32)]) if rng.random() < 0.98 else MAX_U32,
@@ -69,19 +74,25 @@ def _slot(rng: random.Random) -> bytes:
         for _ in range(LANES)
     )
     header = SlotHeader(
-        kind, base_slot=value(rng, 32), hops=value(rng, 8), port=value(rng, 9), flow=value(rng, 32), lanes=lanes
+        kind,
+        base_slot=value(rng, 32),
+        hops=value(rng, 8),
+        port=value(rng, 9),
+        flow=value(rng, 32),
+        lanes=lanes,
     )
     return header.pack() + _ip(rng)
 
 
 def _arp(rng: random.Random) -> bytes:
     fixed = [(1, 16), (0x0800, 16), (6, 8), (4, 8), (rng.choice([1, 1, 1, 2]), 16)]
-    return bits([*fixed, (value(rng, 48), 48), (_address(rng), 32), (0, 48), (_address(rng), 32)]) + payload(rng)
+    return bits([*fixed, (value(rng, 48), 48), (_address(rng), 32), (0, 48), (_address(rng), 32)]) + payload(
+        rng
+    )
 
 
 def fabric_packet(rng: random.Random) -> bytes:
     """IPv4, carriers of every kind, ARP, or something else, from a host of the leaf."""
-    ethertype, body = rng.choice(
-        [(0x0800, _ip), (0x0800, _ip), (ETHERTYPE, _slot), (ETHERTYPE, _slot), (0x0806, _arp), (0x86DD, payload)]
-    )
+    kinds = [(0x0800, _ip), (ETHERTYPE, _slot), (0x0806, _arp), (0x86DD, payload)]
+    ((ethertype, body),) = rng.choices(kinds, weights=(8, 8, 2, 1))
     return ether(ethertype, body(rng), src=host_mac(rng.choice(HOSTS)), dst=value(rng, 48))

@@ -41,7 +41,7 @@ def checksum(data: bytes) -> int:
     total = sum(struct.unpack(f"!{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
+    return ~int(total) & 0xFFFF
 
 
 def ipv4(
@@ -59,7 +59,7 @@ def ipv4(
             body = body[:6] + checksum(pseudo + body).to_bytes(2, "big") + body[8:]
     header = [(4, 4), (5 + len(extra) // 4, 4), (value(rng, 8), 8), (20 + len(extra) + len(body), 16)]
     header += [(value(rng, 16), 16), (rng.choice([0, 2, 1]), 3), (rng.choice([0, 0, 0, 9]), 13)]
-    header += [(rng.choice([0, 1, 2, 64, 255]), 8), (protocol, 8)]
+    header += [(rng.choice([*[64] * 12, 255, 2, 1, 0]), 8), (protocol, 8)]
     summed = bits([*header, (0, 16), (src, 32), (dst, 32)]) + extra
     found = checksum(summed) if rng.random() < right else value(rng, 16)
     return bits([*header, (found, 16), (src, 32), (dst, 32)]) + extra + body
@@ -74,7 +74,15 @@ def ip_frame(rng: random.Random) -> bytes:
 
 def _ipv6(rng: random.Random) -> bytes:
     src = rng.choice([0xFE80, 0x2001, 0x3000]) << 112 | rng.getrandbits(112)
-    fixed = [(6, 4), (0, 28), (0, 16), (rng.choice([6, 7, 17]), 8), (64, 8), (src, 128), (value(rng, 128), 128)]
+    fixed = [
+        (6, 4),
+        (0, 28),
+        (0, 16),
+        (rng.choice([6, 7, 17]), 8),
+        (64, 8),
+        (src, 128),
+        (value(rng, 128), 128),
+    ]
     return bits(fixed) + payload(rng)
 
 
@@ -100,15 +108,24 @@ def _values(rng: random.Random) -> bytes:
 
 def _parser(rng: random.Random) -> bytes:
     ethertype, body = rng.choice(
-        [(0x0800, ipv4), (0x86DD, _ipv6), (0x8847, _labels), (0x9100, _tags), (0x9201, _values)]
-        + [(0x9000 + rng.randrange(256), payload), (0x9200, payload)]
+        [
+            (0x0800, ipv4),
+            (0x86DD, _ipv6),
+            (0x8847, _labels),
+            (0x9100, _tags),
+            (0x9201, _values),
+            (0x9000 + rng.randrange(256), payload),
+            (0x9200, payload),
+        ]
     )
     return ether(ethertype, body(rng))
 
 
 def _stack(rng: random.Random) -> bytes:
     depth = rng.randint(1, 5)
-    items = b"".join(bits([(value(rng, 7), 7), (n == depth - 1, 1), (value(rng, 16), 16)]) for n in range(depth))
+    items = b"".join(
+        bits([(value(rng, 7), 7), (n == depth - 1, 1), (value(rng, 16), 16)]) for n in range(depth)
+    )
     return ether(0x9300, bytes([rng.randrange(13), rng.randrange(256)]) + items + payload(rng))
 
 
@@ -137,9 +154,11 @@ GENERATORS: dict[str, Generate] = {
     "expr_wide": _operators(0x9500, {65: 7, 72: 8, 128: 8, 129: 7, 256: 8}),
     "expr_signed": _operators(0x9800, {8: 8, 13: 3, 32: 8, 33: 7, 64: 8, 100: 4, 128: 8}),
     "multiply": fields(0x9A00, 8, 8, 32, 32, 64, 64, 100, 100, 16, 16),
-    "language": lambda rng: fields(0x9B00, 8, 64, 128, 24, 24)(rng)[:14]
-    + bytes([rng.randrange(11)])
-    + fields(0x9B00, 8, 64, 128, 24, 24)(rng)[14:],
+    "language": lambda rng: (
+        fields(0x9B00, 8, 64, 128, 24, 24)(rng)[:14]
+        + bytes([rng.randrange(11)])
+        + fields(0x9B00, 8, 64, 128, 24, 24)(rng)[14:]
+    ),
     "state": _state,
     "meter": fields(0x9D00, 8, 8, 8, 8),
     "hash": fields(0x9E00, 8, 16, 32, 48, 128, 4, 7, 5),
@@ -200,11 +219,11 @@ def tame(name: str, packet: bytes) -> bytes:
 
 
 def packets(name: str, generate: Generate, rng: random.Random, count: int) -> list[Injected]:
-    """`count` packets for program `name`: three in five as generated, the others mutated."""
+    """`count` packets for program `name`: two in three as generated, the others mutated."""
     made: list[Injected] = []
     for _ in range(count):
         packet = generate(rng)
-        if rng.random() < 0.4:
+        if rng.random() < 1 / 3:
             packet = mutated(rng, packet)
         port = CPU_PORT if name in ("cpu", "fabric") and rng.random() < 0.03 else rng.choice(PORTS)
         if port == CPU_PORT:

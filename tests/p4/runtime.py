@@ -131,7 +131,7 @@ class Runtime:
 
 
 class ControllerHeader:
-    """A controller header as the data plane has it: its fields one behind the other, most significant first."""
+    """A controller header as the data plane has it: field behind field, most significant bit first."""
 
     def __init__(self, schema: P4Schema, name: str) -> None:
         found = [

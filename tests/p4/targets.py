@@ -1,8 +1,8 @@
 """What the packet tests run on: the same program behind the same interface, on every target.
 
-A target owns a switch that runs one program. `send` gives it a packet at a port and returns, once the switch has
-done with it, what left and where. The controller's port is an ordinary port here: a packet sent to it is a
-packet-out, and what leaves at it was a packet-in; both carry the controller header as the data plane has it.
+A target owns a switch that runs one program. `send` gives it a packet at a port and returns, once the switch
+has done with it, what left and where. The controller's port is an ordinary port here: a packet sent to it is
+a packet-out, and what leaves at it was a packet-in, both with the controller header as the data plane has it.
 """
 
 from __future__ import annotations

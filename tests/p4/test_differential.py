@@ -11,6 +11,6 @@ from tests.p4.differential import NAMES, compare
 @pytest.mark.bmv2
 @pytest.mark.parametrize("name", NAMES)
 def test_softswitch_equals_bmv2(request: pytest.FixtureRequest, name: str) -> None:
-    count = request.config.getoption("--packets", 1000 if name == "fabric" else 500)
-    found = compare(name, int(count), int(request.config.getoption("--seed", 1)))
+    count = request.config.getoption("--packets", None) or (2000 if name == "fabric" else 500)
+    found = compare(name, count, request.config.getoption("--seed", 1))
     assert found is None, str(found)

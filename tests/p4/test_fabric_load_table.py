@@ -199,7 +199,9 @@ def test_hops_saturate(leaf: Target) -> None:
 
 
 def test_everything_else_in_the_header_stays(leaf: Target) -> None:
-    header = replace(schedule(new_era(), 1, -1), base_slot=123456, flow=99, bytes_received=2**47, bytes_onward=5)
+    header = replace(
+        schedule(new_era(), 1, -1), base_slot=123456, flow=99, bytes_received=2**47, bytes_onward=5
+    )
     behind = send(leaf, header)
     assert replace(behind, lanes=header.lanes, hops=0) == header
     assert [(lane.epoch, lane.delta) for lane in behind.lanes] == [
@@ -295,7 +297,9 @@ def test_many_carriers_in_one_burst(leaf: Target) -> None:
     model = Link(CAPACITY[2])
     headers = []
     for _ in range(300):
-        lanes = tuple(Lane(epoch=era + rng.randrange(4), delta=rng.randrange(-100, 101)) for _ in range(LANES))
+        lanes = tuple(
+            Lane(epoch=era + rng.randrange(4), delta=rng.randrange(-100, 101)) for _ in range(LANES)
+        )
         headers.append(SlotHeader(Kind.SCHEDULE, lanes=lanes))
     expected = [model.pass_(header) for header in headers]
     batch = leaf.send_batch([(1, carrier(header, host_ip(2))) for header in headers])

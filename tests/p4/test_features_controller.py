@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 from finsy import (
@@ -122,7 +123,7 @@ def group(profile: str, number: int, members: list[int]) -> P4ActionProfileGroup
     )
 
 
-def entry(table: str, service: int, **action: int) -> P4TableEntry:
+def entry(table: str, service: int, **action: Any) -> P4TableEntry:
     match = P4TableMatch({"hdr.flow.service": service})
     return P4TableEntry(table, match=match, action=P4IndirectAction(**action))
 

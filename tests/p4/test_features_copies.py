@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import grpc
 import pytest
 from finsy import P4CloneSessionEntry, P4MulticastGroupEntry
 
@@ -42,7 +43,8 @@ class Seen:
 
 def look(output: Output) -> Seen:
     port, packet = output
-    return Seen(port, *unbits(packet[19:], REPORT), packet[5] == 0xEE, packet[19 + 22 :])  # type: ignore[arg-type]
+    fields = unbits(packet[19:], REPORT)
+    return Seen(port, *fields, packet[5] == 0xEE, packet[19 + 22 :])  # type: ignore[arg-type,call-arg]
 
 
 def run(target: Target, op: int, group: int = 0, argument: int = 0, port: int = 1) -> list[Seen]:
@@ -168,11 +170,33 @@ def test_truncate(target: Target, length: int) -> None:
     assert output[6:14] == packet[6:14]
 
 
-def test_a_clone_session_cuts_its_copies(target: Target, kind: str) -> None:
-    if kind == "bmv2":
-        pytest.skip("simple_switch_grpc refuses clone sessions with a packet length")
-    packet = ether(0xA000, bits([(CLONE_INGRESS, 8), (8, 16), (0, 16)]) + PAYLOAD)
-    with target.installed(P4CloneSessionEntry(8, replicas=[3], packet_length_bytes=20)):
+def test_copies_are_not_truncated_with_their_original(target: Target) -> None:
+    """simple_switch keeps the length to truncate to with the one packet, and copies do not inherit it."""
+    whole = SIZE + 22
+    assert [len(each.rest) for each in run(target, TRUNCATE | MULTICAST, group=5, argument=30)] == [
+        16,
+        16,
+        16,
+    ]
+    sizes = {seen.port: 19 + 22 + len(seen.rest) for seen in run(target, TRUNCATE | CLONE_INGRESS, 7, 45)}
+    assert sizes == {1: 45, 2: whole}
+    sizes = {seen.port: 19 + 22 + len(seen.rest) for seen in run(target, TRUNCATE | CLONE_EGRESS, 7, 45)}
+    assert sizes == {1: 45, 2: whole}
+    (seen,) = run(target, TRUNCATE | RECIRCULATE, argument=1)
+    assert seen.rest[22:] == PAYLOAD
+
+
+def test_a_clone_session_cuts_its_copies_or_is_refused(target: Target) -> None:
+    """simple_switch_grpc refuses a session with a packet length; ignoring it is not among the choices."""
+    session = P4CloneSessionEntry(8, replicas=[3], packet_length_bytes=20)
+    try:
+        target.client.insert(session)
+    except grpc.RpcError:
+        return
+    try:
+        packet = ether(0xA000, bits([(CLONE_INGRESS, 8), (8, 16), (0, 16)]) + PAYLOAD)
         original, clone = target.send(1, packet)
-    assert (original[0], len(original[1])) == (1, SIZE + 22)
-    assert (clone[0], len(clone[1])) == (3, 20)
+        assert (original[0], len(original[1])) == (1, SIZE + 22)
+        assert (clone[0], len(clone[1])) == (3, 20)
+    finally:
+        target.client.delete(session)

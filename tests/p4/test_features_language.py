@@ -169,7 +169,7 @@ def test_a_header_made_valid_begins_with_zeros(start: Start) -> None:
 
 @pytest.mark.parametrize(("depth", "found"), [(1, 0), (2, 0), (3, 3), (4, 4)])
 def test_validity_of_elements(start: Start, depth: int, found: int) -> None:
-    items = [A, B, C, D][: depth - 1] + [(6, 1, 6)]
+    items = [*[A, B, C, D][: depth - 1], (6, 1, 6)]
     fields = stack(start, 10, 77, items)
     assert fields is not None
     assert fields[1] == found

@@ -158,7 +158,9 @@ def random_rows(
 
 
 def to_entity(table: str, row: Row, kinds: dict[str, str]) -> P4TableEntry:
-    keys = {name: key[0] if kinds[name] in ("exact", "optional") else key for name, key in row.keys.items()}
+    keys: dict[str, Any] = {
+        name: key[0] if kinds[name] in ("exact", "optional") else key for name, key in row.keys.items()
+    }
     priority = row.priority if BY_PRIORITY & set(kinds.values()) else 0
     return entry(table, row.value, priority, **keys)
 

@@ -111,7 +111,7 @@ control TheIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
     apply {
         FENCE_INGRESS
         std.egress_spec = std.ingress_port;
-        if (!hdr.input.isValid()) {
+        if (!hdr.second.isValid()) {
             return;
         }
         log_msg("input {} {}", {hdr.input.n, hdr.input.x});
