@@ -114,7 +114,10 @@ class Record:
         self.path = records / f"{name}-{self._owner}.jsonl"
         try:
             records.mkdir(parents=True, exist_ok=True)
-            self._append({"owner": asdict(process(self._owner)), "name": name})
+            # Whole from the start: others, who may be cleaning just now, never see it without its owner.
+            draft = self.path.with_suffix(".draft")
+            draft.write_text(json.dumps({"owner": asdict(process(self._owner)), "name": name}) + "\n")
+            draft.rename(self.path)
         except PermissionError as error:
             raise EntrainError(f"cannot write the record {self.path}: run as root") from error
 
@@ -174,7 +177,10 @@ def _remove_all(path: Path) -> list[Resource]:
 def records(root: Path = RECORDS) -> Iterator[tuple[Path, Resource, list[Resource], bool]]:
     """Every record: its path, its owner, what it owns, and whether the owner still runs."""
     for path in sorted(root.glob("*.jsonl")) if root.is_dir() else []:
-        owner, owned = _read(path)
+        try:
+            owner, owned = _read(path)
+        except FileNotFoundError:  # its owner has just closed it
+            continue
         yield path, owner, owned, process_start(int(owner.name)) == owner.detail
 
 

@@ -99,3 +99,19 @@ def test_a_journal_cut_in_the_middle_of_a_line_still_cleans(tmp_path: Path) -> N
     record.path.write_text(journal + '{"own": {"kind": "pa')
     assert [resource.name for resource in clean_stale(tmp_path / "records")] == [str(path)]
     assert not list(records(tmp_path / "records"))
+
+
+def test_records_may_come_and_go_while_others_clean(tmp_path: Path) -> None:
+    busy = """
+import sys
+from pathlib import Path
+from machine.record import Record, Resource, clean_stale
+root, name = Path(sys.argv[1]), sys.argv[2]
+for number in range(200):
+    with Record(f"{name}-{number}", records=root) as record:
+        record.own(Resource("path", str(root / f"{name}-{number}")))
+        clean_stale(root)
+        assert record.path.exists(), "a live record was taken for a stale one"
+"""
+    runs = [subprocess.Popen([sys.executable, "-c", busy, str(tmp_path), name]) for name in ("a", "b", "c")]
+    assert [run.wait(60) for run in runs] == [0, 0, 0]
