@@ -49,7 +49,11 @@ def check(model: type[Model], data: Mapping[str, Any], source: str) -> Model:
     try:
         return model.model_validate(dict(data))
     except ValidationError as error:
-        lines = [f"{source}: {_explain(model, dict(line))}" for line in error.errors()]
+        wrong = [dict(line) for line in error.errors()]
+        # A list whose every item is wrong counts as too short, too: that helps nobody.
+        within = {line["loc"][:-2] for line in wrong} | {line["loc"][:-1] for line in wrong}
+        wrong = [line for line in wrong if not (line["type"] == "too_short" and line["loc"] in within)]
+        lines = [f"{source}: {_explain(model, line)}" for line in wrong]
         raise BadInput("\n".join(lines)) from error
 
 
@@ -88,11 +92,13 @@ def _remedy(key: str, known: list[str]) -> str:
 
 
 def _where(location: tuple[int | str, ...]) -> str:
-    """`("link", 2, "rate_mbps")` as `[[link]] 3, rate_mbps`."""
+    """`("link", 2, "rate_mbps")` as `[[link]] 3, rate_mbps`; an item of a plain list as `item 3`."""
     parts: list[str] = []
     for index, part in enumerate(location):
-        if isinstance(part, int):
+        if isinstance(part, int) and index == 1:
             parts[-1] = f"[[{parts[-1].strip('[]')}]] {part + 1}"
+        elif isinstance(part, int):
+            parts.append(f"item {part + 1}")
         elif index == 0 and len(location) > 1:
             parts.append(f"[{part}]")
         else:
