@@ -49,10 +49,16 @@ def check(model: type[Model], data: Mapping[str, Any], source: str) -> Model:
     try:
         return model.model_validate(dict(data))
     except ValidationError as error:
-        wrong = [dict(line) for line in error.errors()]
+        wrong: list[dict[str, Any]] = [dict(line) for line in error.errors()]
         # A list whose every item is wrong counts as too short, too: that helps nobody.
-        within = {line["loc"][:-2] for line in wrong} | {line["loc"][:-1] for line in wrong}
-        wrong = [line for line in wrong if not (line["type"] == "too_short" and line["loc"] in within)]
+        wrong = [
+            line
+            for line in wrong
+            if line["type"] != "too_short"
+            or not any(
+                line["loc"] == other["loc"][: len(line["loc"])] for other in wrong if other is not line
+            )
+        ]
         lines = [f"{source}: {_explain(model, line)}" for line in wrong]
         raise BadInput("\n".join(lines)) from error
 

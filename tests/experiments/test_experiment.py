@@ -85,7 +85,7 @@ def test_the_gap_is_longer_than_any_queue_holds(tmp_path: Path) -> None:
         ('name = "small"', 'name = "small"\nrouting_ = 1', "[experiment], routing_", "did you mean routing?"),
         ('["ecmp", "source"]', '["ospf"]', "[experiment], routing", "'ecmp'"),
         ('["ecmp", "source"]', '["ecmp", "ecmp"]', "[experiment], routing", "list it once"),
-        ("seed = [3, 4]", "seed = -1", "[experiment], [[seed]] 1", "greater than or equal to 0"),
+        ("seed = [3, 4]", "seed = -1", "[experiment], seed, item 1", "greater than or equal to 0"),
         ("bytes = 1000", "size_mb = 1000", "[[job]] 1, size_mb", "known are"),
         ("bytes = 1000", "bytes = 1000\ncompute_s = 1", "[[job]] 1, compute_s", "use compute_ms"),
         ("bytes = 1000", "", "[[job]] 1: bytes", "either a model or bytes"),
