@@ -38,6 +38,7 @@ from softswitch.target import (
     DigestCallback,
     Entry,
     Exact,
+    Full,
     Lpm,
     Match,
     Member,
@@ -469,7 +470,7 @@ class Datapath:
 
     def _set_replicas(self, id_: int, replicas: tuple[tuple[int, int], ...], length: int) -> None:
         if len(replicas) > _MOST_REPLICAS:
-            raise EntrainError(f"a group has at most {_MOST_REPLICAS} replicas, not {len(replicas)}")
+            raise Full(f"a group has at most {_MOST_REPLICAS} replicas, not {len(replicas)}")
         target = self._replicas()
         if target is None:
             return  # the program neither multicasts nor clones

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -20,6 +21,9 @@ from softswitch.status import Refused, invalid
 from softswitch.target import Datapath, Full
 
 log = logging.getLogger(__name__)
+
+# What the kernel says of a map that is full.
+_NO_ROOM = {errno.E2BIG, errno.ENOSPC, errno.ENOMEM}
 
 Write = Callable[[int, Any], None]
 Read = Callable[[Any], Iterator[Any]]
@@ -70,6 +74,8 @@ class Entities:
         except Full as error:
             return Refused(StatusCode.RESOURCE_EXHAUSTED, str(error))
         except EntrainError as error:
+            if getattr(error, "errno", 0) in _NO_ROOM:
+                return Refused(StatusCode.RESOURCE_EXHAUSTED, str(error))
             log.error("update failed: %s", error)
             return Refused(StatusCode.INTERNAL, str(error))
         return None

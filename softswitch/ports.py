@@ -152,17 +152,42 @@ class Ports:
         if port.ifindex is None:
             return
         rate, queue = self._rates.get(port.number, (None, None))
-        datapath.add_port(port.number, port.ifindex, rate)
+        try:
+            datapath.add_port(port.number, port.ifindex, rate)
+        except EntrainError:
+            if self._is_there(port):
+                raise
+            port.ifindex, port.up = None, False  # it went away meanwhile, and that is on its way to `poll`
+            return
         if rate is not None and queue is not None:
             datapath.set_queue(port.number, rate, queue)
 
+    @staticmethod
+    def _is_there(port: Port) -> bool:
+        with contextlib.suppress(OSError):
+            return socket.if_nametoindex(port.interface) == port.ifindex
+        return False
+
     def attach(self, datapath: Datapath) -> None:
-        """Let `datapath` process the packets of all ports, instead of the one that did until now."""
-        before, self._datapath = self._datapath, datapath
+        """Let `datapath` process the packets of all ports, instead of the one that did until now.
+
+        Raises EntrainError where it cannot; then the ports are with the old one again.
+        """
+        before = self._datapath
+        try:
+            self._move(before, datapath)
+        except EntrainError:
+            self._move(datapath, before)
+            raise
+
+    def _move(self, before: Datapath | None, after: Datapath | None) -> None:
+        self._datapath = after
         for port in self.ports.values():
-            if before is not None and port.ifindex is not None:
-                before.remove_port(port.number)
-            self._add(datapath, port)
+            if before is not None:
+                with contextlib.suppress(EntrainError):  # it has not got as far as this port, or lost it
+                    before.remove_port(port.number)
+            if after is not None:
+                self._add(after, port)
 
     def is_up(self, number: int) -> bool:
         """Whether the port exists and has a carrier. Ports without an interface (the CPU's) are always up."""

@@ -151,6 +151,8 @@ class Switch:
         try:
             self._ports.attach(pipeline.datapath)
         except EntrainError as error:
+            if pipeline is not self.saved:
+                pipeline.close()
             raise Refused(StatusCode.INTERNAL, str(error)) from error
         if self.saved is not None and self.saved is not pipeline:
             self.saved.close()

@@ -75,10 +75,14 @@ class FakeDatapath:
     # Ports
 
     def add_port(self, port: int, ifindex: int, rate_mbps: float | None = None) -> None:
+        if self.failing is not None:
+            raise EntrainError(self.failing)
         assert port not in self.ports
         self.ports[port] = ifindex
 
     def remove_port(self, port: int) -> None:
+        if port not in self.ports:
+            raise EntrainError(f"there is no port {port}")
         del self.ports[port]
 
     def set_queue(self, port: int, rate_mbps: float, depth_packets: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from machine.errors import BadInput
+from machine.errors import BadInput, EntrainError
 from softswitch.ports import Ports, parse_port, parse_rate
 from tests.softswitch.fake_datapath import FakeDatapath
 from tests.softswitch.harness import PROGRAM
@@ -130,3 +130,17 @@ def test_the_next_program_gets_the_ports(pair: tuple[str, str]) -> None:
         ports.attach(second)
         assert first.ports == {}
         assert second.ports.keys() == {1}
+
+
+@pytest.mark.root
+def test_a_program_that_cannot_be_attached_leaves_the_ports_to_the_old_one(pair: tuple[str, str]) -> None:
+    first, second = FakeDatapath(PROGRAM), FakeDatapath(PROGRAM)
+    second.failing = "the kernel says no"
+    with closing(Ports({1: pair[0]})) as ports:
+        ports.attach(first)
+        with pytest.raises(EntrainError, match="the kernel says no"):
+            ports.attach(second)
+        assert first.ports.keys() == {1}
+        ip("link", "del", pair[0])
+        ports.attach(second)  # nothing to attach to is no failure
+        assert second.ports == {}
