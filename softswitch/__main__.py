@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PORT@MBPS[:PACKETS]",
         help="the rate that the port's virtual queue drains at, and its length",
     )
-    parser.add_argument("--grpc-server-addr", default="0.0.0.0:9559", metavar="HOST:PORT")
+    parser.add_argument("--grpc-server-addr", default="0.0.0.0:9559", metavar="HOST:PORT|unix:PATH")
     parser.add_argument("--cpu-port", type=int, metavar="N", help="the port of packet-in and packet-out")
     parser.add_argument("--drop-port", type=int, default=511, metavar="N")
     parser.add_argument("--name", default=None, help="what the log calls this switch (default s<device id>)")
@@ -87,9 +87,10 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         raise BadInput("give PROGRAM.json, or --no-p4 to let a controller set the program")
     if options.device_id < 0:
         raise BadInput(f"--device-id {options.device_id}: it is not negative")
-    host, colon, port = options.grpc_server_addr.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise BadInput(f"--grpc-server-addr {options.grpc_server_addr}: write HOST:PORT")
+    if not options.grpc_server_addr.startswith("unix:"):
+        host, colon, port = options.grpc_server_addr.rpartition(":")
+        if not colon or not host or not port.isdecimal() or int(port) > 65535:
+            raise BadInput(f"--grpc-server-addr {options.grpc_server_addr}: write HOST:PORT or unix:PATH")
     if options.cpu_port is not None and not 0 < options.cpu_port <= 510:
         raise BadInput(f"--cpu-port {options.cpu_port}: it is in 1..510")
     return options
@@ -166,7 +167,9 @@ async def _serve(options: argparse.Namespace, name: str) -> None:
             loop.add_reader(cpu.fileno(), service.packets_in)
             owned.callback(loop.remove_reader, cpu.fileno())
         await grpc_server.start()
-        address = f"{options.grpc_server_addr.rpartition(':')[0]}:{port}"
+        address = options.grpc_server_addr
+        if not address.startswith("unix:"):
+            address = f"{address.rpartition(':')[0]}:{port}"
         log.info("ready at %s, device %d, ports %s", address, options.device_id, sorted(interfaces))
         print(f"ready grpc={address} device-id={options.device_id}", flush=True)
         await stop.wait()
