@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -169,6 +170,9 @@ class Schedules:
         """Limit `flow` no more; it is not an error that it has no schedule."""
         self._map.pop(flow_key(flow, self._netns), None)
 
+    def __len__(self) -> int:
+        return sum(key.netns == self._netns for key in self._map)
+
     def clear_passed(self) -> int:
         """Forget schedules that have ended; returns how many."""
         now = time.monotonic_ns()
@@ -181,15 +185,33 @@ class Schedules:
 
 
 @contextlib.contextmanager
-def pacing_registered() -> Iterator[Map]:
+def pacing_registered(*, directory: Path | None = None) -> Iterator[Map]:
     """Within, sockets of this machine can choose `PACED`; yields the map of schedules for `Schedules`.
 
-    Both end with the process. Sockets that have one of the controls keep it, unlimited.
+    Both end with the process. Sockets that have one of the controls keep it, unlimited. With `directory`,
+    in a BPF file system, the map is pinned there for `pinned_schedules`. A second process that tries gets
+    an EbpfError with errno EEXIST.
     """
     with Object.open(compile_cached(SOURCES / "slot_pacing.bpf.c")) as obj, contextlib.ExitStack() as stack:
         obj.load()
         for name in PACED:
             stack.enter_context(obj.register(name))
         schedules = obj.maps["schedules"]
+        if directory is not None:
+            pin = directory / "schedules"
+            directory.mkdir(parents=True, exist_ok=True)
+            pin.unlink(missing_ok=True)  # registration is exclusive: its owner is dead
+            stack.callback(pin.unlink, missing_ok=True)
+            schedules.pin(pin)
+        stack.callback(schedules.clear)
         yield schedules
-        schedules.clear()
+
+
+@contextlib.contextmanager
+def pinned_schedules(directory: Path) -> Iterator[Map]:
+    """The map that another process pinned in `directory`."""
+    schedules = Map.open_pinned(directory / "schedules")
+    try:
+        yield schedules
+    finally:
+        os.close(schedules.fd)

@@ -1,0 +1,52 @@
+"""`entrain-agent`: the agent of one host."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+
+import click
+
+from hostbpf.agent import Agent, Options
+from machine.errors import BadInput, EntrainError
+
+
+@click.command()
+@click.option("--interface", required=True, help="The host's interface to the fabric.")
+@click.option(
+    "--netns", help="Network namespace of the interface, by name or path; default: the present one."
+)
+@click.option("--listen", default="127.0.0.1:7070", show_default=True, help="unix:PATH or HOST:PORT.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus text on loopback.")
+@click.option("--slot-ms", type=float, default=60.0, show_default=True)
+@click.option("--link-mbps", type=float, help="The link's rate; schedules above it are refused.")
+def main(
+    interface: str,
+    netns: str | None,
+    listen: str,
+    metrics_port: int | None,
+    slot_ms: float,
+    link_mbps: float | None,
+) -> None:
+    """Serve a host until SIGTERM or SIGINT: slot rates, carriers, MLTCP."""
+    from hostbpf.service import serving
+
+    ended = threading.Event()
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, lambda *_: ended.set())
+    try:
+        with (
+            Agent.running(Options(interface, netns, slot_ms, link_mbps)) as agent,
+            serving(agent, listen, metrics_port) as port,
+        ):
+            extra = f" metrics=127.0.0.1:{port}" if port else ""
+            print(f"ready grpc={listen}{extra} interface={interface}", flush=True)
+            ended.wait()
+    except EntrainError as error:
+        print(f"entrain-agent: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, BadInput) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""The agent of one host: owns the carriers on its interface and the schedules and MLTCP jobs of its flows.
+
+It keeps no state of its own that matters: a flow is limited for as long as its schedule says and no longer,
+so an agent that dies leaves nothing behind, and one that starts again needs nothing of the one before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebpf import in_netns
+from ebpf.namespaces import netns_path
+from hostbpf import carriers
+from hostbpf.carriers import Carriers, Feedback
+from hostbpf.controls import DIRECTORY, Controls, controls
+from hostbpf.mltcp import JobKey, JobState, Params
+from hostbpf.slots import Flow, Schedules, SlotClock, netns_cookie
+from machine.errors import BadInput, EntrainError
+
+LOCKS = Path("/run/entrain")
+POLL_MS = 100
+HOUSEKEEPING_POLLS = 50
+"""How often schedules that have ended are forgotten: every this many polls of the feedback."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What an agent serves: an interface, in a network namespace (None: the present one)."""
+
+    interface: str
+    netns: str | None = None
+    slot_ms: float = 60.0
+    link_mbps: float | None = None
+    """Rates above it are refused."""
+    directory: Path = DIRECTORY
+    """Where the machine's controls are pinned."""
+
+
+class Agent:
+    """One host's datapath. Use `running`; its methods may be called from any thread."""
+
+    def __init__(
+        self, options: Options, shared: Controls, own: Carriers, clock: SlotClock, cookie: int
+    ) -> None:
+        self.options = options
+        self.clock = clock
+        self._shared = shared
+        self._carriers = own
+        self._cookie = cookie
+        self._schedules = Schedules(shared.schedules, clock, netns=cookie, link_mbps=options.link_mbps)
+        self._numbers: dict[Flow, int] = {}
+        self._listeners: list[Callable[[Feedback], None]] = []
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+
+    def set_schedule(self, flow: Flow, slot: int | None, rates_mbps: Sequence[float]) -> tuple[int, int]:
+        """Limit and announce `flow` from `slot` (None: the present one) on; its number and first slot."""
+        first = self.clock.slot() if slot is None else slot
+        with self._lock:
+            self._schedules.set(flow, first, rates_mbps)
+            if flow not in self._numbers:
+                number = max(self._numbers.values(), default=0) + 1
+                self._carriers.announce(flow, number)
+                self._numbers[flow] = number
+            return self._numbers[flow], first
+
+    def clear_schedule(self, flow: Flow) -> None:
+        """Limit and announce `flow` no more. Raises BadInput for a flow that has no schedule here."""
+        with self._lock:
+            if self._numbers.pop(flow, None) is None:
+                raise BadInput(f"flow {flow}: has no schedule on this host")
+            self._schedules.clear(flow)
+            self._carriers.withdraw(flow)
+
+    def set_job(self, job: int, params: Params) -> None:
+        """Let flows with socket mark `job` be MLTCP's as `params` say (on this machine, all hosts')."""
+        self._shared.jobs.set_params(job, params)
+
+    def remove_job(self, job: int) -> None:
+        """Let them grow as without MLTCP. Raises BadInput for an unknown job."""
+        if job not in self._shared.jobs.params():
+            raise BadInput(f"job {job}: unknown; there are {sorted(self._shared.jobs.params()) or 'none'}")
+        self._shared.jobs.remove(job)
+
+    def jobs(self) -> dict[int, tuple[Params, dict[JobKey, JobState]]]:
+        """Parameters of each job, and its states on the hosts of this machine."""
+        states = dict(self._shared.jobs.states)
+        return {
+            job: (params, {key: state for key, state in states.items() if key.job == job})
+            for job, params in self._shared.jobs.params().items()
+        }
+
+    def counts(self) -> dict[str, int]:
+        """Carriers by what became of them, and `flows` with a schedule."""
+        return {**self._carriers.counts(), "flows": len(self._schedules)}
+
+    @contextlib.contextmanager
+    def listening(self, callback: Callable[[Feedback], None]) -> Iterator[None]:
+        """Within, `callback` gets each feedback, in the agent's thread."""
+        with self._lock:
+            self._listeners.append(callback)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._listeners.remove(callback)
+
+    def _deliver(self, feedback: Feedback) -> None:
+        with self._lock:
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener(feedback)
+
+    def _run(self) -> None:
+        ring = self._carriers.feedback(self._deliver)
+        polls = 0
+        while not self._stop.is_set():
+            ring.poll(POLL_MS)
+            polls += 1
+            if polls % HOUSEKEEPING_POLLS == 0:
+                self._schedules.clear_passed()
+        ring.close()
+
+    def _clear(self) -> None:
+        for flow in list(self._numbers):
+            self.clear_schedule(flow)
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls, options: Options) -> Iterator[Agent]:
+        """An agent at work; at the end nothing of it remains, and no flow is limited.
+
+        Raises EntrainError when another agent serves the interface, BadInput when there is no such interface.
+        """
+        ifindex = _ifindex(options)
+        with _exclusive(options), controls(options.directory) as shared:
+            cookie = netns_cookie(options.netns)
+            attached = carriers.attached(
+                ifindex, netns=options.netns, schedules=shared.schedules, cookie=cookie
+            )
+            with attached as own:
+                agent = cls(options, shared, own, SlotClock.shared(options.slot_ms), cookie)
+                thread = threading.Thread(target=agent._run, name="feedback")
+                thread.start()
+                try:
+                    yield agent
+                finally:
+                    agent._stop.set()
+                    thread.join()
+                    agent._clear()
+
+
+def _ifindex(options: Options) -> int:
+    try:
+        return in_netns(options.netns, lambda: socket.if_nametoindex(options.interface))
+    except OSError:
+        names = [name for _, name in in_netns(options.netns, socket.if_nameindex)]
+        raise BadInput(
+            f"interface {options.interface}: there is none; there are {', '.join(names)}"
+        ) from None
+
+
+@contextlib.contextmanager
+def _exclusive(options: Options) -> Iterator[None]:
+    """One agent per interface; the lock goes with the process."""
+    inode = netns_path(options.netns or "/proc/self/ns/net").stat().st_ino
+    path = LOCKS / f"agent-{inode}-{options.interface}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise EntrainError(
+                f"interface {options.interface}: an agent serves it already (process {lock.read().strip()})"
+            ) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)

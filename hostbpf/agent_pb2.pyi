@@ -1,0 +1,180 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Flow(_message.Message):
+    __slots__ = ("source", "source_port", "destination", "destination_port", "protocol")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_PORT_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_PORT_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    source_port: int
+    destination: str
+    destination_port: int
+    protocol: int
+    def __init__(self, source: _Optional[str] = ..., source_port: _Optional[int] = ..., destination: _Optional[str] = ..., destination_port: _Optional[int] = ..., protocol: _Optional[int] = ...) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Status(_message.Message):
+    __slots__ = ("interface", "process_id", "slot_ns", "slot", "flows", "carriers", "controls")
+    class CarriersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    INTERFACE_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    SLOT_NS_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    FLOWS_FIELD_NUMBER: _ClassVar[int]
+    CARRIERS_FIELD_NUMBER: _ClassVar[int]
+    CONTROLS_FIELD_NUMBER: _ClassVar[int]
+    interface: str
+    process_id: int
+    slot_ns: int
+    slot: int
+    flows: int
+    carriers: _containers.ScalarMap[str, int]
+    controls: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, interface: _Optional[str] = ..., process_id: _Optional[int] = ..., slot_ns: _Optional[int] = ..., slot: _Optional[int] = ..., flows: _Optional[int] = ..., carriers: _Optional[_Mapping[str, int]] = ..., controls: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SetScheduleRequest(_message.Message):
+    __slots__ = ("flow", "slot", "rates_mbps")
+    FLOW_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    RATES_MBPS_FIELD_NUMBER: _ClassVar[int]
+    flow: Flow
+    slot: int
+    rates_mbps: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, flow: _Optional[_Union[Flow, _Mapping]] = ..., slot: _Optional[int] = ..., rates_mbps: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class SetScheduleResponse(_message.Message):
+    __slots__ = ("number", "slot")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    slot: int
+    def __init__(self, number: _Optional[int] = ..., slot: _Optional[int] = ...) -> None: ...
+
+class ClearScheduleRequest(_message.Message):
+    __slots__ = ("flow",)
+    FLOW_FIELD_NUMBER: _ClassVar[int]
+    flow: Flow
+    def __init__(self, flow: _Optional[_Union[Flow, _Mapping]] = ...) -> None: ...
+
+class ClearScheduleResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WatchFeedbackRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Feedback(_message.Message):
+    __slots__ = ("flow", "base_slot", "hops", "bytes_received", "bytes_onward", "slots")
+    FLOW_FIELD_NUMBER: _ClassVar[int]
+    BASE_SLOT_FIELD_NUMBER: _ClassVar[int]
+    HOPS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_ONWARD_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    flow: Flow
+    base_slot: int
+    hops: int
+    bytes_received: int
+    bytes_onward: int
+    slots: _containers.RepeatedCompositeFieldContainer[PathSlot]
+    def __init__(self, flow: _Optional[_Union[Flow, _Mapping]] = ..., base_slot: _Optional[int] = ..., hops: _Optional[int] = ..., bytes_received: _Optional[int] = ..., bytes_onward: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[PathSlot, _Mapping]]] = ...) -> None: ...
+
+class PathSlot(_message.Message):
+    __slots__ = ("slot", "load_mbps", "headroom_mbps")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    LOAD_MBPS_FIELD_NUMBER: _ClassVar[int]
+    HEADROOM_MBPS_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    load_mbps: float
+    headroom_mbps: float
+    def __init__(self, slot: _Optional[int] = ..., load_mbps: _Optional[float] = ..., headroom_mbps: _Optional[float] = ...) -> None: ...
+
+class Params(_message.Message):
+    __slots__ = ("slope", "intercept", "total_bytes", "gap_ms", "scale_decrease")
+    SLOPE_FIELD_NUMBER: _ClassVar[int]
+    INTERCEPT_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GAP_MS_FIELD_NUMBER: _ClassVar[int]
+    SCALE_DECREASE_FIELD_NUMBER: _ClassVar[int]
+    slope: float
+    intercept: float
+    total_bytes: int
+    gap_ms: float
+    scale_decrease: bool
+    def __init__(self, slope: _Optional[float] = ..., intercept: _Optional[float] = ..., total_bytes: _Optional[int] = ..., gap_ms: _Optional[float] = ..., scale_decrease: _Optional[bool] = ...) -> None: ...
+
+class SetJobRequest(_message.Message):
+    __slots__ = ("job", "params")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PARAMS_FIELD_NUMBER: _ClassVar[int]
+    job: int
+    params: Params
+    def __init__(self, job: _Optional[int] = ..., params: _Optional[_Union[Params, _Mapping]] = ...) -> None: ...
+
+class SetJobResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RemoveJobRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: int
+    def __init__(self, job: _Optional[int] = ...) -> None: ...
+
+class RemoveJobResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListJobsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Jobs(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[Job]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ...) -> None: ...
+
+class Job(_message.Message):
+    __slots__ = ("job", "params", "states")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PARAMS_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    job: int
+    params: Params
+    states: _containers.RepeatedCompositeFieldContainer[JobState]
+    def __init__(self, job: _Optional[int] = ..., params: _Optional[_Union[Params, _Mapping]] = ..., states: _Optional[_Iterable[_Union[JobState, _Mapping]]] = ...) -> None: ...
+
+class JobState(_message.Message):
+    __slots__ = ("netns", "iteration", "bytes", "last_bytes", "learned_total_bytes", "learned_gap_ms")
+    NETNS_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LEARNED_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LEARNED_GAP_MS_FIELD_NUMBER: _ClassVar[int]
+    netns: int
+    iteration: int
+    bytes: int
+    last_bytes: int
+    learned_total_bytes: int
+    learned_gap_ms: float
+    def __init__(self, netns: _Optional[int] = ..., iteration: _Optional[int] = ..., bytes: _Optional[int] = ..., last_bytes: _Optional[int] = ..., learned_total_bytes: _Optional[int] = ..., learned_gap_ms: _Optional[float] = ...) -> None: ...

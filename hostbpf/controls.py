@@ -1,0 +1,62 @@
+"""The congestion controls of this machine: registered by whoever comes first, joined by the others.
+
+The kernel's list of congestion controls knows no namespaces, so the agents of several emulated hosts on one
+machine share one registration. It is held by the first; its maps are pinned in `DIRECTORY`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebpf import EbpfError, Map
+from hostbpf import mltcp, slots
+from machine.errors import MissingTool
+
+BPF_FS = Path("/sys/fs/bpf")
+DIRECTORY = BPF_FS / "entrain"
+
+
+@dataclass(frozen=True)
+class Controls:
+    """The maps behind the registered controls."""
+
+    jobs: mltcp.Jobs
+    schedules: Map
+    own: bool  # whether this process holds the registration
+
+
+@contextlib.contextmanager
+def controls(directory: Path = DIRECTORY) -> Iterator[Controls]:
+    """Within, this machine has the controls of `hostbpf.mltcp` and `hostbpf.slots`.
+
+    Raises EbpfError where they are registered by somebody whose maps are not in `directory`.
+    """
+    _mount_bpf_fs(directory)
+    with contextlib.ExitStack() as stack:
+        try:
+            jobs = stack.enter_context(mltcp.registered(directory=directory))
+            schedules = stack.enter_context(slots.pacing_registered(directory=directory))
+            own = True
+        except EbpfError as error:
+            if error.errno != errno.EEXIST:
+                raise
+            stack.close()
+            jobs = stack.enter_context(mltcp.Jobs.pinned(directory))
+            schedules = stack.enter_context(slots.pinned_schedules(directory))
+            own = False
+        yield Controls(jobs, schedules, own)
+
+
+def _mount_bpf_fs(directory: Path) -> None:
+    if BPF_FS not in directory.parents or BPF_FS.is_mount():
+        return
+    mounted = subprocess.run(
+        ["mount", "-t", "bpf", "bpf", str(BPF_FS)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        raise MissingTool(f"{BPF_FS}: no BPF file system, and it cannot be mounted: {mounted.stderr.strip()}")

@@ -1,0 +1,236 @@
+"""The agent over gRPC, and its counters as Prometheus text over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import grpc
+
+from hostbpf import agent_pb2 as pb
+from hostbpf import agent_pb2_grpc as rpc
+from hostbpf.agent import Agent
+from hostbpf.carriers import Feedback
+from hostbpf.mltcp import VARIANTS, Params
+from hostbpf.slots import PACED, Flow
+from machine.errors import BadInput, EntrainError
+from wire.slot_header import LANES, RATE_UNIT_MBPS
+
+_HEADROOM_UNKNOWN = 2**32 - 1
+_QUEUED = 10_000
+"""Feedback that a slow watcher may leave unread; more is dropped for it."""
+_WATCH_POLL_S = 0.2
+
+
+def _answers(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Errors become gRPC statuses: bad input INVALID_ARGUMENT, other failures FAILED_PRECONDITION."""
+
+    @functools.wraps(method)
+    def call(self: HostService, request: Any, context: Any) -> Any:
+        try:
+            return method(self, request, context)
+        except BadInput as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except EntrainError as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+
+    return call
+
+
+def _flow(message: Any) -> Flow:
+    return Flow(
+        message.source,
+        message.source_port,
+        message.destination,
+        message.destination_port,
+        message.protocol or 6,
+    )
+
+
+class HostService(rpc.HostServicer):
+    """Service `Host` of agent.proto."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    @_answers
+    def GetStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
+        counts = self._agent.counts()
+        return pb.Status(
+            interface=self._agent.options.interface,
+            process_id=os.getpid(),
+            slot_ns=self._agent.clock.slot_ns,
+            slot=self._agent.clock.slot(),
+            flows=counts.pop("flows"),
+            carriers=counts,
+            controls=[*PACED, *VARIANTS],
+        )
+
+    @_answers
+    def SetSchedule(self, request: Any, context: Any) -> Any:  # noqa: N802
+        number, slot = self._agent.set_schedule(_flow(request.flow), request.slot or None, request.rates_mbps)
+        return pb.SetScheduleResponse(number=number, slot=slot)
+
+    @_answers
+    def ClearSchedule(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._agent.clear_schedule(_flow(request.flow))
+        return pb.ClearScheduleResponse()
+
+    def WatchFeedback(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+        waiting: queue.Queue[Feedback] = queue.Queue(_QUEUED)
+
+        def put(feedback: Feedback) -> None:
+            with contextlib.suppress(queue.Full):
+                waiting.put_nowait(feedback)
+
+        with self._agent.listening(put):
+            while context.is_active():
+                with contextlib.suppress(queue.Empty):
+                    yield _feedback(waiting.get(timeout=_WATCH_POLL_S))
+
+    @_answers
+    def SetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
+        given = request.params
+        params = Params(
+            given.slope,
+            given.intercept,
+            given.total_bytes or None,
+            given.gap_ms or None,
+            given.scale_decrease,
+        )
+        self._agent.set_job(request.job, params)
+        return pb.SetJobResponse()
+
+    @_answers
+    def RemoveJob(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._agent.remove_job(request.job)
+        return pb.RemoveJobResponse()
+
+    @_answers
+    def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return pb.Jobs(
+            jobs=[
+                pb.Job(
+                    job=job,
+                    params=pb.Params(
+                        slope=params.slope,
+                        intercept=params.intercept,
+                        total_bytes=params.total_bytes or 0,
+                        gap_ms=params.gap_ms or 0.0,
+                        scale_decrease=params.scale_decrease,
+                    ),
+                    states=[
+                        pb.JobState(
+                            netns=key.netns,
+                            iteration=state.iteration,
+                            bytes=state.bytes,
+                            last_bytes=state.last_bytes,
+                            learned_total_bytes=state.total_bytes,
+                            learned_gap_ms=state.gap_ns / 1e6,
+                        )
+                        for key, state in states.items()
+                    ],
+                )
+                for job, (params, states) in self._agent.jobs().items()
+            ]
+        )
+
+
+def _feedback(feedback: Feedback) -> Any:
+    flow, header = feedback.flow, feedback.header
+    return pb.Feedback(
+        flow=pb.Flow(
+            source=flow.source,
+            source_port=flow.source_port,
+            destination=flow.destination,
+            destination_port=flow.destination_port,
+            protocol=flow.protocol,
+        ),
+        base_slot=header.base_slot,
+        hops=header.hops,
+        bytes_received=header.bytes_received,
+        bytes_onward=header.bytes_onward,
+        slots=[
+            pb.PathSlot(
+                slot=lane.epoch * LANES + number,
+                load_mbps=lane.load * RATE_UNIT_MBPS,
+                headroom_mbps=-1 if lane.headroom == _HEADROOM_UNKNOWN else lane.headroom * RATE_UNIT_MBPS,
+            )
+            for number, lane in enumerate(header.lanes)
+        ],
+    )
+
+
+def metrics(agent: Agent) -> str:
+    """The agent's counters in Prometheus' text format."""
+    counts = agent.counts()
+    lines = [
+        "# HELP entrain_flows Flows with a schedule.",
+        "# TYPE entrain_flows gauge",
+        f"entrain_flows {counts.pop('flows')}",
+        "# HELP entrain_carriers_total Packets with a slot header, by what became of them.",
+        "# TYPE entrain_carriers_total counter",
+        *(f'entrain_carriers_total{{event="{name}"}} {value}' for name, value in counts.items()),
+        "# HELP entrain_mltcp_iterations_total Iterations of an MLTCP job, by job and network namespace.",
+        "# TYPE entrain_mltcp_iterations_total counter",
+    ]
+    for job, (_, states) in agent.jobs().items():
+        for key, state in states.items():
+            labels = f'job="{job}",netns="{key.netns}"'
+            lines.append(f"entrain_mltcp_iterations_total{{{labels}}} {state.iteration}")
+    return "\n".join(lines) + "\n"
+
+
+@contextlib.contextmanager
+def serving(agent: Agent, address: str, metrics_port: int | None = None) -> Iterator[int | None]:
+    """Within, the agent answers at `address` (`unix:PATH` or HOST:PORT); yields the metrics' port.
+
+    `metrics_port` 0 takes a free one, None serves no metrics. Raises EntrainError when an address is taken.
+    """
+    server = grpc.server(futures.ThreadPoolExecutor(8))
+    rpc.add_HostServicer_to_server(HostService(agent), server)
+    try:
+        bound = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise EntrainError(f"{address}: cannot be served; is it in use?") from error
+    if not bound:
+        raise EntrainError(f"{address}: cannot be served; is it in use?")
+    server.start()
+    with contextlib.ExitStack() as stack:
+        stack.callback(lambda: server.stop(0.5).wait())
+        yield stack.enter_context(_http(agent, metrics_port)) if metrics_port is not None else None
+
+
+@contextlib.contextmanager
+def _http(agent: Agent, port: int) -> Iterator[int]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = metrics(agent).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Requests are not logged."""
+
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    except OSError as error:
+        raise EntrainError(f"metrics port {port}: {error.strerror}") from error
+    thread = threading.Thread(target=server.serve_forever, name="metrics")
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,189 @@
+"""The agent: its API, one per interface, and what its death leaves behind (nothing)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+
+from hostbpf import agent_pb2 as pb
+from hostbpf import agent_pb2_grpc as rpc
+from hostbpf.generate import modules
+from hostbpf.slots import Flow
+from machine.errors import MissingTool
+
+from .conftest import Connection, Pair
+
+pytestmark = pytest.mark.root
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Started:
+    """A running agent: its process, and what it said when it was ready."""
+
+    process: subprocess.Popen[str]
+    ready: str
+    stub: rpc.HostStub
+
+
+@pytest.fixture
+def start(pair: Pair, tmp_path: Path) -> Iterator[Callable[..., Started]]:
+    """Starts agents of hosts of the pair; they are ended with the test."""
+    started: list[Started] = []
+
+    def run(netns: str, *options: str) -> Started:
+        address = f"unix:{tmp_path}/agent-{len(started)}.sock"
+        command = [
+            sys.executable,
+            "-m",
+            "hostbpf",
+            "--interface",
+            "eth0",
+            "--netns",
+            netns,
+            "--listen",
+            address,
+        ]
+        process = subprocess.Popen(
+            [*command, *options], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        result = Started(process, process.stdout.readline(), rpc.HostStub(grpc.insecure_channel(address)))
+        started.append(result)
+        return result
+
+    yield run
+    for each in started:
+        each.process.terminate()
+        each.process.communicate(timeout=20)
+
+
+def message(flow: Flow) -> pb.Flow:
+    return pb.Flow(
+        source=flow.source,
+        source_port=flow.source_port,
+        destination=flow.destination,
+        destination_port=flow.destination_port,
+    )
+
+
+def test_generated_modules_are_fresh() -> None:
+    try:
+        made = modules()
+    except MissingTool as error:
+        pytest.skip(str(error))
+    for path, text in made.items():
+        assert path.read_text() == text, f"{path.name}: run python -m hostbpf.generate"
+
+
+def test_schedule_is_announced_and_feedback_arrives(
+    pair: Pair, connect: Callable[..., Connection], start: Callable[..., Started]
+) -> None:
+    sender, receiver = start(pair.a), start(pair.b)
+    assert sender.ready.startswith("ready"), sender.process.communicate()[1]
+    assert receiver.ready.startswith("ready"), receiver.process.communicate()[1]
+    connection = connect("slot_cubic")
+    flow = Flow.of(connection.sender)
+    watch = sender.stub.WatchFeedback(pb.WatchFeedbackRequest(), timeout=20)
+    answer = sender.stub.SetSchedule(pb.SetScheduleRequest(flow=message(flow), rates_mbps=[200.0] * 30))
+    assert answer.number == 1
+    for _ in range(20):
+        connection.transfer(100_000)
+        if sender.stub.GetStatus(pb.GetStatusRequest()).carriers["received_feedback"]:
+            break
+    feedback = next(iter(watch))
+    watch.cancel()
+    assert (
+        Flow(
+            feedback.flow.source,
+            feedback.flow.source_port,
+            feedback.flow.destination,
+            feedback.flow.destination_port,
+        )
+        == flow
+    )
+    assert len(feedback.slots) == 10
+    status = sender.stub.GetStatus(pb.GetStatusRequest())
+    assert status.flows == 1
+    assert receiver.stub.GetStatus(pb.GetStatusRequest()).carriers["received"] >= 1
+    sender.stub.ClearSchedule(pb.ClearScheduleRequest(flow=message(flow)))
+    assert sender.stub.GetStatus(pb.GetStatusRequest()).flows == 0
+
+
+def test_jobs_are_shared_by_the_hosts_of_a_machine(pair: Pair, start: Callable[..., Started]) -> None:
+    first, second = start(pair.a), start(pair.b)
+    params = pb.Params(slope=1.5, intercept=0.5, total_bytes=1000, gap_ms=20)
+    second.stub.SetJob(pb.SetJobRequest(job=3, params=params))
+    (job,) = first.stub.ListJobs(pb.ListJobsRequest()).jobs
+    assert (job.job, job.params) == (3, params)
+    first.stub.RemoveJob(pb.RemoveJobRequest(job=3))
+    assert not second.stub.ListJobs(pb.ListJobsRequest()).jobs
+
+
+def test_bad_requests_are_refused_by_name(pair: Pair, start: Callable[..., Started]) -> None:
+    agent = start(pair.a, "--link-mbps", "100")
+    flow = pb.Flow(source="10.77.0.1", source_port=1, destination="10.77.0.2", destination_port=2)
+    requests: list[tuple[Callable[[], object], str]] = [
+        (
+            lambda: agent.stub.SetSchedule(pb.SetScheduleRequest(flow=flow, rates_mbps=[101])),
+            "the link's 100",
+        ),
+        (lambda: agent.stub.SetSchedule(pb.SetScheduleRequest(flow=flow, rates_mbps=[-1])), "rate -1"),
+        (
+            lambda: agent.stub.SetSchedule(pb.SetScheduleRequest(flow=flow, slot=5, rates_mbps=[1])),
+            "have passed",
+        ),
+        (lambda: agent.stub.ClearSchedule(pb.ClearScheduleRequest(flow=flow)), "has no schedule"),
+        (lambda: agent.stub.RemoveJob(pb.RemoveJobRequest(job=77)), "job 77: unknown"),
+        (lambda: agent.stub.SetJob(pb.SetJobRequest(job=1, params=pb.Params(slope=1))), "intercept"),
+    ]
+    for request, words in requests:
+        with pytest.raises(grpc.RpcError) as caught:
+            request()
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+        assert words in caught.value.details()  # type: ignore[attr-defined]
+
+
+def test_second_agent_and_missing_interface_say_so(pair: Pair, start: Callable[..., Started]) -> None:
+    first = start(pair.a)
+    second = start(pair.a)
+    assert second.ready == ""
+    assert f"serves it already (process {first.process.pid})" in second.process.communicate()[1]
+    assert second.process.returncode == 1
+    other = start(pair.b, "--interface", "eth7")
+    assert "interface eth7: there is none; there are lo, eth0" in other.process.communicate()[1]
+    assert other.process.returncode == 2
+
+
+def test_killed_agent_leaves_nothing_and_another_one_starts(
+    pair: Pair, connect: Callable[..., Connection], start: Callable[..., Started]
+) -> None:
+    first = start(pair.a)
+    connection = connect("slot_cubic")
+    flow = Flow.of(connection.sender)
+    first.stub.SetSchedule(pb.SetScheduleRequest(flow=message(flow), rates_mbps=[0.1] * 32))
+    os.kill(first.process.pid, signal.SIGKILL)
+    first.process.wait()
+    connection.transfer(5_000_000)  # at 0.1 Mbit/s this would take minutes
+    second = start(pair.a)
+    assert second.ready.startswith("ready"), second.process.communicate()[1]
+    assert second.stub.GetStatus(pb.GetStatusRequest()).flows == 0
+    connect("slot_cubic").transfer(1_000_000)
+
+
+def test_metrics(pair: Pair, start: Callable[..., Started]) -> None:
+    agent = start(pair.a, "--metrics-port", "0")
+    address = agent.ready.partition("metrics=")[2].split()[0]
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    assert "# TYPE entrain_carriers_total counter" in text
+    assert 'entrain_carriers_total{event="sent"} 0' in text
