@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import time
@@ -46,55 +47,46 @@ class Controller(api_grpc.ControllerServicer):
         self._store = store
         self._on_event = on_event
         self._deploying = asyncio.Lock()
-        self._fabric: Fabric | None = None
-        self._loads: LoadReader | None = None
+        self._fabric: Fabric
+        self._loads: LoadReader
 
     async def __aenter__(self) -> Controller:
         await self._open(Pipeline.load())
         try:
             await self.deploy(self._routing)
         except BaseException:
-            await self._close()
+            await self._fabric.close()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._close()
+        await self._fabric.close()
 
-    async def _open(self, pipeline: Pipeline) -> None:
-        fabric = Fabric(self.topology, pipeline, store=self._store, on_event=self._on_event)
-        self._loads = LoadReader(fabric)
-        self._fabric = await fabric.__aenter__()
-
-    async def _close(self) -> None:
-        if self._fabric is not None:
-            await self._fabric.close()
-            self._fabric = None
-
-    @property
-    def fabric(self) -> Fabric:
-        """The switches; raises EntrainError while there are none (a deployment failed)."""
-        if self._fabric is None:
-            raise EntrainError("no pipeline is deployed: `entrain deploy`")
-        return self._fabric
+    async def _open(self, pipeline: Pipeline, *, strict: bool = True) -> None:
+        self._fabric = Fabric(
+            self.topology, pipeline, store=self._store, strict=strict, on_event=self._on_event
+        )
+        self._loads = LoadReader(self._fabric)
+        await self._fabric.__aenter__()
 
     async def deploy(self, routing: Routing, pipeline: Pipeline | None = None) -> list[Applied]:
         """Pipeline and desired state on every switch; a program other than the fabric's gets no entries.
 
-        Raises what kept a switch from it; the former pipeline and state are then in force again.
+        Raises what kept a switch from it; the former pipeline and state are then set again.
         """
         async with self._deploying:
-            before = self.fabric.pipeline
+            before = self._fabric.pipeline
             try:
                 if pipeline is not None and pipeline.cookie != before.cookie:
-                    await self._close()
+                    await self._fabric.close()
                     await self._open(pipeline)
-                applied = await apply_routing(self.fabric, Policy(routing=routing))
+                applied = await apply_routing(self._fabric, Policy(routing=routing))
             except EntrainError:
-                if self._fabric is None or self.fabric.pipeline is not before:
-                    await self._close()
-                    await self._open(before)
-                    await apply_routing(self.fabric, Policy(routing=self._routing))
+                if self._fabric.pipeline is not before:
+                    await self._fabric.close()
+                    await self._open(before, strict=False)
+                    with contextlib.suppress(EntrainError):
+                        await apply_routing(self._fabric, Policy(routing=self._routing))
                 raise
             self._routing = routing
             return applied
@@ -102,14 +94,14 @@ class Controller(api_grpc.ControllerServicer):
     # -- the API
 
     async def GetNetwork(self, request: Any, context: Any) -> api.Network:  # noqa: N802
-        statuses = self.fabric.statuses()
+        statuses = self._fabric.statuses()
         return api.Network(
             name=self.topology.name,
             routing=self._routing,
             namespace=self._namespace,
             process_id=os.getpid(),
             topology_hash=topology_hash(self.topology),
-            program=self.fabric.pipeline.name,
+            program=self._fabric.pipeline.name,
             switches=[
                 api.Switch(
                     name=switch.name,
@@ -141,7 +133,6 @@ class Controller(api_grpc.ControllerServicer):
         due = time.monotonic()
         while True:
             try:
-                assert self._loads is not None
                 ports = await self._loads.read()
             except EntrainError as error:
                 await context.abort(_code(error), str(error))

@@ -78,7 +78,7 @@ class Fabric:
 
     With a `store`, what was last applied is applied again at the start. on_event gets a line for each thing
     that happens to a switch. Raises at the start what keeps a switch from becoming ready: Unreachable,
-    NotPrimary, Refused.
+    NotPrimary, Refused; unless not `strict`, when `statuses` tells, and the switch is tried again.
     """
 
     def __init__(
@@ -87,12 +87,14 @@ class Fabric:
         pipeline: Pipeline,
         *,
         store: Store | None = None,
+        strict: bool = True,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         on_event: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.topology = topology
         self.pipeline = pipeline
         self._store = store
+        self._strict = strict
         self._connect_timeout_s = connect_timeout_s
         self._on_event = on_event
         self._packet_handlers: list[Callable[[str, fy.P4PacketIn], None]] = []
@@ -213,10 +215,11 @@ class Fabric:
                 await self._session(managed, timeout_s)
             except EntrainError as error:
                 self._report(managed, str(error))
-                if not managed.settled.is_set():
+                if not managed.settled.is_set() and self._strict:
                     managed.failure = error
                     managed.settled.set()
                     return
+                managed.settled.set()
             timeout_s = None
             await asyncio.sleep(RETRY_S)
 
@@ -241,9 +244,10 @@ class Fabric:
                     self._report(managed, "ready")
                     managed.settled.set()
                 except (NotPrimary, Refused, NoPipeline) as error:
-                    if not managed.settled.is_set():
+                    if not managed.settled.is_set() and self._strict:
                         raise
                     self._report(managed, str(error))
+                    managed.settled.set()
                 if client.connected:
                     await managed.changed.wait()
             raise Unreachable(f"{name}: the connection broke; waiting for the switch to come back")

@@ -48,6 +48,10 @@ class LoadReader:
 
     async def read(self) -> list[PortLoad]:
         """The table of every port of every switch; raises EntrainError where a switch does not answer."""
+        if not self._fabric.pipeline.is_fabric:
+            raise EntrainError(
+                f"the switches run {self._fabric.pipeline.name}, which has no load tables; `entrain deploy`"
+            )
         ports = [(switch, port) for switch in self._fabric.topology.switches for port in switch.ports]
         headers = await asyncio.gather(*(self._query(switch.name, port.number) for switch, port in ports))
         return [

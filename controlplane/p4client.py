@@ -58,7 +58,7 @@ class SwitchClient:
     """A connection to one switch. Use it within one event loop; `close` it, it does not reconnect.
 
     on_packet gets the payload and metadata of each packet-in; on_change is called when `primary` changes and
-    when the connection ends.
+    when the connection ends. `identity` is what the election ids tell of us: our process id.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class SwitchClient:
         *,
         on_packet: Callable[[fy.P4PacketIn], None] = lambda _: None,
         on_change: Callable[[], None] = lambda: None,
+        identity: int | None = None,
     ) -> None:
         self.switch = switch
         self.primary = False
@@ -75,7 +76,8 @@ class SwitchClient:
         self._pipeline = pipeline
         self._on_packet = on_packet
         self._on_change = on_change
-        self._election_id = os.getpid()
+        self._identity = os.getpid() if identity is None else identity
+        self._election_id = self._identity
         self._channel = grpc.aio.insecure_channel(switch.grpc_address, options=_CHANNEL_OPTIONS)
         self._stub = p4r_grpc.P4RuntimeStub(self._channel)
         self._stream: Any = None
@@ -110,9 +112,12 @@ class SwitchClient:
             if message.WhichOneof("update") != "arbitration":
                 continue
             self._take(message.arbitration)
-            if self.primary and self._election_id >> 64:
+            claimed = bool(self._election_id >> 64)
+            if self.primary and claimed:
                 return
             if message.arbitration.status.code == grpc.StatusCode.ALREADY_EXISTS.value[0]:
+                if claimed and self.primary_id < self._election_id:
+                    continue  # another one asks at the same time; our claim is on its way and will win
                 return
             # Nobody is primary, or we are by the bare id, below which nobody else could ask.
             await self._stream.write(self._claim())
@@ -123,7 +128,7 @@ class SwitchClient:
         return p4r.StreamMessageRequest(arbitration=update)
 
     def _claim(self) -> p4r.StreamMessageRequest:
-        self._election_id = ((self.primary_id >> 64) + 1) << 64 | os.getpid()
+        self._election_id = ((self.primary_id >> 64) + 1) << 64 | self._identity
         return self._bid()
 
     def _take(self, update: p4r.MasterArbitrationUpdate) -> None:
@@ -135,7 +140,8 @@ class SwitchClient:
             while (message := await self._stream.read()) is not grpc.aio.EOF:
                 match message.WhichOneof("update"):
                     case "packet":
-                        self._on_packet(fy.P4PacketIn.decode(message, self._pipeline.schema))
+                        with contextlib.suppress(ValueError, KeyError):  # of another program's pipeline
+                            self._on_packet(fy.P4PacketIn.decode(message, self._pipeline.schema))
                     case "arbitration":
                         self._arbitration(message.arbitration)
         except grpc.RpcError:

@@ -10,7 +10,7 @@ import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from machine.errors import EntrainError, MissingTool
@@ -27,7 +27,7 @@ def cache() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "entrain/p4runtime-shell"
 
 
-def ensure() -> Path:
+def ensure(on_install: Callable[[], None] = lambda: None) -> Path:
     """The environment's Python, installed if it was not; raises EntrainError with pip's words."""
     root = cache()
     python, marker = root / "venv/bin/python", root / f"ready-{VERSION}"
@@ -36,6 +36,7 @@ def ensure() -> Path:
         if not (marker.exists() and python.exists()):
             if not PYTHON.exists():
                 raise MissingTool(f"{PYTHON} is missing: apt-get install python3 python3-venv")
+            on_install()
             shutil.rmtree(root / "venv", ignore_errors=True)
             _run([str(PYTHON), "-m", "venv", str(root / "venv")], "apt-get install python3-venv")
             pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

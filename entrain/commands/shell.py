@@ -37,7 +37,8 @@ def command(switch: str, network: str | None, address: str | None, write: bool, 
         raise BadInput(f"{switch}: with --address, SWITCH is the device id, a number")
     # Larger than any id claimed so far: controllers count up from 1, or from the last primary's.
     election_id = (int(time.time()), os.getpid()) if write else (0, 1)
-    line = session(ensure(), address, device_id, election_id)
+    python = ensure(lambda: click.echo("installing p4runtime-shell in an environment of its own", err=True))
+    line = session(python, address, device_id, election_id)
     if as_json:
         click.echo(json.dumps({"command": line, "namespace": namespace}))
         return

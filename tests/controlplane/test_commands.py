@@ -243,6 +243,28 @@ def test_another_target_or_program_than_runs_is_refused(network: str, tmp_path: 
 
 
 @pytest.mark.root
+def test_another_program_is_deployed_or_the_former_stays(network: str, tmp_path: Path) -> None:
+    program, p4info = tmp_path / "other.json", ROOT / "p4src/build/fabric.p4info.txtpb"
+    text = (ROOT / "p4src/build/fabric.json").read_text()
+    command = ("deploy", "--target", network, "--network", NAME)
+    files = ("--program", str(program), "--p4info", str(p4info))
+    try:
+        program.write_text(text + " ")  # the same program, but not the same bytes
+        other = entrain_json(*command, *files)["switches"]
+        assert all(switch["pipeline_set"] and switch["inserted"] for switch in other)
+        assert talk() == "from 10.1.1.2"
+        program.write_text(
+            text.replace('"op" : "count"', '"op" : "no_such_primitive"').replace('"count"', '"nope"')
+        )
+        refused = entrain(*command, *files, status=1).stderr
+        assert "refused" in refused
+        assert talk() == "from 10.1.1.2"
+    finally:
+        program.write_text(text)
+        entrain(*command, *files)
+
+
+@pytest.mark.root
 def test_down_and_a_crash_leave_nothing(topology: Path) -> None:
     entrain("up", str(topology))
     entrain("down", str(topology))

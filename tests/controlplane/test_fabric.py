@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -182,6 +182,24 @@ def test_the_loser_of_an_arbitration_says_who_is_primary() -> None:
                     pass
             applied = await first.apply(desired_state(topology))  # and the winner was not disturbed
             assert [one.written for one in applied] == [0, 0]
+
+    run(test)
+
+
+@pytest.mark.parametrize("identities", [(11, 22), (22, 11), (11, 22, 33)])
+def test_of_controllers_that_start_at_once_exactly_one_wins(identities: tuple[int, ...]) -> None:
+    async def test() -> None:
+        async with switches(dumbbell(1)) as (topology, _):
+            switch = topology.switch_by_name["left"]
+            clients = [SwitchClient(switch, PIPELINE, identity=identity) for identity in identities]
+            await asyncio.gather(*(client.connect(10) for client in clients))
+            # Who was overtaken in the meantime has been told so by the time that the switch answers again.
+            for client in clients:
+                with suppress(NotPrimary):
+                    await client.set_pipeline(force=True)
+            await until(lambda: sum(client.primary for client in clients) == 1)
+            for client in clients:
+                await client.close()
 
     run(test)
 
