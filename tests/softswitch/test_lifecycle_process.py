@@ -23,6 +23,7 @@ from softswitch.__main__ import main
 from tests.softswitch.harness import DEVICE, PROGRAM, PROGRAMS, config
 
 FRAME = bytes.fromhex("0200000000010200000000028888") + bytes(range(50))
+NAME = f"left{os.getpid()}"
 FEATURES = str(PROGRAMS / "features.json")
 
 
@@ -106,8 +107,8 @@ def pairs() -> Iterator[list[tuple[str, str]]]:
 
 
 def leftovers(pairs: list[tuple[str, str]]) -> list[object]:
-    """What a switch could leave: interfaces, qdiscs, filters, settings, records. tcx links end with it."""
-    left: list[object] = [interfaces(), sorted(RECORDS.glob("softswitch-left-*"))]
+    """What a switch could leave: qdiscs, filters, settings, records. tcx links end with it."""
+    left: list[object] = [sorted(RECORDS.glob(f"softswitch-{NAME}-*"))]
     for near, _ in pairs:
         left.append(Path(f"/proc/sys/net/ipv6/conf/{near}/disable_ipv6").read_text())
         for command in (
@@ -118,8 +119,20 @@ def leftovers(pairs: list[tuple[str, str]]) -> list[object]:
     return left
 
 
-def interfaces() -> set[str]:
-    return {name for _, name in socket.if_nameindex()}
+def interfaces(process: Process) -> set[int]:
+    """The interfaces that a process has made: its CPU port, and the loop of its program."""
+    cpu = [
+        line.split()[1]
+        for info in Path(f"/proc/{process.popen.pid}/fdinfo").iterdir()
+        for line in info.read_text().splitlines()
+        if line.startswith("iff:")
+    ]
+    loop = f"sw{process.popen.pid:x}-"
+    return {index for index, name in socket.if_nameindex() if name in cpu or name.startswith(loop)}
+
+
+def present(indices: set[int]) -> set[int]:
+    return indices & {index for index, _ in socket.if_nameindex()}
 
 
 @contextmanager
@@ -167,27 +180,22 @@ def arrives(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_and_nothing_is_left(pairs: list[tuple[str, str]], number: int) -> None:
     before = leftovers(pairs)
-    ports = ("-i", f"1@{pairs[0][0]}", "-i", f"2@{pairs[1][0]}", "--cpu-port", "255", "--name", "left")
+    ports = ("-i", f"1@{pairs[0][0]}", "-i", f"2@{pairs[1][0]}", "--cpu-port", "255", "--name", NAME)
     with running(FEATURES, *ports) as process:
         assert leftovers(pairs) != before
+        made = interfaces(process)
+        assert len(made) >= 2
         assert process.end(number) == 0
     assert leftovers(pairs) == before
+    assert not present(made)
 
 
 @pytest.mark.root
 def test_a_killed_switch_stops_forwarding_and_the_next_one_takes_over(pairs: list[tuple[str, str]]) -> None:
     before = leftovers(pairs)
-    ports = [
-        "--name",
-        "left",
-        "-i",
-        f"1@{pairs[0][0]}",
-        "-i",
-        f"2@{pairs[1][0]}",
-        "--device-id",
-        str(DEVICE),
-        "--no-p4",
-    ]
+    ports = ["-i", f"1@{pairs[0][0]}", "-i", f"2@{pairs[1][0]}"]
+    ports += ["--name", NAME, "--device-id", str(DEVICE), "--cpu-port", "255", "--no-p4"]
+    made: set[int] = set()
     forward = p4r.TableEntry(
         table_id=next(t.preamble.id for t in config().p4info.tables if t.preamble.alias == "l2")
     )
@@ -209,11 +217,13 @@ def test_a_killed_switch_stops_forwarding_and_the_next_one_takes_over(pairs: lis
                     )
                 )
                 assert arrives(left, right)
+                made |= interfaces(process)
                 process.end(signal.SIGKILL)
                 assert not arrives(left, right, timeout_s=0.2)
         with running(*ports) as process:  # which also removes what the dead ones could not
             assert process.end() == 0
     assert leftovers(pairs) == before
+    assert not present(made)
 
 
 def ended(*argv: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
