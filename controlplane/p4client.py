@@ -27,6 +27,8 @@ RPC_TIMEOUT_S = 30.0
 PIPELINE_TIMEOUT_S = 120.0
 """Setting a pipeline may compile it."""
 
+CLOSE_TIMEOUT_S = 2.0
+
 _CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
@@ -173,7 +175,17 @@ class SwitchClient:
         return NotPrimary(f"{self._name}: another controller is primary: {describe_primary(self.primary_id)}")
 
     async def close(self) -> None:
-        """End the connection; the switch keeps its state."""
+        """End the connection; the switch keeps its state.
+
+        The switch is given time to notice, so that whoever connects next does not find us primary still.
+        """
+        if self.connected:
+            reader, writer = self._tasks
+            writer.cancel()
+            await asyncio.wait([writer])
+            with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+                await self._stream.done_writing()
+                await asyncio.wait([reader], timeout=CLOSE_TIMEOUT_S)
         if self._stream is not None:
             self._stream.cancel()
         for task in self._tasks:
