@@ -22,7 +22,16 @@ from tests.p4.packets import bits
 from tests.p4.targets import CPU_PORT, Output, Program, Target, fence_behind_header
 from wire.slot_header import ETHERTYPE, Kind, Lane, SlotHeader
 
-FABRIC = Program("fabric", build=BUILD, fence=fence_behind_header)
+
+def fabric_fence(source: int, port: int, token: bytes) -> bytes:
+    """From the controller a packet-out; from a port of the leaf an ARP request, whose answer comes back there."""
+    if source == CPU_PORT:
+        return fence_behind_header(source, port, token)
+    assert source == port
+    return bytes(arp_request(host_ip(1), source)) + token
+
+
+FABRIC = Program("fabric", build=BUILD, fence=fabric_fence)
 
 HOSTS, UPLINKS = (1, 2, 3), (4, 5, 6)
 TENANT, OTHER = 10, 20  # VRFs: hosts 1 and 2 with all uplinks; host 3 alone
