@@ -26,6 +26,7 @@ from machine.errors import EntrainError
 from machine.record import Record, Resource
 from softswitch.attach import attach
 from softswitch.codegen import IFINDICES, LOOP_PORT, MOST_PORTS, STATISTICS, Code, build, generate
+from softswitch.codegen_layout import Record as Layout
 from softswitch.codegen_layout import arguments, limbs, size_of
 from softswitch.codegen_tables import NO_ACTION
 from softswitch.ir import Counter, Meter, Program, Table
@@ -79,6 +80,9 @@ class Datapath:
         self._digests: deque[tuple[int, bytes]] = deque()
         self._events: list[tuple[tuple[int, ...], bytes]] = []
         self._record: Record | None = None
+        # What each write needs and what does not change, worked out at its first use.
+        self._arguments: dict[tuple[str, str], Layout] = {}  # by table and action
+        self._direct_of: dict[str, tuple[str | None, str | None]] = {}  # counter and meter, by table
         self._consuming = threading.Lock()
 
     @classmethod
@@ -256,7 +260,10 @@ class Datapath:
             raise EntrainError(
                 f"action {call.action} takes {len(declared.params)} arguments, not {len(call.args)}"
             )
-        raw = bytearray(arguments(declared).pack(call.args))
+        key = (table.name, call.action)
+        if key not in self._arguments:
+            self._arguments[key] = arguments(declared)
+        raw = bytearray(self._arguments[key].pack(call.args))
         raw[:4] = struct.pack("=I", self.code.layout.action_code[call.action])
         return bytes(raw)
 
@@ -350,9 +357,11 @@ class Datapath:
     # --- counters, meters, registers ---
 
     def _direct(self, table: str) -> tuple[str | None, str | None]:
-        counter = next((c.name for c in self.program.counters.values() if c.table == table), None)
-        meter = next((m.name for m in self.program.meters.values() if m.table == table), None)
-        return counter, meter
+        if table not in self._direct_of:
+            counter = next((c.name for c in self.program.counters.values() if c.table == table), None)
+            meter = next((m.name for m in self.program.meters.values() if m.table == table), None)
+            self._direct_of[table] = counter, meter
+        return self._direct_of[table]
 
     def _reset_direct(self, table: str, handle: int) -> None:
         counter, meter = self._direct(table)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from machine.errors import BadInput, EntrainError
@@ -467,7 +468,7 @@ class Program:
     aliases: Mapping[str, FieldRef]
     source: str = field(default="", compare=False)
 
-    @property
+    @cached_property
     def tables(self) -> Mapping[str, Table]:
         """All tables of both pipelines, those that p4c made of statements included."""
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from finsy.proto import p4i
@@ -136,12 +137,15 @@ class Action:
     name: str
     params: tuple[Field, ...]
 
+    @cached_property
+    def _by_id(self) -> dict[int, Field]:
+        return {param.id: param for param in self.params}
+
     def call(self, message: Any) -> ActionCall:
         """The call that a p4.v1.Action describes; raises Refused for parameters that do not fit."""
         args: dict[int, int] = {}
-        by_id = {param.id: param for param in self.params}
         for given in message.params:
-            param = by_id.get(given.param_id)
+            param = self._by_id.get(given.param_id)
             if param is None:
                 raise invalid(
                     f"action {self.name}: no parameter has id {given.param_id}; {_known(self.params)}"
@@ -177,7 +181,11 @@ class Table:
     direct_meter: str | None = None
     idle_timeout: bool = False
 
-    @property
+    @cached_property
+    def _by_id(self) -> dict[int, Field]:
+        return {key.id: key for key in self.keys}
+
+    @cached_property
     def by_priority(self) -> bool:
         """Whether entries need a priority."""
         return any(key.kind in ("ternary", "range", "optional") for key in self.keys)
@@ -185,9 +193,8 @@ class Table:
     def match(self, messages: Any) -> tuple[Match, ...]:
         """The values of all keys, in the order of the keys; raises Refused naming the key that is wrong."""
         values: dict[int, Match] = {}
-        by_id = {key.id: key for key in self.keys}
         for message in messages:
-            key = by_id.get(message.field_id)
+            key = self._by_id.get(message.field_id)
             if key is None:
                 raise invalid(f"{self.name}: no key has id {message.field_id}; {_known(self.keys)}")
             if key.id in values:
