@@ -6,6 +6,7 @@ is called again on the next event. Each transfer is a header of 32 bytes and the
 
 from __future__ import annotations
 
+import hashlib
 import contextlib
 import errno
 import fcntl
@@ -46,8 +47,12 @@ class PeerLost(EntrainError):
 
 def source_port(job: JobSpec, src: int, dst: int, attempt: int) -> int:
     """The source port from rank to rank: from the seed, so that ECMP hashes repeat; `attempt` counts
-    conflicts."""
-    digest = zlib.crc32(f"{job.seed}/{job.name}/{src}/{dst}/{attempt}".encode())
+    conflicts.
+
+    Not by a CRC: it is linear, as the switches' hash is, so that which flows collide would be the same for every seed.
+    """
+    text = f"{job.seed}/{job.name}/{src}/{dst}/{attempt}".encode()
+    digest = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
     return SOURCE_PORTS[digest % len(SOURCE_PORTS)]
 
 
