@@ -74,6 +74,8 @@ class NetworkTable(Strict):
     shaping: Shaping = "htb"
     offloads: bool | None = None
     congestion_control: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,15}$")] | None = None
+    rto_min_ms: Annotated[float, Field(ge=1, allow_inf_nan=False, strict=False)] | None = None
+    slow_start_after_idle: bool | None = None
     gap_ms: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)] | None = None
 
 

@@ -28,7 +28,7 @@ from machine import record as records
 from machine.errors import EntrainError
 from machine.record import Record
 from mininet_topos.linkmonitor import Burst, Flow, LinkMonitor
-from mininet_topos.network import FabricPort, Network
+from mininet_topos.network import FabricPort, Network, Tcp
 from workloads.jobs import JobSpec
 from workloads.records import read_records, summarize
 
@@ -54,6 +54,7 @@ class Running:
     network: Network
     monitor: LinkMonitor
     pipeline: Pipeline
+    loop: asyncio.Runner
     bring_up_s: float
     directory: Path
     record: Record
@@ -79,17 +80,17 @@ def bring_up(
         namespace=namespace,
         shaping=options.shaping,
         offloads=options.offloads,
-        congestion_control=options.congestion_control,
+        tcp=Tcp(options.congestion_control, options.rto_min_ms, options.slow_start_after_idle),
     )
     report(f"bringing up {_size(experiment.topology)}", 0.0)
-    with network:
+    with network, asyncio.Runner() as loop:  # one loop: gRPC does not outlive the first it sees
         pipeline = Pipeline.load()
         report("setting the switches", 0.0)
-        _route(experiment.topology, pipeline, experiment.routing[0])
+        loop.run(_route(experiment.topology, pipeline, experiment.routing[0]))
         ports = tuple(network.fabric_ports())
         with LinkMonitor(ports, gap_ms=experiment.gap_ms) as monitor:
             took = time.monotonic() - began
-            yield Running(experiment, network, monitor, pipeline, took, directory, record, ports)
+            yield Running(experiment, network, monitor, pipeline, loop, took, directory, record, ports)
 
 
 def run_all(running: Running, report: Report) -> list[RunResult]:
@@ -110,7 +111,7 @@ def run_one(running: Running, combination: Combination, report: Report) -> RunRe
     name = f"{combination.routing}-{combination.policy}-{combination.seed}"
     report(f"{name}: writing tables", 0.0)
     began = time.monotonic()
-    applied = _route(running.experiment.topology, running.pipeline, combination.routing)
+    applied = running.loop.run(_route(running.experiment.topology, running.pipeline, combination.routing))
     table_s = time.monotonic() - began
     output = running.directory / name
     output.mkdir()
@@ -141,14 +142,10 @@ def run_one(running: Running, combination: Combination, report: Report) -> RunRe
     )
 
 
-def _route(topology: Topology, pipeline: Pipeline, routing: Routing) -> list[Applied]:
+async def _route(topology: Topology, pipeline: Pipeline, routing: Routing) -> list[Applied]:
     """Bring all switches into the state for `routing`; what differs is written, the rest stays."""
-
-    async def apply() -> list[Applied]:
-        async with Fabric(topology, pipeline) as fabric:
-            return await fabric.apply(desired_state(topology, Policy(routing=routing)))
-
-    return asyncio.run(apply())
+    async with Fabric(topology, pipeline) as fabric:
+        return await fabric.apply(desired_state(topology, Policy(routing=routing)))
 
 
 # -- jobs
@@ -163,6 +160,7 @@ def _run_jobs(running: Running, name: str, seed: int, output: Path, report: Repo
         watch = _Watch(running, name, jobs)
         report(f"{name}: {len(specs)} jobs connect", 0.0)
         watch.until(lambda: all(_ready(spec).exists() for spec in specs), READY_TIMEOUT_S, "connect")
+        running.monitor.collect()  # what connecting took is no step of a collective
         written = go.with_suffix(".new")
         written.write_text(str(time.monotonic_ns() + 50_000_000))
         written.rename(go)

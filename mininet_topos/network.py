@@ -11,6 +11,7 @@ command after the other take longer than the experiment.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import resource as limits
 import socket
@@ -63,6 +64,22 @@ class _ReadyLink(MininetLink):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
+class Tcp:
+    """The hosts' TCP; None leaves what the kernel has.
+
+    rto_min_ms: the shortest retransmission timeout (Linux: 200 ms, for wide areas). slow_start_after_idle:
+    whether a connection that was silent begins anew with a small window, as Linux has it.
+    """
+
+    congestion_control: str | None = None
+    rto_min_ms: float | None = None
+    slow_start_after_idle: bool | None = None
+
+
+DEFAULT_TCP = Tcp()
+
+
+@dataclass(frozen=True)
 class FabricPort:
     """The sending end of a link between two switches: one direction of that link."""
 
@@ -80,7 +97,7 @@ class Network:
 
     directory: where switches log. namespace: the name of the present namespace if it is private (see
     `isolation`), else empty. offloads: whether hosts leave checksums and segmentation to their interface;
-    None means what the targets allow. congestion_control: the hosts' default.
+    None means what the targets allow. tcp: the hosts' TCP.
 
     Everything is owned by `record` before it is made. Raises EntrainError (what could not be made, or a
     switch that does not start), BadInput (a target that does not run here), MissingTool.
@@ -95,7 +112,7 @@ class Network:
         namespace: str = "",
         shaping: Shaping = "htb",
         offloads: bool | None = None,
-        congestion_control: str | None = None,
+        tcp: Tcp = DEFAULT_TCP,
         log_level: str = "warn",
     ) -> None:
         targets = {switch.target for switch in topology.switches}
@@ -104,7 +121,7 @@ class Network:
         self.topology = topology
         self.directory = directory
         self.offloads = targets == {"softswitch"} if offloads is None else offloads
-        self.congestion_control = congestion_control
+        self.tcp = tcp
         self.shaping = shaping
         self._record = record
         self._namespace = namespace
@@ -274,11 +291,20 @@ class Network:
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(configure, self.topology.hosts))
 
+    def _route_options(self, host: Host) -> list[str]:
+        if self.tcp.rto_min_ms is None:
+            return []
+        subnet = ipaddress.IPv4Interface(f"{host.ip}/{host.prefix_len}").network
+        route = f"{subnet} dev {host.interface} proto kernel scope link src {host.ip}"
+        return [f"route change {route} rto_min {self.tcp.rto_min_ms:g}ms"]
+
     def _host_script(self, host: Host, link: Link) -> str:
         """What a host needs: an address, no IPv6 chatter, a shaped link, offloads as its switches allow."""
         sysctls = {"ipv6/conf/all/disable_ipv6": "1"}
-        if self.congestion_control is not None:
-            sysctls["ipv4/tcp_congestion_control"] = self.congestion_control
+        if self.tcp.congestion_control is not None:
+            sysctls["ipv4/tcp_congestion_control"] = self.tcp.congestion_control
+        if self.tcp.slow_start_after_idle is not None:
+            sysctls["ipv4/tcp_slow_start_after_idle"] = str(int(self.tcp.slow_start_after_idle))
         lines = [
             *(
                 f"[ ! -e /proc/sys/net/{key} ] || echo {value} > /proc/sys/net/{key}"
@@ -288,6 +314,7 @@ class Network:
             "link set lo up",
             f"addr add {host.ip}/{host.prefix_len} dev {host.interface}",
             f"link set {host.interface} gso_max_size {gso_max_bytes(link.rate_mbps)} up",
+            *self._route_options(host),
             "END",
         ]
         if not self.offloads:
