@@ -300,13 +300,13 @@ class Traffic:
             "\tif (!st)",
             "\t\treturn TC_ACT_SHOT;",
             "\tstruct phv *phv = &st->phv;",
-            "\tst->have = skb->len;",
+            "\tst->have = CTX(skb, len);",
             "\tst->now = 0;",
             "\tif (netless) {",
-            "\t\tkind = skb->cb[0] & 0xff;",
-            "\t\tport = skb->cb[0] >> 8;",
-            "\t\tif (skb->cb[4] < st->have)",
-            "\t\t\tst->have = skb->cb[4];",
+            "\t\tkind = CTX(skb, cb[0]) & 0xff;",
+            "\t\tport = CTX(skb, cb[0]) >> 8;",
+            "\t\tif (CTX(skb, cb[4]) < st->have)",
+            "\t\t\tst->have = CTX(skb, cb[4]);",
             "\t} else {",
             "\t\tint found = port_of(skb);",
             "\t\tport = found;",
@@ -315,17 +315,17 @@ class Traffic:
             "\t\t\treturn TC_ACT_SHOT;",
             "\t\t}",
             "\t\tif (found == LOOP_PORT) {",
-            "\t\t\tkind = skb->cb[0] & 0xff;",
-            "\t\t\tport = skb->cb[0] >> 8;",
+            "\t\t\tkind = CTX(skb, cb[0]) & 0xff;",
+            "\t\t\tport = CTX(skb, cb[0]) >> 8;",
             "\t\t\tif (kind == ARRIVAL)",
             "\t\t\t\treturn TC_ACT_SHOT;",
             "\t\t}",
-            "\t\tif (skb->vlan_present) {",
+            "\t\tif (CTX(skb, vlan_present)) {",
             "\t\t\tif (restore_vlan(skb)) {",
             "\t\t\t\ttally(DROPPED_RESIZE);",
             "\t\t\t\treturn TC_ACT_SHOT;",
             "\t\t\t}",
-            "\t\t\tst->have = skb->len;",
+            "\t\t\tst->have = CTX(skb, len);",
             "\t\t}",
             "\t}",
         ]
@@ -344,8 +344,8 @@ class Traffic:
             "const struct stash *old = 0;",
             "u32 instance = INSTANCE_NORMAL;",
             "if (kind != ARRIVAL) {",
-            "\tu32 at = skb->cb[1], tag = skb->cb[2];",
-            "\treplica = skb->cb[3];",
+            "\tu32 at = CTX(skb, cb[1]), tag = CTX(skb, cb[2]);",
+            "\treplica = CTX(skb, cb[3]);",
             "\told = bpf_map_lookup_elem(&stashes, &at);",
             "\tif (!old || old->tag != tag) {",
             "\t\ttally(DROPPED_STASH);",
@@ -385,9 +385,7 @@ class Traffic:
         lines = [
             *self._clear(),
             "phv->length = phv->arrived = st->have;",
-            "phv->segments = 1;",
-            "if (skb->gso_segs > 1)",
-            "\tphv->segments = skb->gso_segs;",
+            "phv->segments = CTX(skb, gso_segs) > 1 ? CTX(skb, gso_segs) : 1;",
         ]
         if self.reinjects:
             lines += [
@@ -418,6 +416,10 @@ class Traffic:
             "\ttally(PARSER_TOO_DEEP);",
             "\treturn TC_ACT_SHOT;",
             "}",
+        ]
+        lines += [
+            "if (CTX(skb, gso_size) && !CTX(skb, gso_segs))  /* the kernel forgets it when a packet shrinks */",
+            "\tphv->segments = 1 + (st->have - phv->parsed) / CTX(skb, gso_size);",
         ]
         if self.parser.reorders:
             lines.append("phv->dirty = 1;")

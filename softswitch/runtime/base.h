@@ -43,6 +43,24 @@ typedef __s64 s64;
 /* Hide a value's origin from the compiler, so that the check that follows is the one the verifier sees. */
 #define OPAQUE(x) asm volatile("" : "+r"(x))
 
+/*
+ * Fields of the context, read and written by one instruction each: the verifier wants context pointers
+ * unmodified, and the compiler would share a field's address between branches.
+ */
+#define CTX(skb, field)                                                                                        \
+	({                                                                                                     \
+		__u64 ctx_;                                                                                    \
+		asm volatile("%0 = *(u32 *)(%1 + %2)"                                                          \
+			     : "=r"(ctx_)                                                                      \
+			     : "r"(skb), "i"(__builtin_offsetof(struct __sk_buff, field)));                    \
+		(__u32) ctx_;                                                                                  \
+	})
+#define CTX_SET(skb, field, value)                                                                             \
+	asm volatile("*(u32 *)(%0 + %1) = %2"                                                                  \
+		     :                                                                                         \
+		     : "r"(skb), "i"(__builtin_offsetof(struct __sk_buff, field)), "r"((__u64)(value))         \
+		     : "memory")
+
 INLINE u64 shl64(u64 a, u64 n)
 {
 	return n < 64 ? a << n : 0;

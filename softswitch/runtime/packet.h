@@ -11,7 +11,7 @@ INLINE void copy_bytes(void *to, const void *from, u32 bytes)
 /* The kernel takes the outermost VLAN tag out of the packet before tc sees it: put it back. */
 INLINE int restore_vlan(struct __sk_buff *skb)
 {
-	u32 proto = skb->vlan_proto, tci = skb->vlan_tci;
+	u32 proto = CTX(skb, vlan_proto), tci = CTX(skb, vlan_tci);
 	u8 addresses[12];
 	u16 tag[2] = {proto, bpf_htons((u16)tci)};
 
@@ -43,7 +43,7 @@ INLINE int pretend_ipv4(struct __sk_buff *skb)
 /* Take `bytes` off the front of a packet too short for adjust_room, by moving its payload. */
 INLINE int shrink_short(struct __sk_buff *skb, struct state *st, u32 bytes, u32 headers)
 {
-	u32 length = skb->len, rest = length - headers;
+	u32 length = CTX(skb, len), rest = length - headers;
 
 	if (headers > length || bytes > headers || rest > 256 || length - bytes < 14)
 		return -1;
@@ -61,11 +61,12 @@ INLINE int shrink_short(struct __sk_buff *skb, struct state *st, u32 bytes, u32 
 INLINE int shrink(struct __sk_buff *skb, struct state *st, u32 bytes, u32 headers)
 {
 	/* adjust_room keeps at least an IPv4 header behind the Ethernet header */
-	if (skb->len < 14 + 40 + bytes)
+	if (CTX(skb, len) < 14 + 40 + bytes)
 		return shrink_short(skb, st, bytes, headers);
-	if (skb->protocol != bpf_htons(0x0800) && skb->protocol != bpf_htons(0x86dd) && pretend_ipv4(skb))
+	if (CTX(skb, protocol) != bpf_htons(0x0800) && CTX(skb, protocol) != bpf_htons(0x86dd) && pretend_ipv4(skb))
 		return -1;
-	return bpf_skb_adjust_room(skb, -(int)bytes, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_NO_CSUM_RESET);
+	return bpf_skb_adjust_room(skb, -(int)bytes, BPF_ADJ_ROOM_MAC,
+				   BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET);
 }
 
 /* Replace the packet's first `parsed` bytes by st->out. Nothing else of it moves, so offloads stay right. */

@@ -54,7 +54,7 @@ INLINE int stash(struct state *st, u32 *slot, u32 *tag)
 
 INLINE int port_of(struct __sk_buff *skb)
 {
-	u32 ifindex = skb->ifindex, *port;
+	u32 ifindex = CTX(skb, ifindex), *port;
 
 	if (ifindex < IFINDICES)
 		return (int)shared.port_of[ifindex] - 1;
@@ -149,10 +149,10 @@ INLINE int again(struct __sk_buff *skb, struct state *st, u32 kind, u32 port, u3
 		emit_event(skb, st, head, kind != RECIRCULATED);
 		return TC_ACT_SHOT;
 	}
-	skb->cb[0] = kind | port << 8;
-	skb->cb[1] = slot;
-	skb->cb[2] = tag;
-	skb->cb[3] = replica;
+	CTX_SET(skb, cb[0], kind | port << 8);
+	CTX_SET(skb, cb[1], slot);
+	CTX_SET(skb, cb[2], tag);
+	CTX_SET(skb, cb[3], replica);
 	if (move)
 		return bpf_redirect(loop_ifindex, BPF_F_INGRESS);
 	if (bpf_clone_redirect(skb, loop_ifindex, BPF_F_INGRESS))
@@ -203,7 +203,7 @@ INLINE int send(struct __sk_buff *skb, struct state *st, u32 port, int changed)
 	}
 #if TRUNCATES
 	u32 most = st->phv.truncated;
-	if (skb->len > most && bpf_skb_change_tail(skb, most < 14 ? 14 : most, 0)) {
+	if (CTX(skb, len) > most && bpf_skb_change_tail(skb, most < 14 ? 14 : most, 0)) {
 		tally(DROPPED_RESIZE);
 		return TC_ACT_SHOT;
 	}
