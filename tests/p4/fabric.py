@@ -24,7 +24,7 @@ from wire.slot_header import ETHERTYPE, Kind, Lane, SlotHeader
 
 
 def fabric_fence(source: int, port: int, token: bytes) -> bytes:
-    """From the controller a packet-out; from a port of the leaf an ARP request, whose answer comes back there."""
+    """From the controller a packet-out; from a port of the leaf an ARP request, answered there."""
     if source == CPU_PORT:
         return fence_behind_header(source, port, token)
     assert source == port

@@ -1,8 +1,8 @@
-"""A switch as a process with real interfaces: veth pairs in a network namespace, raw sockets at their far ends.
+"""A switch as a process with real interfaces: veth pairs in a namespace, raw sockets at their far ends.
 
 softswitch and simple_switch_grpc take the same arguments, so one class serves both. What has left is known by
-fences (targets.py), never by time: a fence that comes back at every port that was sent to says that the switch
-has taken in all that was sent before; then one to every port says that all of it has left.
+fences (targets.py), never by time: a fence that comes back at every port that was sent to says that the
+switch has taken in all that was sent before; then one to every port says that all of it has left.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class LiveSwitch:
     def __init__(self, command: str) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="entrain-live-")
         self.address = f"unix:{self._scratch.name}/control"
-        self._record = Record("p4-tests")
         self._command = COMMANDS[command]
         self.netns = f"p4t-{os.getpid()}-{next(_names)}"
+        self._record = Record(self.netns)
         self.wires: dict[int, Wire] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self.log = Path(self._scratch.name) / "log"

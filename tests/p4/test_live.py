@@ -46,7 +46,7 @@ def packets_of(name: str) -> list[Injected]:
 
 
 def refused_by_kernel(name: str, packet: bytes) -> bool:
-    """Whether it is a tagged frame too short for the kernel, or cut by replicate.p4 below what a kernel keeps."""
+    """Whether it is a tagged frame too short for the kernel, or cut by replicate.p4 below its minimum."""
     if packet[12:14] in (b"\x81\x00", b"\x88\xa8"):
         return len(packet) < 20
     return name == "replicate" and len(packet) >= 19 and packet[14] & 32 != 0 and packet[17:19] < b"\0\x3c"
