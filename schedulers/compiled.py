@@ -1,8 +1,16 @@
-"""One decorator for the compiled kernels, so that they keep their types for the checker."""
+"""One decorator for the compiled kernels, so that they keep their types for the checker.
+
+Machine code is cached in $XDG_CACHE_HOME/entrain (default ~/.cache/entrain) under a hash of the sources:
+numba by itself looks at a kernel's own file only and would go on using old code of a kernel that calls a
+changed one in another file.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import ParamSpec, TypeVar, cast
 
 import numba
@@ -16,6 +24,20 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Routes = NDArray[np.int32]
 """Links of each flow, shape (flows, hops), padded with -1 behind the last one."""
+
+
+def _cache_directory() -> Path:
+    digest = hashlib.sha256(numba.__version__.encode())
+    root = Path(__file__).resolve().parent.parent
+    for package in ("schedulers", "simulation"):
+        for source in sorted((root / package).rglob("*.py")):
+            digest.update(source.read_bytes())
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "entrain" / f"kernels-{digest.hexdigest()[:16]}"
+
+
+if not os.environ.get("NUMBA_CACHE_DIR"):
+    numba.config.CACHE_DIR = str(_cache_directory())
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:

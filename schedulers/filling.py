@@ -122,3 +122,18 @@ def equal_share(links: Routes, flows: Ints, capacity: Floats, rate: Floats) -> N
                 break
             share = min(share, capacity[link] / count[link])
         rate[f] = share
+
+
+@compiled
+def squeeze(flows: Ints, links: Routes, capacity: Floats, rate: Floats) -> None:
+    """Scale flows down by their worst link where links are asked for more than their capacity."""
+    load = np.zeros(len(capacity))
+    link_loads(links, flows, rate, load)
+    for f in flows:
+        worst = 1.0
+        for link in links[f]:
+            if link < 0:
+                break
+            if load[link] > capacity[link]:
+                worst = min(worst, capacity[link] / load[link])
+        rate[f] *= worst

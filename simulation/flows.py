@@ -60,7 +60,7 @@ class CoflowTable:
     never by place."""
 
     _INTS = ("handle", "first", "last", "order", "job")
-    _FLOATS = ("bottleneck", "total", "sent", "since", "finish", "speed", "waiting")
+    _FLOATS = ("bottleneck", "total", "sent", "since", "finish", "speed", "waiting", "chunk")
 
     def __init__(self) -> None:
         self._n = 0

@@ -14,7 +14,7 @@ import numpy as np
 
 from schedulers.coflow import CoflowPolicy, View, bottleneck_time
 from schedulers.compiled import Floats, Ints, Routes, compiled
-from schedulers.filling import link_loads
+from schedulers.filling import link_loads, squeeze
 from simulation.engine import SAME, Finished, SimulationError
 from simulation.flows import CoflowTable, FlowTable
 from simulation.jobs import Coflow
@@ -86,6 +86,7 @@ class ScheduledTransport:
         interval: float = 0.0,
         check: bool = False,
         flow_times: bool = False,
+        blind: bool = False,
         usage: Usage | None = None,
     ) -> None:
         if not math.isfinite(interval) or interval < 0.0:
@@ -96,6 +97,7 @@ class ScheduledTransport:
         self.check = check
         self.flow_times = flow_times
         self.usage = usage
+        self.blind = blind
         self.decision_seconds: list[float] = []
         self._flows = FlowTable(hops=2)
         self._coflows = CoflowTable()
@@ -155,6 +157,8 @@ class ScheduledTransport:
         view = self.view()
         begin = time.perf_counter()
         self.policy.allocate(view)
+        if self.blind:
+            squeeze(view.active_flows(), self._flows.links, self.topology.capacity, view.rate)
         self.decision_seconds.append(time.perf_counter() - begin)
         if self.check:
             self._assert_feasible(view)
@@ -187,7 +191,7 @@ class ScheduledTransport:
         completed = np.array([self._job_completed.get(int(j), 0) for j in jobs], np.int64)
         return View(
             self.topology.capacity,
-            self._flows.links,
+            self._edges() if self.blind else self._flows.links,
             self._flows.size,
             self._flows.remaining,
             self._flows.rate,
@@ -201,6 +205,11 @@ class ScheduledTransport:
             sent[index],
             completed[index],
         )
+
+    def _edges(self) -> Routes:
+        links = self._flows.links
+        final = np.maximum((links >= 0).sum(axis=1) - 1, 0)
+        return np.stack([links[:, 0], links[np.arange(len(links)), final]], axis=1)
 
     def _observe(self, now: float) -> None:
         self._due = min(self._due, self._tick(now) if self.interval else now)
@@ -254,7 +263,7 @@ class ScheduledTransport:
 
     def _assert_feasible(self, view: View) -> None:
         flows = view.active_flows()
-        assert_feasible(view.links, flows, view.rate, self.topology, self.policy.name)
+        assert_feasible(self._flows.links, flows, view.rate, self.topology, self.policy.name)
 
 
 def assert_feasible(links: Routes, flows: Ints, rate: Floats, topology: Topology, who: str) -> None:

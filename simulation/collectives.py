@@ -1,0 +1,91 @@
+"""What training jobs send in an iteration, with the dependencies between the flows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from machine.errors import BadInput
+from schedulers.compiled import Ints
+from schedulers.slots import Role
+from simulation.jobs import Coflow, Compute, Job, Task
+
+
+@dataclass(frozen=True, eq=False)
+class Pipelined(Coflow):
+    """A coflow whose flows follow one another byte by byte: `role` (F,), and in `upstream` (F,) the parameter
+    server's group of an aggregation or broadcast flow, or the row of a ring flow's predecessor; `chunk` is a
+    ring's lag in bytes.
+
+    Rows are in upstream order: aggregation before broadcast, a ring along itself.
+    """
+
+    role: Ints
+    upstream: Ints
+    chunk: float = 0.0
+
+
+def parameter_server(workers: Sequence[int], servers: Sequence[int], model_bytes: float) -> Pipelined | None:
+    """Return push and pull of one iteration: each worker and server exchange model / servers bytes, both
+    ways.
+
+    Flows inside a host do not cross the network and are left out; None if none crosses it.
+    """
+    if not workers or not servers:
+        raise BadInput("a parameter-server job needs at least one worker and one server")
+    part = model_bytes / len(servers)
+    rows = [(w, s, Role.AGGREGATION, g) for g, s in enumerate(servers) for w in workers if w != s]
+    rows += [(s, w, Role.BROADCAST, g) for g, s in enumerate(servers) for w in workers if w != s]
+    return _pipelined(rows, part, 0.0)
+
+
+def ring(members: Sequence[int], model_bytes: float) -> Pipelined | None:
+    """Return the ring all-reduce of one iteration: a flow of 2 (n - 1) / n of the model from each host to the
+    next.
+
+    Neighbours in one host pass data on inside it. None if all are in one host.
+    """
+    hosts = [h for i, h in enumerate(members) if h != members[i - 1]]
+    n = len(hosts)
+    if n < 2:
+        return None
+    size = 2.0 * (len(members) - 1) / len(members) * model_bytes
+    rows = [(h, hosts[(i + 1) % n], Role.RING, (i - 1) % n) for i, h in enumerate(hosts)]
+    return _pipelined(rows, size, model_bytes / len(members))
+
+
+def _pipelined(rows: list[tuple[int, int, Role, int]], size: float, chunk: float) -> Pipelined | None:
+    if not rows:
+        return None
+    src, dst, role, upstream = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    return Pipelined(src, dst, np.full(len(rows), size), role, upstream, chunk)
+
+
+def ring_steps(members: Sequence[int], model_bytes: float) -> list[Coflow]:
+    """Return the ring all-reduce as 2 (n - 1) coflows, each starting after the one before, for coflow
+    schedulers."""
+    whole = ring(members, model_bytes)
+    if whole is None:
+        return []
+    steps = 2 * (len(members) - 1)
+    return [Coflow(whole.src, whole.dst, whole.size / steps)] * steps
+
+
+def push_pull(workers: Sequence[int], servers: Sequence[int], model_bytes: float) -> list[Coflow]:
+    """Return a parameter-server iteration as two coflows: all pushes, then all pulls."""
+    whole = parameter_server(workers, servers, model_bytes)
+    if whole is None:
+        return []
+    push = whole.role == Role.AGGREGATION
+    return [Coflow(whole.src[m], whole.dst[m], whole.size[m]) for m in (push, ~push)]
+
+
+def training_job(
+    ident: str, arrival: float, compute_s: float, coflows: Sequence[Coflow | None], iterations: int
+) -> Job:
+    """Return a job that computes and then sends its coflows one after another, `iterations` times."""
+    works: list[Compute | Coflow] = [Compute(compute_s), *(c for c in coflows if c is not None)]
+    tasks = tuple(Task(work, (i - 1,) if i else ()) for i, work in enumerate(works))
+    return Job(ident, arrival, tasks, iterations)

@@ -1,0 +1,432 @@
+"""Transport in time slots, as in the slot scheduler's own simulation (VII): rates are set at the slots'
+boundaries.
+
+Flows of a collective follow one another byte by byte (`Pipelined`), whatever the policy: a parameter server
+cannot broadcast what it has not aggregated, a ring member cannot pass on what it has not got (and the lag of
+a chunk). Policies:
+
+- ``slots``: Algorithms 1 and 2 with the switches' load tables; each flow decides in turn, in an order that is
+shuffled anew for each slot by the seed, and sees what those before it have announced. - ``fair``: flows share
+links max-min fairly, as ideal congestion control would, and know of no slots or jobs.
+
+Cross traffic that is not training takes a share of each link that changes with the slot; training flows yield
+to it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Literal
+
+import numpy as np
+
+from machine.errors import BadInput
+from schedulers.compiled import Floats, Ints, Routes, compiled
+from schedulers.filling import progressive_fill, squeeze
+from schedulers.slots import HORIZON, SLOT_S, WINDOW, announce, decide_flow, feedback
+from simulation.collectives import Pipelined
+from simulation.engine import SAME, Finished
+from simulation.flows import CoflowTable, FlowTable
+from simulation.jobs import Coflow
+from simulation.scheduled import assert_feasible
+from simulation.topology import Topology, mix
+
+SlotPolicy = Literal["slots", "fair"]
+AGGREGATION, BROADCAST, RING = 1, 2, 3
+_NOTHING = np.iinfo(np.int64).max
+
+
+@compiled
+def _bounds(
+    f: int,
+    first: int,
+    role: int,
+    upstream: int,
+    chunk: float,
+    group_least: Floats,
+    group_most: Floats,
+    reach: Floats,
+) -> tuple[float, float]:
+    """Return target and limit of flow f from the progress of its upstream, as in
+    schedulers.slots.Dependency."""
+    if role == AGGREGATION:
+        return group_most[upstream], np.inf
+    if role == BROADCAST:
+        return group_least[upstream], group_least[upstream]
+    if role == RING:
+        return reach[first + upstream], reach[first + upstream] + chunk
+    return -np.inf, np.inf
+
+
+@compiled
+def _decide_slots(
+    ranking: Ints,
+    first: Ints,
+    last: Ints,
+    chunk: Floats,
+    links: Routes,
+    size: Floats,
+    remaining: Floats,
+    role: Ints,
+    upstream: Ints,
+    seen: Floats,
+    own: Floats,
+    table: Floats,
+    capacity: Floats,
+    line_rate: float,
+    slot_s: float,
+    price: float,
+    lane: int,
+    rate: Floats,
+    reach: Floats,
+) -> None:
+    """Let each flow of each coflow decide in turn; `reach` gets the bytes each will have sent at the slot's
+    end."""
+    horizon = own.shape[1]
+    path_load, headroom = np.empty(horizon), np.empty(horizon)
+    schedule, cap, trial = np.empty(horizon), np.empty(horizon), np.empty(horizon)
+    rank = np.empty(horizon, np.int64)
+    group_least, group_most = np.empty(64), np.empty(64)
+    for c in ranking:
+        group_least[:] = np.inf
+        group_most[:] = 0.0
+        for f in range(first[c], last[c]):
+            # Until a flow has decided, what it announced for this slot counts.
+            reach[f] = min(size[f] - remaining[f] + own[f, lane] * slot_s, size[f])
+            if role[f] == BROADCAST:
+                group_most[upstream[f]] = max(group_most[upstream[f]], reach[f])
+        for f in range(first[c], last[c]):
+            if remaining[f] > 0.0:
+                feedback(links[f], own[f], lane, table, capacity, path_load, headroom)
+                target, limit = _bounds(
+                    f, first[c], role[f], upstream[f], chunk[c], group_least, group_most, reach
+                )
+                best_seen = 0.0
+                for k in range(seen.shape[1]):
+                    best_seen = max(best_seen, seen[f, k])
+                decide_flow(
+                    path_load,
+                    headroom,
+                    size[f] - remaining[f],
+                    size[f],
+                    target,
+                    limit,
+                    best_seen,
+                    line_rate,
+                    slot_s,
+                    price,
+                    schedule,
+                    cap,
+                    trial,
+                    rank,
+                )
+                announce(links[f], own[f], schedule, lane, table)
+                rate[f] = schedule[0]
+            else:
+                rate[f] = 0.0
+            reach[f] = min(size[f] - remaining[f] + rate[f] * slot_s, size[f])
+            if role[f] == AGGREGATION:
+                group_least[upstream[f]] = min(group_least[upstream[f]], reach[f])
+
+
+@compiled
+def _limit_rates(
+    first: Ints,
+    last: Ints,
+    chunk: Floats,
+    size: Floats,
+    remaining: Floats,
+    role: Ints,
+    upstream: Ints,
+    slot_s: float,
+    rate: Floats,
+    reach: Floats,
+) -> int:
+    """Lower rates to what the flows can have; return how many were lowered."""
+    lowered = 0
+    group_least, group_most = np.empty(64), np.empty(64)
+    for c in range(len(first)):
+        group_least[:] = np.inf
+        for f in range(first[c], last[c]):
+            reach[f] = min(size[f] - remaining[f] + rate[f] * slot_s, size[f])
+        for f in range(first[c], last[c]):
+            _, limit = _bounds(f, first[c], role[f], upstream[f], chunk[c], group_least, group_most, reach)
+            if reach[f] > limit and remaining[f] > 0.0:
+                rate[f] = max(limit - (size[f] - remaining[f]), 0.0) / slot_s
+                reach[f] = size[f] - remaining[f] + rate[f] * slot_s
+                lowered += 1
+            if role[f] == AGGREGATION:
+                group_least[upstream[f]] = min(group_least[upstream[f]], reach[f])
+    return lowered
+
+
+@compiled
+def _finish_times(
+    first: Ints, last: Ints, remaining: Floats, rate: Floats, begin: float, finish: Floats
+) -> None:
+    for c in range(len(first)):
+        longest = 0.0
+        for f in range(first[c], last[c]):
+            if remaining[f] > 0.0:
+                longest = max(longest, remaining[f] / rate[f] if rate[f] > 0.0 else np.inf)
+        finish[c] = begin + longest
+
+
+@compiled
+def _move(first: Ints, last: Ints, size: Floats, remaining: Floats, rate: Floats, seconds: float) -> None:
+    for c in range(len(first)):
+        for f in range(first[c], last[c]):
+            if rate[f] > 0.0:
+                left = remaining[f] - rate[f] * seconds
+                remaining[f] = left if left > 1e-9 * size[f] else 0.0
+
+
+class SlottedTransport:
+    """See the module. `cross` (share of each link, 0 to 1) is the mean of the cross traffic, drawn per link
+    and slot from `seed`."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        policy: SlotPolicy = "slots",
+        *,
+        slot_s: float = SLOT_S,
+        horizon: int = HORIZON,
+        price: float = 1.0,
+        cross: float = 0.0,
+        seed: int = 0,
+        check: bool = False,
+    ) -> None:
+        if policy not in ("slots", "fair"):
+            raise BadInput(f"slot policy {policy!r} is unknown; use slots or fair")
+        if not slot_s > 0.0 or not math.isfinite(slot_s) or horizon < 1:
+            raise BadInput(
+                f"a slot of {slot_s} s and a horizon of {horizon} make no sense; give positive numbers"
+            )
+        if not 0.0 <= cross < 1.0:
+            raise BadInput(
+                f"cross traffic of {cross} of a link is impossible; give a share from 0 to below 1"
+            )
+        self.topology = topology
+        self.policy = policy
+        self.slot_s = slot_s
+        self.price = price
+        self.cross = cross
+        self.seed = seed
+        self.check = check
+        self.decision_seconds: list[float] = []
+        self.decided_flows: list[int] = []
+        self._flows = FlowTable(hops=2)
+        self._coflows = CoflowTable()
+        self._role, self._upstream = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._own, self._seen, self._reach = np.zeros((0, horizon)), np.zeros((0, WINDOW)), np.zeros(0)
+        self._table = np.zeros((len(topology.capacity), horizon))
+        self._slot = -1
+        self._due: int | None = None
+        self._order = 0
+        self._line_rate = float(topology.capacity.max())
+
+    def start(self, handle: int, job: int, coflow: Coflow, now: float) -> None:
+        """See Transport."""
+        links = self.topology.routes(coflow.src, coflow.dst, np.arange(len(coflow.src)))
+        first, last = self._flows.add(links, coflow.size)
+        self._resize()
+        rows = slice(first, last)
+        self._role[rows] = coflow.role if isinstance(coflow, Pipelined) else 0
+        self._upstream[rows] = coflow.upstream if isinstance(coflow, Pipelined) else 0
+        self._own[rows] = 0.0
+        self._seen[rows] = self._line_rate
+        self._coflows.add(
+            handle=handle,
+            first=first,
+            last=last,
+            order=self._order,
+            job=job,
+            total=float(coflow.size.sum()),
+            since=now,
+            finish=math.inf,
+            chunk=coflow.chunk if isinstance(coflow, Pipelined) else 0.0,
+        )
+        self._order += 1
+        boundary = math.ceil(now / self.slot_s * (1.0 - SAME))
+        self._due = max(boundary, self._slot + 1) if self._due is None else self._due
+
+    def next_event(self) -> float:
+        """See Transport."""
+        if not len(self._coflows):
+            return math.inf
+        due = math.inf if self._due is None else self._due * self.slot_s
+        return min(float(self._coflows.floats("finish").min()), due)
+
+    def advance(self, now: float) -> list[Finished]:
+        """See Transport."""
+        rows = np.flatnonzero(self._coflows.floats("finish") <= now * (1.0 + SAME))
+        if not len(rows):
+            return []
+        rows = rows[np.lexsort((self._coflows.ints("order")[rows], self._coflows.floats("finish")[rows]))]
+        return [self._complete(int(h)) for h in self._coflows.ints("handle")[rows]]
+
+    def decide(self, now: float) -> None:
+        """See Transport."""
+        if self._due is None or now < self._due * self.slot_s:
+            return
+        slot = self._due
+        self._settle(slot)
+        self._due = slot + 1 if len(self._coflows) else None
+        if self._due is None:
+            return
+        ints, flows = self._coflows.ints, self._flows
+        first, last = ints("first"), ints("last")
+        rows = np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)])
+        rows = rows[flows.remaining[rows] > 0.0]
+        chunk = self._coflows.floats("chunk")
+        available = self._available(slot)
+        begin = time.perf_counter()
+        if self.policy == "slots":
+            ranking = np.argsort(mix(self.seed, slot, ints("order")), kind="stable")
+            _decide_slots(
+                ranking,
+                first,
+                last,
+                chunk,
+                flows.links,
+                flows.size,
+                flows.remaining,
+                self._role,
+                self._upstream,
+                self._seen,
+                self._own,
+                self._table,
+                self.topology.capacity,
+                self._line_rate,
+                self.slot_s,
+                self.price,
+                slot % self._own.shape[1],
+                flows.rate,
+                self._reach,
+            )
+        else:
+            self._share(first, last, chunk, rows, available)
+        self.decision_seconds.append(time.perf_counter() - begin)
+        self.decided_flows.append(len(rows))
+        planned = flows.rate[rows].copy()
+        squeeze(rows, flows.links, available, flows.rate)
+        if self.cross:
+            _limit_rates(
+                first,
+                last,
+                chunk,
+                flows.size,
+                flows.remaining,
+                self._role,
+                self._upstream,
+                self.slot_s,
+                flows.rate,
+                self._reach,
+            )
+            self._remember(rows, planned, slot)
+        if self.check:
+            assert_feasible(flows.links, rows, flows.rate, self.topology, self.policy)
+        _finish_times(
+            first, last, flows.remaining, flows.rate, slot * self.slot_s, self._coflows.floats("finish")
+        )
+
+    def job_done(self, job: int) -> None:
+        """See Transport."""
+
+    def _share(self, first: Ints, last: Ints, chunk: Floats, rows: Ints, available: Floats) -> None:
+        """Max-min shares, lowered to what flows can have; what that leaves goes to the flows that can use it,
+        once."""
+        flows = self._flows
+        flows.rate[rows] = 0.0
+        residual = available.copy()
+        progressive_fill(flows.links, rows, np.ones(len(rows)), residual, flows.rate)
+        limits = (first, last, chunk, flows.size, flows.remaining, self._role, self._upstream, self.slot_s)
+        shares = flows.rate[rows].copy()
+        if _limit_rates(*limits, flows.rate, self._reach):
+            residual = self._residual(rows, available)
+            weight = np.where(flows.rate[rows] < shares, 0.0, 1.0)
+            progressive_fill(flows.links, rows, weight, residual, flows.rate)
+            _limit_rates(*limits, flows.rate, self._reach)
+
+    def _residual(self, rows: Ints, available: Floats) -> Floats:
+        used = np.zeros(len(available) + 1)  # the last place takes the padding of routes
+        links = self._flows.links[rows]
+        np.add.at(used, links, self._flows.rate[rows][:, None])
+        result: Floats = np.maximum(available - used[:-1], 0.0)
+        return result
+
+    def _available(self, slot: int) -> Floats:
+        capacity = self.topology.capacity
+        if not self.cross:
+            return capacity
+        # Uniform from 0 to twice the mean, held for 8 slots: bursts of about half a second, as the paper
+        # injects.
+        draw = mix(self.seed + 1, slot // 8, np.arange(len(capacity))) % 1_000_003 / 1_000_003.0
+        return capacity * (1.0 - np.minimum(2.0 * self.cross * draw, 0.99))
+
+    def _remember(self, rows: Ints, planned: Floats, slot: int) -> None:
+        """Record what paths were seen to carry, for the bound B; see SlotScheduler.observe."""
+        flows = self._flows
+        others = (
+            np.array(
+                [
+                    max(
+                        (
+                            self._table[link, slot % self._own.shape[1]]
+                            for link in flows.links[f]
+                            if link >= 0
+                        ),
+                        default=0.0,
+                    )
+                    for f in rows
+                ]
+            )
+            - planned
+            if self.policy == "slots"
+            else np.zeros(len(rows))
+        )
+        achieved = flows.rate[rows]
+        limited = achieved < 0.98 * planned
+        self._seen[rows, slot % WINDOW] = np.where(
+            limited, np.minimum(achieved + np.maximum(others, 0.0), self._line_rate), self._line_rate
+        )
+
+    def _settle(self, slot: int) -> None:
+        """Account for the slot that ends and let the window move on."""
+        first, last, flows = self._coflows.ints("first"), self._coflows.ints("last"), self._flows
+        _move(first, last, flows.size, flows.remaining, flows.rate, self.slot_s)
+        for passed in range(max(self._slot, 0), min(slot, max(self._slot, 0) + self._own.shape[1])):
+            self._table[:, passed % self._own.shape[1]] = 0.0
+            self._own[:, passed % self._own.shape[1]] = 0.0
+        self._slot = slot
+
+    def _complete(self, handle: int) -> Finished:
+        coflows = self._coflows
+        row = int(np.flatnonzero(coflows.ints("handle") == handle)[0])
+        first, last = int(coflows.ints("first")[row]), int(coflows.ints("last")[row])
+        finish = float(coflows.floats("finish")[row])
+        if self.policy == "slots":
+            nothing = np.zeros(self._own.shape[1])
+            for f in range(first, last):
+                announce(
+                    self._flows.links[f],
+                    self._own[f],
+                    nothing,
+                    max(self._slot, 0) % len(nothing),
+                    self._table,
+                )
+        self._flows.remove(first, last)
+        coflows.remove(row)
+        return Finished(handle, finish, 0.0)
+
+    def _resize(self) -> None:
+        rows = len(self._flows.size)
+        if len(self._role) < rows:
+            more = rows - len(self._role)
+            self._role = np.concatenate([self._role, np.zeros(more, np.int64)])
+            self._upstream = np.concatenate([self._upstream, np.zeros(more, np.int64)])
+            self._reach = np.concatenate([self._reach, np.zeros(more)])
+            self._own = np.concatenate([self._own, np.zeros((more, self._own.shape[1]))])
+            self._seen = np.concatenate([self._seen, np.zeros((more, WINDOW))])
