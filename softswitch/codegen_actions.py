@@ -18,6 +18,7 @@ from softswitch.ir import (
     Expr,
     FieldRef,
     HeaderRef,
+    Op,
     Primitive,
     StackRef,
     UnionRef,
@@ -205,8 +206,6 @@ class Actions:
         handler: Callable[..., list[str]] | None = getattr(self, f"_do_{primitive.op.lstrip('_')}", None)
         if primitive.op in _ARITHMETIC:
             target, left, right = primitive.args
-            from softswitch.ir import Op
-
             return [self.expressions.assign(target, Op(_ARITHMETIC[primitive.op], (left, right)))]
         if handler is None:
             raise Unsupported(f"softswitch cannot run the primitive {primitive.op!r} at {primitive.source}")
@@ -321,6 +320,15 @@ class Actions:
         return f"copy_words({to}, {source}, {align(slot.room, 8) // 8});"
 
     def _do_assign_header(self, target: Expr, source: Expr) -> list[str]:
+        match source:
+            case Op("?", (condition, left, right)):
+                return [
+                    f"if ({self.expressions.boolean(condition)}) {{",
+                    *(f"\t{line}" for line in self._do_assign_header(target, left)),
+                    "} else {",
+                    *(f"\t{line}" for line in self._do_assign_header(target, right)),
+                    "}",
+                ]
         before_s, slot, from_base, from_valid = self._places(source)
         before_t, _, to_base, to_valid = self._places(target)
         if before_s and before_t:

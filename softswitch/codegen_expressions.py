@@ -573,6 +573,11 @@ class Expressions:
             )
             same = " || ".join(self._same_header(HeaderRef(a), HeaderRef(b)) for a, b in pairs)
             return f"({same})" if op == "==" else f"(!({same}))"
+        if self._is_varbit(left) and self._is_varbit(right):
+            same = self._same_varbit(left, right)
+            if op not in ("==", "!="):
+                raise Unsupported(f"softswitch cannot run {op} on varbit fields")
+            return same if op == "==" else f"(!{same})"
         if self.is_boolean(left) or self.is_boolean(right):
             return f"(!!{self.boolean(left)} {op} !!{self.boolean(right)})"
         a, b = self.exact(left), self.exact(right)
@@ -601,15 +606,38 @@ class Expressions:
         a, b = self._slot_of(left), self._slot_of(right)
         if a.header.type != b.header.type:
             return "0"
-        if a.varbit_room:
-            raise Unsupported(f"softswitch cannot compare headers with varbit fields ({a.header.name})")
         tests = [a.valid, b.valid]
-        done = 0
-        for size in (8, 4, 2, 1):
-            while a.fixed - done >= size:
-                tests.append(f"LD{8 * size}({a.base}, {done}) == LD{8 * size}({b.base}, {done})")
-                done += size
+        rest = a.fixed - a.varbit_at if a.varbit_room else 0
+        for done, end in ((0, a.fixed - rest), (a.varbit_at + a.varbit_room, a.room if rest else 0)):
+            for size in (8, 4, 2, 1):
+                while end - done >= size:
+                    tests.append(f"LD{8 * size}({a.base}, {done}) == LD{8 * size}({b.base}, {done})")
+                    done += size
+        if a.varbit_room:
+            name = next(f.name for f in a.header.type.fields if f.varbit)
+            tests.append(self._same_varbit(FieldRef(left.name, name), FieldRef(right.name, name)))
         return "(" + " && ".join(tests) + ")"
+
+    def _is_varbit(self, expr: Expr) -> bool:
+        return isinstance(expr, FieldRef | LastField | ElementField) and self.type_of(expr).varbit
+
+    def _same_varbit(self, left: Expr, right: Expr) -> str:
+        """Equality as numbers, so that leading zeros do not count: BMv2 keeps a varbit as one."""
+        if not isinstance(left, FieldRef) or not isinstance(right, FieldRef):
+            raise Unsupported("softswitch cannot compare varbit fields of stack elements by run-time index")
+        a, b = self.layout.slots[left.header], self.layout.slots[right.header]
+
+        def byte(slot: HeaderSlot) -> str:
+            length = f"phv->varbit[{slot.index}]"
+            return (
+                f"({{ u64 at_ = {length} - 1 - i_, b_ = 0; OPAQUE(at_);"
+                f" if (i_ < {length} && at_ < {slot.varbit_room}) b_ = LD8({slot.base}, {slot.varbit_at} + at_); b_; }})"
+            )
+
+        return (
+            f"({{ int same_ = 1; for (u32 i_ = 0; i_ < {max(a.varbit_room, b.varbit_room)}; i_++)"
+            f" if ({byte(a)} != {byte(b)}) {{ same_ = 0; break; }} same_; }})"
+        )
 
     def _slot_of(self, ref: HeaderRef) -> HeaderSlot:
         if ref.name not in self.layout.slots:

@@ -141,7 +141,7 @@ class Layout:
         self.program = program
         self.slots: dict[str, HeaderSlot] = {}
         self.metadata: dict[FieldRef, str] = {}
-        self.stack_index = {name: i for i, name in enumerate(program.stacks)}
+        self.stack_index = {name: i for i, name in enumerate([*program.stacks, *program.union_stacks])}
         self.stack_stride: dict[str, int] = {}
         self._members: list[str] = []
         self._slots: list[str] = []
@@ -211,7 +211,7 @@ class Layout:
     def declare(self) -> str:
         """`struct phv` in C."""
         count = max(1, len(self.slots))
-        stacks = max(1, len(self.program.stacks))
+        stacks = max(1, len(self.stack_index))
         pad = align(self._metadata_bytes, 8) - self._metadata_bytes
         lines = ["struct phv {", *self._members]
         if pad:

@@ -22,14 +22,16 @@ from softswitch.ir import (
     Lookahead,
     ParserOp,
     ParseState,
+    Primitive,
     SetField,
+    StackRef,
     Transition,
     Unsupported,
     Verify,
     walk,
 )
 
-_MOST_NODES = 1024
+_MOST_NODES = 512
 _DEEPEST = 1024  # bytes of headers; a packet with more is dropped and counted
 _MOST_STEPS = 64  # states visited behind a varbit, so that the verifier sees an end
 
@@ -39,6 +41,10 @@ class _Node:
     state: str
     offset: int | None  # None: st->offset
     next: tuple[int, ...]  # elements already in each stack
+
+
+class _TooMany(Exception):
+    pass
 
 
 class Parser:
@@ -53,6 +59,7 @@ class Parser:
         self.todo: list[_Node] = []
         self.deepest = 0
         self.dynamic = False
+        self.known = True  # whether offsets are followed at all
         self.reorders = self._reorders()
 
     def error(self, name: str) -> int:
@@ -69,6 +76,8 @@ class Parser:
                 if isinstance(op, Advance):
                     return True
                 if isinstance(op, Extract):
+                    if op.kind == "union_stack":
+                        return True
                     if op.kind == "stack":
                         names += [op.name]
                     else:
@@ -109,12 +118,15 @@ class Parser:
     def function(self) -> str:
         """`void parse(struct __sk_buff *skb, struct state *st)`: headers, st->phv.parsed and the error."""
         start = self.program.parser_start
-        zero = tuple(0 for _ in self.program.stacks)
+        zero = tuple(0 for _ in self.layout.stack_index)
         body: list[str] = []
         if start is not None:
-            body.append(f"\tgoto {self._label(_Node(start, 0, zero))};")
-            while self.todo:
-                body += self._node(self.todo.pop())
+            try:
+                body = self._states(_Node(start, 0, zero))
+            except _TooMany:
+                # Many ways through the parser: one label per state then, wherever it is in the packet.
+                self.nodes, self.todo, self.known, self.dynamic = {}, [], False, True
+                body = ["\tst->offset = 0;", *self._states(_Node(start, None, zero))]
         dynamic = ["\tu32 steps = 0;"] if any(n.offset is None for n in self.nodes) else []
         return "\n".join(
             [
@@ -136,6 +148,12 @@ class Parser:
             ]
         )
 
+    def _states(self, start: _Node) -> list[str]:
+        body = [f"\tgoto {self._label(start)};"]
+        while self.todo:
+            body += self._node(self.todo.pop())
+        return body
+
     def _set_error(self) -> str:
         ref = self.program.standard("standard_metadata.parser_error")
         return self.expressions.store(ref, "error") if ref else ""
@@ -149,6 +167,8 @@ class Parser:
 
     def _label(self, node: _Node) -> str:
         if node not in self.nodes:
+            if len(self.nodes) >= _MOST_NODES and self.known:
+                raise _TooMany
             if len(self.nodes) >= _MOST_NODES:
                 raise Unsupported(
                     f"softswitch cannot run a parser of more than {_MOST_NODES} unrolled states"
@@ -213,18 +233,31 @@ class Parser:
             case Advance(bits):
                 return self._advance(bits, offset)
             case Call(primitive):
-                if primitive.op in ("push", "pop", "assign_header_stack"):
-                    raise Unsupported(
-                        f"softswitch cannot run {primitive.op} in the parser at {primitive.source}"
-                    )
+                self._shift(primitive, following)
                 return self.actions.inline(primitive), offset
         raise Unsupported(f"softswitch cannot run parser operation {op}")
 
+    def _shift(self, primitive: Primitive, following: list[int]) -> None:
+        """What a primitive does to the number of elements in a stack, which is followed when compiling."""
+        names = list(self.layout.stack_index)
+        match primitive.op, primitive.args:
+            case ("push" | "pop" as op, (StackRef(name), Constant(count))):
+                index = names.index(name)
+                size = len(self.program.stacks[name].elements)
+                moved = following[index] + (count if op == "push" else -count)
+                following[index] = min(size, max(0, moved))
+            case "assign_header_stack", (StackRef(target), StackRef(source)):
+                following[names.index(target)] = following[names.index(source)]
+
     def _extract(self, op: Extract, offset: int | None, following: list[int]) -> tuple[list[str], int | None]:
         lines: list[str] = []
-        if op.kind == "stack":
-            index = list(self.program.stacks).index(op.name)
-            elements = self.program.stacks[op.name].elements
+        if op.kind != "regular":
+            index = self.layout.stack_index[op.name]
+            if op.kind == "stack":
+                elements = self.program.stacks[op.name].elements
+            else:
+                unions = self.program.union_stacks[op.name].elements
+                elements = tuple(self.program.unions[u].members[op.member] for u in unions)
             if following[index] >= len(elements):
                 return [f"if (1) {self._fail('StackOutOfBounds', offset)}"], offset
             slot = self.layout.slots[elements[following[index]]]

@@ -361,7 +361,7 @@ class Traffic:
                 "\t\t\ttally(DROPPED_STASH);",
                 "\t\t\treturn TC_ACT_SHOT;",
                 "\t\t}",
-                "\t\tphv->truncated = ~0U;", # BMv2's copies are whole
+                "\t\tphv->truncated = ~0U;",  # BMv2's copies are whole
                 "\t\tif (kind == EGRESS_CLONE) {",
                 "\t\t\tu32 list = phv->clone_list;",
                 "\t\t\tCLEAR_TO(phv, packet);",

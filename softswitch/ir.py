@@ -247,11 +247,15 @@ class Action:
 
 @dataclass(frozen=True)
 class Extract:
-    """Extract into a header (`regular`) or the next element of a stack; `length` is the varbit's, in bits."""
+    """Extract into a header (`regular`) or the next element of a stack; `length` is the varbit's, in bits.
 
-    kind: Literal["regular", "stack"]
+    In a stack of unions, into member number `member` of the next union.
+    """
+
+    kind: Literal["regular", "stack", "union_stack"]
     name: str
     length: Expr | None = None
+    member: int = 0  # of the union
 
 
 @dataclass(frozen=True)
@@ -449,6 +453,7 @@ class Program:
     headers: Mapping[str, Header]
     stacks: Mapping[str, Stack]
     unions: Mapping[str, Union]
+    union_stacks: Mapping[str, Stack]  # the elements are unions
     errors: Mapping[str, int]
     parser_start: str | None
     parse_states: Mapping[str, ParseState]
@@ -520,6 +525,8 @@ class _Reader:
         self.headers: dict[str, Header] = {}
         self.stacks: dict[str, Stack] = {}
         self.unions: dict[str, Union] = {}
+        self.union_stacks: dict[str, Stack] = {}
+        self.union_members: dict[str, list[str]] = {}  # of a union stack, as P4 names them
         self.where = ""
 
     def refuse(self, construct: str) -> Unsupported:
@@ -577,6 +584,12 @@ class _Reader:
                 return ElementField(header, self._member(kind, node["right"]))
             assert isinstance(header, HeaderRef)
             return FieldRef(header.name, self._member(self.headers[header.name].type, node["right"]))
+        if op == "dereference_union_stack":
+            index = self.expr(node["right"])
+            stack = node["left"]["value"]
+            if not isinstance(index, Constant) or index.value >= len(self.union_stacks[stack].elements):
+                raise self.refuse(f"an index of union stack {stack!r} that is not constant")
+            return UnionRef(self.union_stacks[stack].elements[index.value])
         if op == "access_union_header":
             union = self.expr(node["left"])
             if not isinstance(union, UnionRef):
@@ -636,8 +649,14 @@ class _Reader:
         for node in self.root.get("header_unions", []):
             members = tuple(by_id[i] for i in node["header_ids"])
             self.unions[node["name"]] = Union(node["name"], members)
+        members = {
+            t["name"]: [name for name, _ in t["headers"]] for t in self.root.get("header_union_types", [])
+        }
+        unions = {node["id"]: node["name"] for node in self.root.get("header_unions", [])}
         for node in self.root.get("header_union_stacks", []):
-            raise Unsupported(f"softswitch cannot run header union stack {node['name']!r}")
+            elements = tuple(unions[i] for i in node["header_union_ids"])
+            self.union_stacks[node["name"]] = Stack(node["name"], elements)
+            self.union_members[node["name"]] = members[node["union_type"]]
         for node in self.root.get("extern_instances", []):
             raise Unsupported(f"softswitch cannot run extern {node['name']!r} of type {node.get('type')!r}")
 
@@ -658,9 +677,12 @@ class _Reader:
         op, params = node["op"], node["parameters"]
         if op in ("extract", "extract_VL"):
             target = params[0]
+            length = self.expr(params[1]) if op == "extract_VL" else None
+            if target["type"] == "union_stack":
+                stack, member = target["value"]
+                return Extract("union_stack", stack, length, self.union_members[stack].index(member))
             if target["type"] not in ("regular", "stack"):
                 raise self.refuse(f"an extraction into a {target['type']}")
-            length = self.expr(params[1]) if op == "extract_VL" else None
             return Extract(target["type"], target["value"], length)
         if op == "set":
             return SetField(self.expr(params[0]), self.expr(params[1]))
@@ -870,6 +892,7 @@ class _Reader:
             headers=self.headers,
             stacks=self.stacks,
             unions=self.unions,
+            union_stacks=self.union_stacks,
             errors={name: int(value) for name, value in root.get("errors", [])},
             parser_start=start,
             parse_states=states,
