@@ -202,6 +202,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.error("%s", error)
         print(f"softswitch: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # before there was anything to end in order
+        return 130
     return 0
 
 

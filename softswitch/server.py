@@ -175,6 +175,9 @@ class P4RuntimeService:
         except Refused as refused:
             log.warning("controller %s: stream refused: %s", stream, refused.message)
             end = refused
+        except Exception as error:
+            log.exception("controller %s", stream)
+            end = Refused(StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
         finally:
             stream.waiting.put_nowait(end)
 
