@@ -17,7 +17,7 @@ from ebpf import Codec, EbpfError, Map, Object, RingBuffer, TypedMap, compile_ca
 from ebpf.tc import Direction
 from hostbpf.slots import KEY, Flow, flow_key, flow_of
 from machine.errors import BadInput
-from wire.slot_header import SlotHeader
+from wire.slot_header import LANES, SlotHeader
 
 SOURCE = Path(__file__).parent / "bpf" / "carrier.bpf.c"
 COUNTS = (
@@ -67,6 +67,12 @@ class Carriers:
         if not 0 <= number < 1 << 32:
             raise BadInput(f"flow number {number}: must fit 32 bits")
         self._announcers[flow_key(flow)] = _Announcer((1 << 64) - 1, number)
+
+    def announced(self, flow: Flow) -> dict[int, int]:
+        """What `flow` has announced last, in rate units by slot. KeyError when it does not announce."""
+        raw = self._announcers.raw[KEY.pack(flow_key(flow))]
+        lanes = struct.iter_unpack("=II", raw[_ANNOUNCER.size + 4 :])
+        return {epoch * LANES + lane: rate for lane, (epoch, rate) in enumerate(lanes) if epoch}
 
     def withdraw(self, flow: Flow) -> None:
         """Announce `flow` no more. What it announced ages within the horizon."""

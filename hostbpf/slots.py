@@ -133,7 +133,6 @@ class Schedules:
         self._map = TypedMap(schedules, KEY, _SCHEDULE)
         self._netns = netns
         self._link_mbps = link_mbps
-        self._version = 0
 
     def set(self, flow: Flow, slot: int, rates_mbps: Sequence[float]) -> None:
         """Limit `flow` to `rates_mbps` in the slots from `slot` on; replaces its schedule at once.
@@ -151,13 +150,13 @@ class Schedules:
         if slot + len(rates_mbps) <= self.clock.slot():
             raise BadInput(f"flow {flow}: slots {slot} to {slot + len(rates_mbps) - 1} have passed")
         rates = b"".join(round(rate * _MBPS).to_bytes(8, "little") for rate in rates_mbps)
-        self._version = (self._version + 1) % (1 << 32)
+        version = time.monotonic_ns() // 1000 % (1 << 32)  # differs from that of any writer before
         value = _Schedule(
             self.clock.start_ns(slot),
             self.clock.slot_ns,
             len(rates_mbps),
             slot % (1 << 32),
-            self._version,
+            version,
             0,
             rates,
         )
