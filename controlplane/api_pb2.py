@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x63ontrolplane/api.proto\x12\nentrain.v1\"\x13\n\x11GetNetworkRequest\"\x9d\x01\n\x07Network\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07routing\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x12\n\nprocess_id\x18\x04 \x01(\r\x12$\n\x08switches\x18\x05 \x03(\x0b\x32\x12.entrain.v1.Switch\x12\x15\n\rtopology_hash\x18\x06 \x01(\t\x12\x0f\n\x07program\x18\x07 \x01(\t\"m\n\x06Switch\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\x11\n\tdevice_id\x18\x04 \x01(\x04\x12\x14\n\x0cgrpc_address\x18\x05 \x01(\t\x12\x0e\n\x06status\x18\x06 \x01(\t\"A\n\rDeployRequest\x12\x0f\n\x07routing\x18\x01 \x01(\t\x12\x0e\n\x06p4info\x18\x02 \x01(\t\x12\x0f\n\x07program\x18\x03 \x01(\t\"B\n\x08\x44\x65ployed\x12%\n\x08switches\x18\x01 \x03(\x0b\x32\x13.entrain.v1.Applied\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\"s\n\x07\x41pplied\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cpipeline_set\x18\x02 \x01(\x08\x12\x10\n\x08inserted\x18\x03 \x01(\r\x12\x10\n\x08modified\x18\x04 \x01(\r\x12\x0f\n\x07\x64\x65leted\x18\x05 \x01(\r\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\"(\n\x11WatchLoadsRequest\x12\x13\n\x0binterval_ms\x18\x01 \x01(\r\"=\n\x05Loads\x12\x0f\n\x07unix_ns\x18\x01 \x01(\x03\x12#\n\x05ports\x18\x02 \x03(\x0b\x32\x14.entrain.v1.PortLoad\"r\n\x08PortLoad\x12\x0e\n\x06switch\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\x12\x0c\n\x04peer\x18\x03 \x01(\t\x12\x15\n\rcapacity_mbps\x18\x04 \x01(\x01\x12#\n\x05slots\x18\x05 \x03(\x0b\x32\x14.entrain.v1.SlotLoad\"+\n\x08SlotLoad\x12\x0c\n\x04slot\x18\x01 \x01(\x04\x12\x11\n\tload_mbps\x18\x02 \x01(\x01\"\x11\n\x0fShutdownRequest\"\"\n\x0cShuttingDown\x12\x12\n\nprocess_id\x18\x01 \x01(\r2\x8e\x02\n\nController\x12@\n\nGetNetwork\x12\x1d.entrain.v1.GetNetworkRequest\x1a\x13.entrain.v1.Network\x12\x39\n\x06\x44\x65ploy\x12\x19.entrain.v1.DeployRequest\x1a\x14.entrain.v1.Deployed\x12@\n\nWatchLoads\x12\x1d.entrain.v1.WatchLoadsRequest\x1a\x11.entrain.v1.Loads0\x01\x12\x41\n\x08Shutdown\x12\x1b.entrain.v1.ShutdownRequest\x1a\x18.entrain.v1.ShuttingDownb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x63ontrolplane/api.proto\x12\nentrain.v1\"\x13\n\x11GetNetworkRequest\"\x9d\x01\n\x07Network\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07routing\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x12\n\nprocess_id\x18\x04 \x01(\r\x12$\n\x08switches\x18\x05 \x03(\x0b\x32\x12.entrain.v1.Switch\x12\x15\n\rtopology_hash\x18\x06 \x01(\t\x12\x0f\n\x07program\x18\x07 \x01(\t\"m\n\x06Switch\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\x11\n\tdevice_id\x18\x04 \x01(\x04\x12\x14\n\x0cgrpc_address\x18\x05 \x01(\t\x12\x0e\n\x06status\x18\x06 \x01(\t\"A\n\rDeployRequest\x12\x0f\n\x07routing\x18\x01 \x01(\t\x12\x0e\n\x06p4info\x18\x02 \x01(\t\x12\x0f\n\x07program\x18\x03 \x01(\t\"B\n\x08\x44\x65ployed\x12%\n\x08switches\x18\x01 \x03(\x0b\x32\x13.entrain.v1.Applied\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\"s\n\x07\x41pplied\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cpipeline_set\x18\x02 \x01(\x08\x12\x10\n\x08inserted\x18\x03 \x01(\r\x12\x10\n\x08modified\x18\x04 \x01(\r\x12\x0f\n\x07\x64\x65leted\x18\x05 \x01(\r\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\"(\n\x11WatchLoadsRequest\x12\x13\n\x0binterval_ms\x18\x01 \x01(\r\"N\n\x05Loads\x12\x0f\n\x07unix_ns\x18\x01 \x01(\x03\x12#\n\x05ports\x18\x02 \x03(\x0b\x32\x14.entrain.v1.PortLoad\x12\x0f\n\x07problem\x18\x03 \x01(\t\"r\n\x08PortLoad\x12\x0e\n\x06switch\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\x12\x0c\n\x04peer\x18\x03 \x01(\t\x12\x15\n\rcapacity_mbps\x18\x04 \x01(\x01\x12#\n\x05slots\x18\x05 \x03(\x0b\x32\x14.entrain.v1.SlotLoad\"+\n\x08SlotLoad\x12\x0c\n\x04slot\x18\x01 \x01(\x04\x12\x11\n\tload_mbps\x18\x02 \x01(\x01\"\x11\n\x0fShutdownRequest\"\"\n\x0cShuttingDown\x12\x12\n\nprocess_id\x18\x01 \x01(\r2\x8e\x02\n\nController\x12@\n\nGetNetwork\x12\x1d.entrain.v1.GetNetworkRequest\x1a\x13.entrain.v1.Network\x12\x39\n\x06\x44\x65ploy\x12\x19.entrain.v1.DeployRequest\x1a\x14.entrain.v1.Deployed\x12@\n\nWatchLoads\x12\x1d.entrain.v1.WatchLoadsRequest\x1a\x11.entrain.v1.Loads0\x01\x12\x41\n\x08Shutdown\x12\x1b.entrain.v1.ShutdownRequest\x1a\x18.entrain.v1.ShuttingDownb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,15 +46,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHLOADSREQUEST']._serialized_start=582
   _globals['_WATCHLOADSREQUEST']._serialized_end=622
   _globals['_LOADS']._serialized_start=624
-  _globals['_LOADS']._serialized_end=685
-  _globals['_PORTLOAD']._serialized_start=687
-  _globals['_PORTLOAD']._serialized_end=801
-  _globals['_SLOTLOAD']._serialized_start=803
-  _globals['_SLOTLOAD']._serialized_end=846
-  _globals['_SHUTDOWNREQUEST']._serialized_start=848
-  _globals['_SHUTDOWNREQUEST']._serialized_end=865
-  _globals['_SHUTTINGDOWN']._serialized_start=867
-  _globals['_SHUTTINGDOWN']._serialized_end=901
-  _globals['_CONTROLLER']._serialized_start=904
-  _globals['_CONTROLLER']._serialized_end=1174
+  _globals['_LOADS']._serialized_end=702
+  _globals['_PORTLOAD']._serialized_start=704
+  _globals['_PORTLOAD']._serialized_end=818
+  _globals['_SLOTLOAD']._serialized_start=820
+  _globals['_SLOTLOAD']._serialized_end=863
+  _globals['_SHUTDOWNREQUEST']._serialized_start=865
+  _globals['_SHUTDOWNREQUEST']._serialized_end=882
+  _globals['_SHUTTINGDOWN']._serialized_start=884
+  _globals['_SHUTTINGDOWN']._serialized_end=918
+  _globals['_CONTROLLER']._serialized_start=921
+  _globals['_CONTROLLER']._serialized_end=1191
 # @@protoc_insertion_point(module_scope)

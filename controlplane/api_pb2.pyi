@@ -85,12 +85,14 @@ class WatchLoadsRequest(_message.Message):
     def __init__(self, interval_ms: _Optional[int] = ...) -> None: ...
 
 class Loads(_message.Message):
-    __slots__ = ("unix_ns", "ports")
+    __slots__ = ("unix_ns", "ports", "problem")
     UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     PORTS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
     unix_ns: int
     ports: _containers.RepeatedCompositeFieldContainer[PortLoad]
-    def __init__(self, unix_ns: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[PortLoad, _Mapping]]] = ...) -> None: ...
+    problem: str
+    def __init__(self, unix_ns: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[PortLoad, _Mapping]]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class PortLoad(_message.Message):
     __slots__ = ("switch", "port", "peer", "capacity_mbps", "slots")

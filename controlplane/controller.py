@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import grpc
 
@@ -74,6 +74,8 @@ class Controller(api_grpc.ControllerServicer):
 
         Raises what kept a switch from it; the former pipeline and state are then set again.
         """
+        if routing not in get_args(Routing):
+            raise BadInput(f"routing {routing!r}: use {' or '.join(get_args(Routing))}")
         async with self._deploying:
             before = self._fabric.pipeline
             try:
@@ -132,12 +134,16 @@ class Controller(api_grpc.ControllerServicer):
     ) -> AsyncIterator[api.Loads]:
         due = time.monotonic()
         while True:
+            ports, problem = [], ""
             try:
                 ports = await self._loads.read()
             except EntrainError as error:
-                await context.abort(_code(error), str(error))
+                if not request.interval_ms:
+                    await context.abort(_code(error), str(error))
+                problem = str(error)
             yield api.Loads(
                 unix_ns=time.time_ns(),
+                problem=problem,
                 ports=[
                     api.PortLoad(
                         switch=port.switch,

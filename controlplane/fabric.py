@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -170,25 +170,6 @@ class Fabric:
         """What the last reconciliation of each switch wrote."""
         return {name: m.applied for name, m in self._managed.items() if m.applied is not None}
 
-    async def read(self, switch: str, entities: Sequence[Any]) -> list[Any]:
-        """Read finsy entities (wildcards as in P4Runtime) from one switch."""
-        found = await self._client(switch).read(entities)
-        return [_decode(entity, self.pipeline.schema) for entity in found]
-
-    async def port_counters(self, counter: str) -> dict[str, dict[int, tuple[int, int]]]:
-        """Per switch and port, the packets and bytes that an indexed counter holds."""
-
-        async def one(switch: Switch) -> dict[int, tuple[int, int]]:
-            asked = [fy.P4CounterEntry(counter, index=port.number) for port in switch.ports]
-            return {
-                entry.index: (entry.packet_count, entry.byte_count)
-                for entry in await self.read(switch.name, asked)
-            }
-
-        switches = self.topology.switches
-        found = await asyncio.gather(*(one(switch) for switch in switches))
-        return {switch.name: counters for switch, counters in zip(switches, found, strict=True)}
-
     # -- packets
 
     def on_packet(self, handler: Callable[[str, fy.P4PacketIn], None]) -> None:
@@ -304,14 +285,3 @@ def _applied(switch: str, pipeline_set: bool, change: Difference, seconds: float
     kinds = (p4r.Update.INSERT, p4r.Update.MODIFY, p4r.Update.DELETE)
     inserted, modified, deleted = (change.count(kind) for kind in kinds)
     return Applied(switch, pipeline_set, inserted, modified, deleted, seconds)
-
-
-def _decode(entity: p4r.Entity, schema: fy.P4Schema) -> Any:
-    types: dict[str, Any] = {
-        "table_entry": fy.P4TableEntry,
-        "action_profile_member": fy.P4ActionProfileMember,
-        "action_profile_group": fy.P4ActionProfileGroup,
-        "counter_entry": fy.P4CounterEntry,
-        "register_entry": fy.P4RegisterEntry,
-    }
-    return types[entity.WhichOneof("entity")].decode(entity, schema)

@@ -26,22 +26,29 @@ class Pipeline:
 
     @classmethod
     def load(
-        cls, p4info: Path = BUILD / "fabric.p4info.txtpb", config: Path = BUILD / "fabric.json"
+        cls,
+        p4info: Path = BUILD / "fabric.p4info.txtpb",
+        config: Path = BUILD / "fabric.json",
+        *,
+        opaque: bool = False,
     ) -> Pipeline:
-        """Read both files; raises BadInput where one is unreadable or they are not of one program."""
+        """Read both files; raises BadInput where one is unreadable or they are not of one program.
+
+        Only what p4c makes for BMv2 (and softswitch) can be looked into; with `opaque`, nothing is.
+        """
         for path, made_by in ((p4info, "--p4runtime-files"), (config, "-o")):
             if not path.is_file():
                 raise BadInput(f"{path}: there is no such file; it is what p4c writes with {made_by}")
         blob = config.read_bytes()
         try:
-            program = json.loads(blob)
+            program = None if opaque else json.loads(blob)
         except ValueError as error:
             raise BadInput(f"{config}: is not the JSON that p4c-bm2-ss writes ({error})") from error
         try:
             schema = fy.P4Schema(p4info, blob)
         except (ParseError, ValueError, KeyError) as error:
             raise BadInput(f"{p4info}: is not P4Info in protobuf's text format ({error})") from error
-        for what, name in _missing(schema, program):
+        for what, name in _missing(schema, program) if program is not None else ():
             raise BadInput(
                 f"{p4info}: does not fit {config}: it has {what} {name}, the JSON has not; "
                 f"compile both from one program"

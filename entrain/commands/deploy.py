@@ -57,7 +57,7 @@ def command(
         from controlplane.topology import load_topology
 
         topology = load_topology(file).with_target(target)  # type: ignore[arg-type]
-        result = _deploy_directly(topology, routing or "ecmp", program, p4info)
+        result = _deploy_directly(topology, target, routing or "ecmp", program, p4info)
     else:
         result = _deploy_to_network(target, network, routing or "", program, p4info)
     if as_json:
@@ -67,7 +67,7 @@ def command(
 
 
 def _deploy_directly(
-    topology: Topology, routing: str, program: Path | None, p4info: Path | None
+    topology: Topology, target: str, routing: str, program: Path | None, p4info: Path | None
 ) -> dict[str, Any]:
     from controlplane.controller import apply_routing
     from controlplane.fabric import Applied, Fabric

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -16,30 +15,42 @@ from rich.table import Table
 @click.option("--network", help="Which network; not needed when only one is up.")
 @click.option("--watch", is_flag=True, help="Read again and again, until Ctrl-C.")
 @click.option("--interval-ms", type=click.IntRange(min=20), default=500, show_default=True)
-@click.option("--all", "every", is_flag=True, help="Show ports without a planned load too.")
+@click.option("--slot-ms", type=float, default=60.0, show_default=True, help="Length of a slot.")
+@click.option(
+    "--all", "every", is_flag=True, help="Show slots that have passed, and ports without load, too."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with --watch a line for each reading.")
-def command(network: str | None, watch: bool, interval_ms: int, every: bool, as_json: bool) -> None:
-    """Show what is planned on each link, per slot, as the switches' registers have it."""
+def command(
+    network: str | None, watch: bool, interval_ms: int, slot_ms: float, every: bool, as_json: bool
+) -> None:
+    """Show what is planned on each link, per slot, as the switches' registers have it.
+
+    Slots are numbered as hosts number them; `+0` is the present one.
+    """
     from controlplane.api_pb2 import WatchLoadsRequest
     from controlplane.client import call, choose
+    from hostbpf.slots import SlotClock
 
+    clock = SlotClock.shared(slot_ms)
     with call(choose(network)) as stub:
         readings = stub.WatchLoads(WatchLoadsRequest(interval_ms=interval_ms if watch else 0))
         if as_json:
             for reading in readings:
-                click.echo(json.dumps(_document(reading)))
+                click.echo(json.dumps(_document(reading, clock.slot())))
         elif not watch:
             for reading in readings:
-                Console().print(_table(reading.ports, every))
+                Console().print(_table(reading, clock.slot(), every))
         else:
             with Live(console=Console(), auto_refresh=False) as live:
                 for reading in readings:
-                    live.update(_table(reading.ports, every), refresh=True)
+                    live.update(_table(reading, clock.slot(), every), refresh=True)
 
 
-def _document(reading: Any) -> dict[str, Any]:
+def _document(reading: Any, present: int) -> dict[str, Any]:
     return {
         "unix_ns": reading.unix_ns,
+        "present_slot": present,
+        **({"problem": reading.problem} if reading.problem else {}),
         "ports": [
             {
                 "switch": port.switch,
@@ -53,13 +64,15 @@ def _document(reading: Any) -> dict[str, Any]:
     }
 
 
-def _table(ports: Iterable[Any], every: bool) -> Table:
-    ports = list(ports)
+def _table(reading: Any, present: int, every: bool) -> Table:
     table = Table("switch", "port", "to", "capacity Mbit/s", "planned Mbit/s by slot")
-    for port in ports:
-        if every or any(slot.load_mbps for slot in port.slots):
-            slots = "  ".join(f"{slot.slot}: {slot.load_mbps:g}" for slot in port.slots)
-            table.add_row(port.switch, str(port.port), port.peer, f"{port.capacity_mbps:g}", slots or "-")
-    if not table.rows:
-        table.caption = f"nothing is planned on any of {len(ports)} ports"
+    for port in reading.ports:
+        slots = [slot for slot in port.slots if every or (slot.load_mbps and slot.slot >= present)]
+        if slots or every:
+            text = "  ".join(f"{slot.slot - present:+d}: {slot.load_mbps:g}" for slot in slots)
+            table.add_row(port.switch, str(port.port), port.peer, f"{port.capacity_mbps:g}", text or "-")
+    if reading.problem:
+        table.caption = reading.problem
+    elif not table.rows:
+        table.caption = f"nothing is planned on any of {len(reading.ports)} ports"
     return table

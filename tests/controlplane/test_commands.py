@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -144,6 +145,8 @@ def test_loads_are_read_from_every_port(network: str) -> None:
     assert len(ports) == 12
     assert ports["leaf1", 3]["peer"] == "spine1"
     assert all(port["capacity_mbps"] == 1000 for port in ports.values())
+    shown = entrain("loads", "--network", NAME, "--all").stdout
+    assert shown.count("spine1") == 4  # two ports of its own, and one of each leaf
 
 
 CARRIER = """
@@ -181,7 +184,7 @@ def test_what_a_carrier_plans_is_read_on_each_link_of_its_path(network: str) -> 
         assert reader.stdout is not None
         for line in reader.stdout:  # until the carriers, which are on their way, have passed the last switch
             loads = {(port["switch"], port["port"]): port["slots"] for port in json.loads(line)["ports"]}
-            if loads["leaf2", 1].get("1239") == 50:
+            if loads.get(("leaf2", 1), {}).get("1239") == 50:
                 break
         reader.terminate()
     for port, slots in loads.items():
@@ -358,6 +361,19 @@ def test_wrong_files_and_rights_are_told_by_every_command(tmp_path: Path) -> Non
         assert f"{bad}: [topology], uplink_rate_gbps: unknown key; rates are in Mbit/s" in message
     answer = entrain("up", str(bad), "--json", status=2).stdout
     assert "uplink_rate_mbps" in json.loads(answer)["error"]
+
+
+@pytest.mark.root
+def test_a_missing_switch_program_is_named_with_its_remedy(
+    topology: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+    if shutil.which("simple_switch_grpc"):
+        pytest.skip("simple_switch_grpc is where all programs are")
+    message = entrain("up", str(topology), "--target", "bmv2", status=1).stderr
+    assert "simple_switch_grpc is not on PATH" in message
+    assert "softswitch" in message
+    assert leftovers() == []
 
 
 @pytest.mark.root

@@ -7,7 +7,7 @@ from typing import Any
 
 import finsy as fy
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane import constants as p4
@@ -17,6 +17,8 @@ from controlplane.routing import Policy, desired_state
 from controlplane.topology import Host, Topology, dumbbell, leaf_spine, parse_topology
 from machine.errors import BadInput
 
+# No clock decides whether a test passes.
+UNTIMED = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SCHEMA = Pipeline.load().schema
 
 
@@ -91,7 +93,7 @@ RING = parse_topology(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@UNTIMED
 @given(st.one_of(SHAPES, st.builds(dumbbell, st.integers(1, 4)), st.just(RING)), st.data())
 def test_every_host_reaches_every_other_on_a_shortest_path(topology: Topology, data: st.DataObject) -> None:
     routing = data.draw(st.sampled_from(["ecmp", "source"]))
@@ -103,7 +105,7 @@ def test_every_host_reaches_every_other_on_a_shortest_path(topology: Topology, d
         assert len(path) == (1 if source.leaf == destination.leaf else 3)
 
 
-@settings(max_examples=25, deadline=None)
+@UNTIMED
 @given(st.integers(2, 4), st.integers(1, 3), st.integers(1, 2), st.integers(1, 3))
 def test_source_routing_never_shares_a_link_in_a_leafwise_permutation(
     leaves: int, spines: int, pairs: int, shift: int

@@ -5,13 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane.topology import Topology, dumbbell, leaf_spine, load_topology, parse_topology
+from controlplane.topology import (
+    HostTable,
+    LinkTable,
+    SwitchTable,
+    Topology,
+    TopologyTable,
+    dumbbell,
+    leaf_spine,
+    load_topology,
+    parse_topology,
+)
 from machine.errors import BadInput
 
 SIZES = st.integers(1, 6)
+# No clock decides whether a test passes.
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
 
 
 def assert_ports_mirror_links(topology: Topology) -> None:
@@ -29,6 +41,7 @@ def assert_ports_mirror_links(topology: Topology) -> None:
     assert len(ends) == 2 * len(topology.links)
 
 
+@UNTIMED
 @given(SIZES, SIZES, SIZES, st.integers(1, 3))
 def test_leaf_spine_is_complete_and_consistent(leaves: int, spines: int, hosts: int, pairs: int) -> None:
     topology = leaf_spine(leaves, spines, hosts, pairs)
@@ -198,3 +211,35 @@ def test_all_problems_are_told_at_once() -> None:
 def test_missing_file_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be read"):
         load_topology(tmp_path / "none.toml")
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 300),
+    st.floats(),
+    st.sampled_from([[], {}, "", "s1", "h1", "leaf-spine", "dumbbell", "10.0.0.1/8", "10.0.0.1/33", "02:00"]),
+)
+TABLES = (TopologyTable, SwitchTable, HostTable, LinkTable)
+KEYS = st.sampled_from(sorted({name for table in TABLES for name in table.model_fields}))
+TABLE = st.dictionaries(KEYS, VALUES, max_size=5)
+FILE = st.fixed_dictionaries(
+    {},
+    optional={
+        "topology": TABLE,
+        "switch": st.lists(TABLE, max_size=3),
+        "host": st.lists(TABLE, max_size=3),
+        "link": st.lists(TABLE, max_size=3),
+    },
+)
+
+
+@UNTIMED
+@given(FILE)
+def test_whatever_a_file_says_it_is_a_topology_or_bad_input(tables: dict[str, object]) -> None:
+    try:
+        topology = parse_topology(tables, "any.toml")
+    except BadInput as error:
+        assert str(error).startswith("any.toml: ")
+    else:
+        assert_ports_mirror_links(topology)
