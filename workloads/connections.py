@@ -6,10 +6,10 @@ is called again on the next event. Each transfer is a header of 32 bytes and the
 
 from __future__ import annotations
 
-import hashlib
 import contextlib
 import errno
 import fcntl
+import hashlib
 import select
 import socket
 import struct
@@ -49,7 +49,7 @@ def source_port(job: JobSpec, src: int, dst: int, attempt: int) -> int:
     """The source port from rank to rank: from the seed, so that ECMP hashes repeat; `attempt` counts
     conflicts.
 
-    Not by a CRC: it is linear, as the switches' hash is, so that which flows collide would be the same for every seed.
+    Not by a CRC: it is linear, as the switches' hash is, so that every seed would make the same flows collide.
     """
     text = f"{job.seed}/{job.name}/{src}/{dst}/{attempt}".encode()
     digest = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
