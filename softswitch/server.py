@@ -297,6 +297,11 @@ def listen(service: P4RuntimeService, address: str) -> tuple[Any, int]:
         ("grpc.so_reuseport", 0),  # or a second switch would share the port in silence
         ("grpc.max_receive_message_length", _MAX_MESSAGE),
         ("grpc.max_send_message_length", _MAX_MESSAGE),
+        # A controller whose machine has gone without a word must not stay primary for ever.
+        ("grpc.keepalive_time_ms", 10_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.ping_timeout_ms", 20_000),
+        ("grpc.http2.max_ping_strikes", 0),  # and controllers may look after us as often as they like
     ]
     server = grpc.aio.server(options=options)
     p4r_grpc.add_P4RuntimeServicer_to_server(service, server)
