@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.p4.fabric import FABRIC
-from tests.p4.kinds import KINDS, launch
-from tests.p4.targets import PROGRAMS, Target
+from tests.p4.kinds import KINDS, launch, program
+from tests.p4.targets import Target
 
 Start = Callable[[str], Target]
 
@@ -32,7 +31,7 @@ def start(kind: str) -> Iterator[Start]:
 
     def start(name: str) -> Target:
         if name not in running:
-            running[name] = launch(kind, FABRIC if name == "fabric" else PROGRAMS[name])
+            running[name] = launch(kind, program(name))
         return running[name]
 
     try:

@@ -21,12 +21,12 @@ from typing import Any
 from finsy.proto import p4r
 
 from tests.p4.bmv2 import Bmv2
-from tests.p4.fabric import FABRIC
+from tests.p4.kinds import program
 from tests.p4.netless import Netless
 from tests.p4.random_entries import RandomEntries
 from tests.p4.random_fabric import fabric_entities, fabric_packet
 from tests.p4.random_packets import GENERATORS, packets
-from tests.p4.targets import PROGRAMS, Batch, Injected, Output, Program, Target
+from tests.p4.targets import Batch, Injected, Output, Program, Target
 from tests.p4.test_features_metadata import STEADY_SIZE, UNSTEADY_SIZE
 
 NAMES = [*GENERATORS, "fabric"]
@@ -177,9 +177,8 @@ def meter_configs(pair: Pair, rng: random.Random) -> None:
 
 def compare(name: str, count: int, seed: int) -> Difference | None:
     """Send `count` packets in rounds, each under its own random entries; the first difference, shrunk."""
-    program = FABRIC if name == "fabric" else PROGRAMS[name]
     generate: Any = fabric_packet if name == "fabric" else GENERATORS[name]
-    with Pair(program) as pair:
+    with Pair(program(name)) as pair:
         for number in range(-(-count // ROUND)):
             rng = random.Random(f"{name} {seed} {number}")
             info = pair.targets[0].client.schema.p4info

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.p4.bmv2 import Bmv2
+from tests.p4.fabric import FABRIC
 from tests.p4.netless import Netless
-from tests.p4.targets import Program, Target
+from tests.p4.targets import PROGRAMS, Program, Target
 
 _CLASSES: dict[str, type[Target]] = {"netless": Netless, "bmv2": Bmv2}
 
@@ -14,6 +15,11 @@ KINDS = [
     pytest.param("netless", marks=pytest.mark.root),
     pytest.param("bmv2", marks=pytest.mark.bmv2),
 ]
+
+
+def program(name: str) -> Program:
+    """The feature program of this name, or the fabric's."""
+    return FABRIC if name == "fabric" else PROGRAMS[name]
 
 
 def launch(kind: str, program: Program) -> Target:

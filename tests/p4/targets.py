@@ -96,6 +96,9 @@ class Target(ABC):
     @contextmanager
     def installed(self, *entities: Any) -> Iterator[None]:
         """Within, these P4Runtime entities are there (written in one batch, removed in reverse order)."""
+        if not entities:
+            yield
+            return
         self.client.insert(*entities)
         try:
             yield

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.p4.differential import NAMES, mask
-from tests.p4.fabric import FABRIC
+from tests.p4.kinds import program
 from tests.p4.live import live_switch
 from tests.p4.netless import Netless
 from tests.p4.packets import ether
@@ -28,10 +28,6 @@ def softswitch() -> Iterator[Callable[[Program], Target]]:
     """Puts a program on a running softswitch."""
     with live_switch("softswitch") as run:
         yield run
-
-
-def program_of(name: str) -> Program:
-    return FABRIC if name == "fabric" else PROGRAMS[name]
 
 
 def entities_of(name: str, target: Target) -> list[Any]:
@@ -59,7 +55,7 @@ def masked(name: str, batch: Batch) -> tuple[list[list[tuple[int, bytes]]], list
 
 def assert_live_equals_netless(name: str, live: Target) -> None:
     sent = packets_of(name)
-    with Netless(program_of(name)) as netless:
+    with Netless(program(name)) as netless:
         for target in (live, netless):
             target.client.insert(*entities_of(name, live))
         ours, reference = masked(name, live.send_batch(sent)), masked(name, netless.send_batch(sent))
@@ -70,7 +66,7 @@ def assert_live_equals_netless(name: str, live: Target) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_softswitch_with_interfaces(softswitch: Callable[[Program], Target], name: str) -> None:
-    assert_live_equals_netless(name, softswitch(program_of(name)))
+    assert_live_equals_netless(name, softswitch(program(name)))
 
 
 @pytest.mark.bmv2
@@ -78,7 +74,7 @@ def test_softswitch_with_interfaces(softswitch: Callable[[Program], Target], nam
 def test_bmv2_with_interfaces(name: str) -> None:
     # A new process each: a new pipeline on simple_switch_grpc keeps the multicast groups of the old one.
     with live_switch("simple_switch_grpc") as run:
-        assert_live_equals_netless(name, run(program_of(name)))
+        assert_live_equals_netless(name, run(program(name)))
 
 
 def test_frames_with_a_vlan_tag_keep_it(softswitch: Callable[[Program], Target]) -> None:
