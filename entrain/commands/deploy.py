@@ -74,9 +74,9 @@ def _deploy_directly(
     from controlplane.pipeline import Pipeline
     from controlplane.routing import Policy
 
-    pipeline = (
-        Pipeline.load(p4info, program) if program is not None and p4info is not None else Pipeline.load()
-    )
+    pipeline = Pipeline.load()
+    if program is not None and p4info is not None:
+        pipeline = Pipeline.load(p4info, program, opaque=target == "tofino")
 
     async def deploy() -> list[Applied]:
         async with Fabric(topology, pipeline) as fabric:

@@ -84,6 +84,9 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):  # type: ignore[misc]
 
     def _arbitrate(self, queue: asyncio.Queue[Any], update: Any) -> None:
         election_id = U128.decode(update.election_id)
+        if update.device_id != self.device_id:
+            queue.put_nowait(f"this is device {self.device_id}, not {update.device_id}")
+            return
         if any(taken == election_id for other, taken in self._streams.items() if other is not queue):
             queue.put_nowait("election id is already used")
             return

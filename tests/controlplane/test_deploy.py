@@ -1,0 +1,89 @@
+"""`entrain deploy` on switches that something else started, named by address; no root needed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.controlplane.fake_switch import FakeSwitch
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+async def deploy(topology: Path, *arguments: str) -> tuple[int, str, str]:
+    command = ["-m", "entrain.cli", "deploy", "--topology", str(topology), *arguments, "--json"]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, stdout=pipe, stderr=pipe, cwd=ROOT
+    )
+    stdout, stderr = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode is not None
+    return process.returncode, stdout.decode(), stderr.decode()
+
+
+def topology_file(directory: Path, fakes: list[FakeSwitch], target: str) -> Path:
+    tables = [f'[topology]\ntarget = "{target}"']
+    for number, fake in enumerate(fakes, 1):
+        tables += [
+            f'[[switch]]\nname = "s{number}"\ngrpc_port = {fake.port}',
+            f'[[host]]\nname = "h{number}"',
+            f'[[link]]\na = "s{number}"\nb = "h{number}"',
+        ]
+    tables.append('[[link]]\na = "s1"\nb = "s2"')
+    path = directory / "two.toml"
+    path.write_text("\n".join(tables))
+    return path
+
+
+@pytest.mark.parametrize("target", ["softswitch", "bmv2", "tofino"])
+def test_switches_by_address_are_set_once(target: str, tmp_path: Path) -> None:
+    """On hardware the program is the vendor compiler's, which nobody here can look into."""
+    program = tmp_path / "fabric.bin"
+    program.write_bytes(bytes(range(256)))
+    p4info = ROOT / "p4src/build/fabric.p4info.txtpb"
+    extra = ("--program", str(program), "--p4info", str(p4info)) if target == "tofino" else ()
+
+    async def test() -> list[dict[str, Any]]:
+        fakes = [FakeSwitch(1), FakeSwitch(2)]
+        for fake in fakes:
+            await fake.start()
+        try:
+            path = topology_file(tmp_path, fakes, target)
+            results = []
+            for _ in range(2):
+                status, stdout, stderr = await deploy(path, "--target", target, *extra)
+                assert status == 0, stderr
+                results.append(json.loads(stdout))
+            if target == "tofino":
+                assert fakes[0].config.p4_device_config == program.read_bytes()
+            return results
+        finally:
+            for fake in fakes:
+                await fake.stop()
+
+    first, second = asyncio.run(test())
+    assert [switch["name"] for switch in first["switches"]] == ["s1", "s2"]
+    assert all(switch["pipeline_set"] and switch["inserted"] == 10 for switch in first["switches"])
+    assert not any(s["pipeline_set"] or s["inserted"] or s["deleted"] for s in second["switches"])
+
+
+def test_a_wrong_device_id_is_told_in_the_switchs_words(tmp_path: Path) -> None:
+    async def test() -> tuple[int, str, str]:
+        fakes = [FakeSwitch(7), FakeSwitch(2)]
+        for fake in fakes:
+            await fake.start()
+        try:
+            return await deploy(topology_file(tmp_path, fakes, "bmv2"), "--target", "bmv2")
+        finally:
+            for fake in fakes:
+                await fake.stop()
+
+    status, _, stderr = asyncio.run(test())
+    assert status == 1
+    assert "s1 (bmv2 at 127.0.0.1:" in stderr
+    assert "this is device 7, not 1" in stderr
