@@ -49,7 +49,7 @@ def source_port(job: JobSpec, src: int, dst: int, attempt: int) -> int:
     """The source port from rank to rank: from the seed, so that ECMP hashes repeat; `attempt` counts
     conflicts.
 
-    Not by a CRC: it is linear, as the switches' hash is, so that every seed would make the same flows collide.
+    Not by a CRC: it is linear, as the switches' hash is, so every seed would make the same flows collide.
     """
     text = f"{job.seed}/{job.name}/{src}/{dst}/{attempt}".encode()
     digest = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
@@ -280,6 +280,8 @@ def _check_sum(job: JobSpec) -> int:
 def _listen(job: JobSpec, rank: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if job.congestion_control:  # what asks for ECN (DCTCP) does so on both ends of the handshake
+        _set_congestion_control(listener, job.congestion_control)
     try:
         listener.bind((str(job.hosts[rank]), job.port_base))
     except OSError as error:
