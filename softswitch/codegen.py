@@ -11,12 +11,15 @@ from pathlib import Path
 
 from ebpf import compile_bpf
 from softswitch.codegen_actions import Actions
+from softswitch.codegen_copies import Copies
+from softswitch.codegen_deparser import Deparser
 from softswitch.codegen_hashes import Hashes, tables
 from softswitch.codegen_layout import Layout, SharedArea, align, shared_area
 from softswitch.codegen_parser import Parser, value_set_words
-from softswitch.codegen_tables import ProfileLayout, TableLayout, Tables
+from softswitch.codegen_tables import Tables
 from softswitch.codegen_traffic import Traffic
-from softswitch.ir import Program
+from softswitch.program import Program
+from softswitch.table_layout import ProfileLayout, TableLayout
 
 RUNTIME = Path(__file__).parent / "runtime"
 IFINDICES = 65536  # interfaces found by index in an array; the others by a hash map
@@ -69,6 +72,8 @@ def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None)
     parser = Parser(layout, actions)
     hashes = Hashes(layout)
     matching = Tables(layout, actions)
+    deparser = Deparser(layout, actions)
+    copies = Copies(layout)
     traffic = Traffic(layout, actions, parser, drop_port)
 
     parse = parser.function()
@@ -76,10 +81,10 @@ def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None)
     action_functions = actions.functions()
     searches = matching.functions(hashes.function)
     pipelines = [matching.pipeline(p) for p in (program.ingress, program.egress)]
-    checksums = traffic.checksums()
-    preserve = traffic.preserve() if traffic.reinjects else ""
-    digests = traffic.digests() if traffic.learns else ""
-    deparser = traffic.deparser()
+    checksums = deparser.checksums()
+    preserve = copies.preserve() if traffic.reinjects else ""
+    digests = copies.digests() if traffic.learns else ""
+    deparse = deparser.deparser()
     entry = traffic.entry()
 
     value_sets: dict[str, tuple[int, ...]] = {}
@@ -100,7 +105,9 @@ def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None)
         members.append((f"v{i}", f"u64 %s[{words}]", 8 * words))
     shared = shared_area(members)
 
-    widths = set().union(*(x.expressions.widths for x in (actions, parser, hashes, matching, traffic)))
+    widths = set().union(
+        *(x.expressions.widths for x in (actions, parser, hashes, matching, deparser, copies, traffic))
+    )
     most_copied = max([s.room for s in layout.slots.values()], default=0)
     defines = {
         "CPUS": cpus,
@@ -109,9 +116,9 @@ def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None)
         "KEY": align(matching.key_bytes, 8),
         "BUFFER": parser.buffer_bytes,
         "BUFFER_SPARE": align(most_copied, 8) + 16 if parser.dynamic else 16,
-        "OUT": traffic.out_bytes,
-        "OUT_SPARE": traffic.out_spare,
-        "DIGEST": traffic.digest_words,
+        "OUT": deparser.out_bytes,
+        "OUT_SPARE": deparser.out_spare,
+        "DIGEST": copies.digest_words,
         "LOCKS": max(actions.locks.count, 1),
         "REINJECTS": int(traffic.reinjects),
         "TRUNCATES": int(traffic.truncates or traffic.clones_ingress or traffic.clones_egress),
@@ -141,7 +148,7 @@ def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None)
         preserve,
         digests,
         *pipelines,
-        deparser,
+        deparse,
         entry,
         'char _license[] SEC("license") = "GPL";',
     ]
@@ -152,7 +159,7 @@ def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None)
         actions=actions,
         tables=matching.tables,
         profiles=matching.profiles,
-        digests={n: traffic.digest_layout(x) for n, x in program.learn_lists.items()},
+        digests={n: copies.digest_layout(x) for n, x in program.learn_lists.items()},
         value_sets=value_sets,
         reinjects=traffic.reinjects,
     )
@@ -163,7 +170,7 @@ def cache_directory() -> Path:
 
 
 def build(code: Code) -> Path:
-    """The BPF object of generated C, from the cache or from clang. Several switches that start at once compile once."""
+    """The BPF object of generated C, from the cache or from clang; switches that start at once compile once."""
     digest = hashlib.sha256(code.source.encode())
     for header in sorted(RUNTIME.glob("*.h")):
         digest.update(header.read_bytes())

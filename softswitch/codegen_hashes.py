@@ -1,7 +1,7 @@
 """Calculations (hashes and checksums) as C functions.
 
-A calculation's input is a string of bits: fields and constants end to end, where fields of invalid headers are
-left out (BMv2's BufBuilder). The generated function steps through the bytes without ever storing the string.
+A calculation's input is a string of bits: fields and constants end to end, where fields of invalid headers
+are left out (BMv2's BufBuilder). The generated function steps through the bytes without storing the string.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from softswitch.codegen_expressions import Expressions, mask
+from softswitch.codegen_expressions import Expressions
+from softswitch.codegen_fields import mask
 from softswitch.codegen_layout import HeaderSlot, Layout, field_offset
-from softswitch.ir import Calculation, FieldRef, HeaderRef, Unsupported
+from softswitch.program import Calculation, FieldRef, HeaderRef, Unsupported
 
 # name in the JSON -> prefix of the functions in runtime/hashes.h
 ALGORITHMS = {
@@ -53,7 +54,7 @@ class Hashes:
         algorithm = ALGORITHMS.get(calculation.algorithm)
         if algorithm is None:
             raise Unsupported(
-                f"softswitch cannot run hash algorithm {calculation.algorithm!r} (calculation {calculation.name})"
+                f"softswitch cannot run hash algorithm {calculation.algorithm!r} ({calculation.name})"
             )
         if calculation.payload and algorithm != "csum16":
             raise Unsupported(

@@ -1,4 +1,4 @@
-"""Where everything lies: packet headers, metadata, table keys and values, and the area shared with user space.
+"""Where everything lies: packet headers, metadata, and the area shared with user space.
 
 The compiler writes C from these layouts and the datapath packs and unpacks bytes by the same ones, so each is
 computed once, here, from the program alone.
@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from softswitch.ir import Action, FieldRef, FieldType, Header, HeaderType, Program, Unsupported
+from softswitch.program import Action, FieldRef, FieldType, Header, HeaderType, Program, Unsupported
 
 MAX_BITS = 1024  # widest field: its limbs live on BPF's stack of 512 bytes while an operator runs
 
@@ -39,10 +39,10 @@ def identifier(name: str) -> str:
 
 @dataclass(frozen=True)
 class HeaderSlot:
-    """A packet header's place: `base` is a C expression for its first byte, `fixed` its bytes without the varbit.
+    """A packet header's place: `base` is C for its first byte, `fixed` its bytes without the varbit.
 
-    The varbit field, where there is one, begins at byte `varbit_at` and has room for `varbit_room` bytes; what
-    follows it on the wire is stored behind that room.
+    The varbit field, where there is one, begins at byte `varbit_at` and has room for `varbit_room` bytes;
+    what follows it on the wire is stored behind that room.
     """
 
     header: Header

@@ -1,7 +1,7 @@
 """The parser as C: one label per parser state *and place in the packet*.
 
 As long as no varbit field was extracted, the place is known when compiling, so each header is copied from a
-constant offset, loops over header stacks unroll, and neither offset nor stack index costs anything at run time.
+constant offset, loops over header stacks unroll, and neither offset nor stack index costs any run time.
 Behind a varbit the place is `st->offset`, kept in memory so that the verifier sees one state instead of many.
 """
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from softswitch.codegen_actions import Actions
-from softswitch.codegen_expressions import Expressions, hexadecimal
+from softswitch.codegen_expressions import Expressions
+from softswitch.codegen_fields import hexadecimal
 from softswitch.codegen_layout import HeaderSlot, Layout, align, limbs
-from softswitch.ir import (
+from softswitch.program import (
     Advance,
     Call,
     Constant,
@@ -435,14 +436,16 @@ class Parser:
         count = len(state.key_bits)
         tests = " && ".join(f"((row_[{i}] ^ k{i}) & {hexadecimal(m)}) == 0" for i, m in enumerate(masks))
         return (
-            f"({{ int in_ = 0; const u64 *set_ = shared.v{index} + 1 + (shared.v{index}[0] & 1) * {1 + size * count};"
-            f" u64 n_ = set_[0]; for (u32 j_ = 0; j_ < {size}; j_++) {{ const u64 *row_ = set_ + 1 + j_ * {count};"
+            f"({{ int in_ = 0; const u64 *set_ = shared.v{index} + 1"
+            f" + (shared.v{index}[0] & 1) * {1 + size * count};"
+            f" u64 n_ = set_[0]; for (u32 j_ = 0; j_ < {size}; j_++)"
+            f" {{ const u64 *row_ = set_ + 1 + j_ * {count};"
             f" if (j_ < n_ && {tests}) {{ in_ = 1; break; }} }} in_; }})"
         )
 
 
 def value_set_words(size: int, parts: int) -> int:
-    """64-bit words of a value set in the shared area: which half is active, then two halves of count and rows."""
+    """64-bit words of a value set in the shared area: the active half, then twice count and rows."""
     return 1 + 2 * (1 + size * parts)
 
 

@@ -1,16 +1,14 @@
-"""What surrounds parser and pipelines: arrival, the traffic manager, the deparser. BMv2's simple_switch.cpp in C."""
+"""What surrounds parser and pipelines: arrival, the traffic manager. BMv2's simple_switch.cpp in C."""
 
 from __future__ import annotations
 
 from softswitch.codegen_actions import Actions
-from softswitch.codegen_expressions import Expressions, hexadecimal
-from softswitch.codegen_layout import HeaderSlot, Layout, align, limbs, size_of
+from softswitch.codegen_expressions import Expressions
+from softswitch.codegen_fields import hexadecimal
+from softswitch.codegen_layout import Layout
 from softswitch.codegen_parser import Parser
-from softswitch.ir import (
-    Constant,
-    Expr,
+from softswitch.program import (
     FieldRef,
-    LearnList,
     Program,
     Unsupported,
     walk,
@@ -59,7 +57,7 @@ def fields_read(program: Program) -> set[FieldRef]:
 
 
 class Traffic:
-    """Generates the deparser and the program's entry point."""
+    """Generates the program's entry point."""
 
     def __init__(self, layout: Layout, actions: Actions, parser: Parser, drop_port: int) -> None:
         self.layout = layout
@@ -114,179 +112,6 @@ class Traffic:
                 f"softswitch cannot run a program without {name}: it was not compiled for v1model"
             )
         return self.expressions.reduced(ref, min(64, self.program.field_type(ref).bits))
-
-    # --- deparser ---
-
-    @property
-    def out_bytes(self) -> int:
-        """Room for all headers that can be emitted: a power of two."""
-        total = sum(self.layout.slots[n].room for n in self.program.deparse_order if n in self.layout.slots)
-        size = 64
-        while size < total:
-            size *= 2
-        return size
-
-    def deparser(self) -> str:
-        lines = [
-            "INLINE void deparse(struct __sk_buff *skb, struct state *st)",
-            "{",
-            "\tstruct phv *phv = &st->phv;",
-            "\tu8 *out = (u8 *)st->out;",
-            "\t*(volatile u32 *)&st->written = 0;",
-        ]
-        for name in self.program.deparse_order:
-            slot = self.layout.slots[name]
-            # The place is read back from memory each time: one verifier state instead of one per combination.
-            lines += [
-                f"\tif ({slot.valid}) {{ /* {name} */",
-                f"\t\tu32 at = *(volatile u32 *)&st->written & {self.out_bytes - 1};",
-                *(f"\t\t{line}" for line in self._emit(slot)),
-                f"\t\t*(volatile u32 *)&st->written = at + {slot.length};",
-                "\t}",
-            ]
-        return "\n".join([*lines, "\t(void)phv, (void)out, (void)skb;", "}"])
-
-    @staticmethod
-    def _emit(slot: HeaderSlot) -> list[str]:
-        if not slot.varbit_room:
-            return [f"copy_words(out + at, {slot.base}, {align(slot.fixed, 8) // 8});"]
-        lines = [
-            f"copy_bytes(out + at, {slot.base}, {slot.varbit_at});",
-            f"copy_many(out + at + {slot.varbit_at}, {slot.base} + {slot.varbit_at}, {slot.varbit_room // 8});",
-        ]
-        rest = slot.fixed - slot.varbit_at
-        if rest:
-            at = f"((at + {slot.varbit_at} + phv->varbit[{slot.index}]) & 0xffff)"
-            lines += [
-                f"u32 behind = {at};",
-                "OPAQUE(behind);",
-                "if (behind < OUT)",
-                f"\tcopy_bytes(out + behind, {slot.base} + {slot.varbit_at + slot.varbit_room}, {rest});",
-            ]
-        return lines
-
-    @property
-    def out_spare(self) -> int:
-        most = max((self.layout.slots[n].room for n in self.program.deparse_order), default=0)
-        return align(most, 8) + 16
-
-    # --- checksums ---
-
-    def checksums(self) -> str:
-        parts = []
-        for verify in (True, False):
-            lines = [
-                f"INLINE void {'verify' if verify else 'update'}_checksums(struct __sk_buff *skb, struct state *st)",
-                "{",
-                "\tstruct phv *phv = &st->phv;",
-            ]
-            for checksum in self.program.checksums:
-                if not (checksum.verify if verify else checksum.update):
-                    continue
-                function = self.actions.calculations[checksum.calculation]
-                bits = self.program.field_type(checksum.target).bits
-                if bits > 64:
-                    raise Unsupported(f"softswitch cannot run checksum {checksum.name} of {bits} bits")
-                tests = [] if checksum.condition is None else [self.expressions.boolean(checksum.condition)]
-                slot = self.layout.slots.get(checksum.target.header)
-                old = self.expressions.raw(checksum.target)
-                if verify:
-                    tests += [slot.valid] if slot else []
-                    action = [f"if ({function}(skb, st) != {old})", "\tphv->checksum_error = 1;"]
-                else:
-                    store = self.expressions.store(checksum.target, "sum")
-                    reduce = "" if bits == 64 else f" & {hexadecimal((1 << bits) - 1)}"
-                    dirty = " phv->dirty = 1;" if slot else ""
-                    action = [
-                        f"u64 sum = {function}(skb, st){reduce};",
-                        f"if (sum != {old}) {{ {store}{dirty} }}",
-                    ]
-                lines += [f"\tif ({' && '.join(tests) or '1'}) {{", *(f"\t\t{a}" for a in action), "\t}"]
-            parts.append("\n".join([*lines, "\t(void)phv, (void)skb;", "}"]))
-        return "\n\n".join(parts)
-
-    # --- field lists and digests ---
-
-    def preserve(self) -> str:
-        """Copy the fields of a field list from a stashed packet."""
-        lines = [
-            "INLINE void preserve(struct phv *phv, const struct phv *from, u32 list)",
-            "{",
-            "\tswitch (list) {",
-        ]
-        for number, fields in self.program.field_lists.items():
-            lines.append(f"\tcase {number}:")
-            for ref in fields:
-                lines += [f"\t\t{line}" for line in self._preserve(ref)]
-            lines.append("\t\tbreak;")
-        return "\n".join([*lines, "\t}", "}"])
-
-    def _preserve(self, ref: FieldRef) -> list[str]:
-        if ref in self.layout.metadata:
-            name = self.layout.metadata[ref]
-            bits = self.program.field_type(ref).bits
-            if bits <= 64:
-                return [f"phv->{name} = from->{name};"]
-            return [f"phv->{name}[{i}] = from->{name}[{i}];" for i in range(limbs(bits))]
-        raise Unsupported(f"softswitch cannot preserve header field {ref.header}.{ref.field} of a field list")
-
-    def digests(self) -> str:
-        lines = [
-            "INLINE void learn(struct state *st)",
-            "{",
-            "\tstruct phv *phv = &st->phv;",
-            "\tstruct event *head = (struct event *)st->digest;",
-            "\tu64 *values = st->digest + sizeof(*head) / 8;",
-            "\tu32 words = 0;",
-            "\tswitch (phv->digest_list) {",
-        ]
-        for number, learn in self.program.learn_lists.items():
-            lines.append(f"\tcase {number}: /* {learn.name} */")
-            at = 0
-            for element in learn.elements:
-                code, count = self._digest_words(element)
-                lines += [f"\t\t{line}" for line in code.replace("@", str(at)).split("\n")]
-                at += count
-            lines += [f"\t\twords = {at};", "\t\tbreak;"]
-        return "\n".join(
-            [
-                *lines,
-                "\tdefault:",
-                "\t\treturn;",
-                "\t}",
-                "\t*head = (struct event){.type = EVENT_DIGEST, .kind = phv->digest_list, .length = 8 * words};",
-                "\tif (bpf_ringbuf_output(&events, head, sizeof(*head) + 8 * words, 0))",
-                "\t\ttally(DROPPED_DIGEST);",
-                "}",
-            ]
-        )
-
-    def _digest_words(self, element: Expr) -> tuple[str, int]:
-        bits = (
-            element.value.bit_length()
-            if isinstance(element, Constant)
-            else self.expressions.type_of(element).bits
-        )
-        if bits <= 64:
-            return f"values[@] = {self.expressions.reduced(element, max(bits, 1))};", 1
-        count = limbs(bits)
-        stores = " ".join(f"(values + @)[{i}] = w_.l[{i}];" for i in range(count))
-        return f"{{ struct w{count} w_ = {self.expressions.wide(element, count)}; {stores} }}", count
-
-    @property
-    def digest_words(self) -> int:
-        return 4 + max(
-            (sum(self.words_of(e) for e in x.elements) for x in self.program.learn_lists.values()), default=0
-        )
-
-    def words_of(self, element: Expr) -> int:
-        if isinstance(element, Constant):
-            return max(1, limbs(element.value.bit_length()))
-        return max(1, limbs(self.expressions.type_of(element).bits))
-
-    def digest_layout(self, learn: LearnList) -> tuple[int, ...]:
-        """64-bit words of each value of a digest."""
-        return tuple(self.words_of(e) for e in learn.elements)
 
     # --- the entry point ---
 
@@ -394,7 +219,8 @@ class Traffic:
                 *(f"\t{x}" for x in self._set("intrinsic_metadata.ingress_global_timestamp", "time_us(st)")),
                 "} else if (kind != INGRESS_CLONE) {",
                 "\tinstance = kind == RESUBMITTED ? INSTANCE_RESUBMITTED : INSTANCE_RECIRCULATED;",
-                "\tpreserve(phv, &old->phv, kind == RESUBMITTED ? old->phv.resubmit_list : old->phv.recirculate_list);",
+                "\tpreserve(phv, &old->phv,",
+                "\t\t kind == RESUBMITTED ? old->phv.resubmit_list : old->phv.recirculate_list);",
                 *(f"\t{x}" for x in self._set("standard_metadata.instance_type", "instance")),
                 "}",
                 *self._set("standard_metadata.packet_length", "phv->length"),
@@ -418,7 +244,7 @@ class Traffic:
             "}",
         ]
         lines += [
-            "if (CTX(skb, gso_size) && !CTX(skb, gso_segs))  /* the kernel forgets it when a packet shrinks */",
+            "if (CTX(skb, gso_size) && !CTX(skb, gso_segs)) /* forgotten when a packet shrank */",
             "\tphv->segments = 1 + (st->have - phv->parsed) / CTX(skb, gso_size);",
         ]
         if self.parser.reorders:
@@ -548,6 +374,3 @@ class Traffic:
             "deparse(skb, st);",
             "return send(skb, st, port, 1);",
         ]
-
-
-__all__ = ["Traffic", "fields_read", "size_of"]

@@ -2,10 +2,10 @@
 
 `Datapath` is what the P4Runtime server, the benchmarks and the tests use; its interface is
 `softswitch.target.Datapath`. Names are those of the BMv2 JSON. With `netless=True` no network is needed:
-`run` sends one packet through the program by bpf_prog_test_run and follows its clones, replicas, resubmissions
-and recirculations, in BMv2's order.
+`run` sends one packet through the program by bpf_prog_test_run and follows its clones, replicas,
+resubmissions and recirculations, in BMv2's order.
 
-Beyond the interface: `run`, `register_read_all`, `code` (the generated C), `time_run` (nanoseconds per packet).
+Beyond the interface: `run`, `register_read_all`, `code` (the generated C), `time_run` (ns per packet).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from softswitch.attach import attach
 from softswitch.codegen import IFINDICES, LOOP_PORT, MOST_PORTS, STATISTICS, Code, build, generate
 from softswitch.codegen_layout import Record as Layout
 from softswitch.codegen_layout import arguments, limbs, size_of
-from softswitch.codegen_tables import NO_ACTION
-from softswitch.ir import Counter, Meter, Program, Table
 from softswitch.profiles import ProfileStore
-from softswitch.shared import Shared
+from softswitch.program import Counter, Meter, Program, Table
+from softswitch.shared import Kind, Shared
+from softswitch.table_layout import NO_ACTION
 from softswitch.tables import OrderedStore, TableStore, store
 from softswitch.target import (
     Action,
@@ -54,6 +54,7 @@ _ARRIVAL, _RESUBMITTED, _RECIRCULATED, _INGRESS_CLONE, _EGRESS_CLONE, _REPLICA =
 _CLONE_SESSION = 1 << 31  # clone sessions share the map of multicast groups
 _MOST_REPLICAS = 128
 _SK_BUFF_BYTES = 192
+_KINDS: dict[int, Kind] = {1: "B", 2: "H", 4: "I"}
 _MOST_RUNS = 1000  # of one packet of a netless run, so that a program that recirculates for ever ends
 _JSON_PRIORITY = 0x7FFFFFFF  # BMv2: the lower number wins; P4Runtime: the higher
 
@@ -200,7 +201,7 @@ class Datapath:
             self.object.maps["ports_by_ifindex"].update(struct.pack("=I", ifindex), struct.pack("=I", port))
 
     def add_port(self, port: int, ifindex: int, rate_mbps: float | None = None) -> None:
-        """Take packets that arrive at an interface, and send to it. The interface is in this network namespace."""
+        """Take packets that arrive at an interface of this network namespace, and send to it."""
         if not 0 <= port < MOST_PORTS:
             raise EntrainError(f"port {port} is out of range: 0 to {MOST_PORTS - 1}")
         if port in self._attached:
@@ -452,7 +453,7 @@ class Datapath:
         declared = self.program.registers[name]
         if not 0 <= index < declared.size:
             raise EntrainError(f"register {name} has {declared.size} cells, and none {index}")
-        kind = {1: "B", 2: "H", 4: "I"}.get(size_of(declared.bits), "Q")
+        kind = _KINDS.get(size_of(declared.bits), "Q")
         return self.shared.view(f"r{self.code.actions.registers[name]}", kind), max(1, limbs(declared.bits))
 
     def register_read(self, name: str, index: int) -> int:
@@ -556,7 +557,7 @@ class Datapath:
     # --- packets ---
 
     def run(self, packet: bytes, ingress_port: int) -> list[tuple[int, bytes]]:
-        """Send one packet through a netless datapath: (port, packet) for each that leaves, in BMv2's order."""
+        """Send one packet through a netless datapath: (port, packet) of each that leaves, in BMv2's order."""
         if not self.netless:
             raise EntrainError("run needs a datapath that was loaded with netless=True")
         sent: list[tuple[int, bytes]] = []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from machine.errors import EntrainError
-from softswitch.codegen_tables import ProfileLayout
 from softswitch.shared import Shared, Slots
+from softswitch.table_layout import ProfileLayout
 from softswitch.target import Full
 
 
 class ProfileStore:
-    """One action profile. A member's or a group's number in the program is its slot, the lowest free first."""
+    """One action profile. The program knows members and groups by slot, the lowest free first."""
 
     def __init__(self, layout: ProfileLayout, shared: Shared) -> None:
         self.layout = layout

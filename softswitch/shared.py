@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping
+from typing import Literal
+
+Kind = Literal["B", "H", "I", "Q"]
 
 
 class Shared:
-    """Typed access to the mapped area. Single words are written whole, so the program never sees half of one."""
+    """Typed access to the mapped area. Words are written whole: the program never sees half of one."""
 
     def __init__(self, memory: mmap.mmap, base: int, members: Mapping[str, tuple[int, int]]) -> None:
         self._memory = memory
@@ -16,13 +19,13 @@ class Shared:
         self._members = members
         self._words: dict[str, memoryview] = {}
 
-    def view(self, name: str, kind: str = "Q") -> memoryview:
+    def view(self, name: str, kind: Kind = "Q") -> memoryview:
         """Member `name` as an array of native integers (format of `struct`: B, H, I, Q)."""
         key = name + kind
         if key not in self._words:
             offset, size = self._members[name]
             raw = self._view[self._base + offset : self._base + offset + size]
-            self._words[key] = raw.cast("B") if kind == "B" else raw.cast(kind)
+            self._words[key] = raw.cast(kind)
         return self._words[key]
 
     def __contains__(self, name: str) -> bool:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ebpf import Map
 from machine.errors import EntrainError
 from softswitch.codegen_layout import Record
-from softswitch.codegen_tables import TableLayout
 from softswitch.shared import Shared, Slots, words
+from softswitch.table_layout import TableLayout
 from softswitch.target import Exact, Full, Lpm, Match, Range, Ternary
 
 
@@ -81,7 +81,7 @@ class TableStore(ABC):
         self._remove(handle, stored)
         self.handles.give(handle)
 
-    def flush(self) -> None:
+    def flush(self) -> None:  # noqa: B027 (most have nothing to do)
         """Publish what a batch has deferred."""
 
     def _stored(self, handle: int) -> Stored:
@@ -256,9 +256,7 @@ class TernaryStore(OrderedStore):
         if mask not in self.masks:
             number = self.mask_ids.take()
             if number is None:
-                raise Full(
-                    f"table {self.name} has too many distinct masks (at most {self.layout.masks})"
-                )
+                raise Full(f"table {self.name} has too many distinct masks (at most {self.layout.masks})")
             self.masks[mask] = number
             self.ranks[mask] = {}
         key = b"".join(w.to_bytes(8, "little") for w in (self.masks[mask], *values))
