@@ -34,11 +34,13 @@ from pydantic import BeforeValidator, Field
 from controlplane.routing import Routing
 from controlplane.toml import Strict, check, read_toml
 from controlplane.topology import TABLES, Host, Target, Topology, load_topology, parse_topology
+from hostbpf.mltcp import PLAIN, VARIANTS
 from machine.errors import BadInput
 from mininet_topos.links import Shaping
 from workloads.jobs import JobSpec, parse_job
 
-Policy = Literal["none"]
+Policy = Literal["none", "mltcp"]
+Control = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,15}$")]
 """What decides when and how fast flows send; `none` leaves it to TCP."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -56,12 +58,20 @@ FIRST_PORT = 7000
 """Job i listens on this port + i, so that jobs may share hosts."""
 
 
+MLTCP_VARIANT = {
+    **{plain.removeprefix("bpf_"): variant for plain, variant in zip(PLAIN, VARIANTS, strict=True)},
+    **dict(zip(PLAIN, VARIANTS, strict=True)),
+}
+"""The MLTCP variant of a congestion control of the kernel's, or of its copy in eBPF."""
+
+
 class ExperimentTable(Strict):
     """The `[experiment]` table."""
 
     name: Name
     routing: Annotated[tuple[Routing, ...], Field(min_length=1, strict=False)] = ("ecmp",)
     policy: Annotated[tuple[Policy, ...], Field(min_length=1, strict=False)] = ("none",)
+    congestion_control: Annotated[tuple[Control, ...], Field(min_length=1, strict=False)] | None = None
     seed: Annotated[tuple[Seed, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)] = (1,)
     target: Target | None = None
     topology: str | None = None
@@ -73,9 +83,10 @@ class NetworkTable(Strict):
 
     shaping: Shaping = "htb"
     offloads: bool | None = None
-    congestion_control: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,15}$")] | None = None
+    congestion_control: Control | None = None
     rto_min_ms: Annotated[float, Field(ge=1, allow_inf_nan=False, strict=False)] | None = None
     slow_start_after_idle: bool | None = None
+    receive_buffer_bytes: Annotated[int, Field(ge=4096)] | None = None
     gap_ms: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)] | None = None
 
 
@@ -122,6 +133,8 @@ class Combination:
     routing: Routing
     policy: Policy
     seed: int
+    control: str | None = None
+    """The jobs' TCP congestion control; None: the network's."""
 
 
 @dataclass(frozen=True)
@@ -137,13 +150,20 @@ class Experiment:
     policy: tuple[Policy, ...]
     seeds: tuple[int, ...]
     timeout_s: float
+    controls: tuple[str, ...] = ()
 
     def combinations(self) -> Iterator[Combination]:
-        """Every run, seeds innermost."""
+        """Every run, seeds innermost. Policy `mltcp` takes the MLTCP variant of each congestion control."""
         for routing in self.routing:
             for policy in self.policy:
-                for seed in self.seeds:
-                    yield Combination(routing, policy, seed)
+                for control in self._controls(policy):
+                    for seed in self.seeds:
+                        yield Combination(routing, policy, seed, control)
+
+    def _controls(self, policy: Policy) -> tuple[str | None, ...]:
+        if policy == "mltcp":
+            return tuple(MLTCP_VARIANT[each] for each in self.controls if each in MLTCP_VARIANT)
+        return self.controls or (None,)
 
     @property
     def target(self) -> Target:
@@ -171,6 +191,11 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
     if (chosen := target or table.target) is not None:
         topology = topology.with_target(chosen)
     _check_routing(path, table.routing, topology)
+    controls = _unique(path, "congestion_control", table.congestion_control or ())
+    if "mltcp" in table.policy and not set(controls) & set(MLTCP_VARIANT):
+        raise BadInput(
+            f"{path}: [experiment], congestion_control: policy mltcp needs one of {', '.join(MLTCP_VARIANT)}"
+        )
     jobs = _jobs(path, file.job, topology)
     return Experiment(
         name=table.name,
@@ -182,6 +207,7 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
         policy=_unique(path, "policy", table.policy),
         seeds=_unique(path, "seed", table.seed) if seed is None else (seed,),
         timeout_s=table.timeout_s,
+        controls=controls,
     )
 
 

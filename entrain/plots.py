@@ -57,17 +57,18 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
 
 
 def _groups(runs: Sequence[RunResult]) -> list[_Group]:
-    pooled: dict[tuple[str, str], list[RunResult]] = {}
+    pooled: dict[tuple[str, str, str | None], list[RunResult]] = {}
     for run in runs:
-        pooled.setdefault((run.combination.routing, run.combination.policy), []).append(run)
-    several = len({policy for _, policy in pooled}) > 1
+        which = run.combination
+        pooled.setdefault((which.routing, which.policy, which.control), []).append(run)
+    several = len({policy for _, policy, _ in pooled}) > 1
     return [
         _Group(
-            _NAMES.get(routing, routing) + (f", {policy}" if several else ""),
+            control or _NAMES.get(routing, routing) + (f", {policy}" if several else ""),
             _COLOURS[index % len(_COLOURS)],
             tuple(members),
         )
-        for index, ((routing, policy), members) in enumerate(pooled.items())
+        for index, ((routing, policy, control), members) in enumerate(pooled.items())
     ]
 
 

@@ -27,6 +27,8 @@ def label(run: RunResult, runs: Sequence[RunResult]) -> str:
     parts: list[str] = [combination.routing]
     if len({other.combination.policy for other in runs}) > 1:
         parts.append(combination.policy)
+    if len({other.combination.control for other in runs}) > 1:
+        parts.append(str(combination.control))
     if len({other.combination.seed for other in runs}) > 1:
         parts.append(str(combination.seed))
     return ", ".join(parts)
@@ -82,7 +84,7 @@ def write(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) ->
     (directory / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     jobs, links = [], []
     for run in results["runs"]:
-        which = {key: run[key] for key in ("routing", "policy", "target", "seed")}
+        which = {key: run[key] for key in ("routing", "policy", "congestion_control", "target", "seed")}
         for job in run["jobs"]:
             jobs.append({**which, **job, "hosts": " ".join(job["hosts"])})
         links += [{**which, **link} for link in run["links"]]
@@ -94,6 +96,7 @@ def write(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) ->
             {
                 "routing": run.combination.routing,
                 "policy": run.combination.policy,
+                "congestion_control": run.combination.control,
                 "target": run.target,
                 "seed": run.combination.seed,
                 "job": job.name,

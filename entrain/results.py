@@ -67,6 +67,34 @@ class RunResult:
         return max((link.all_jobs for link in self.links), default=0)
 
 
+LAST = 50
+"""Iterations at the end of a run that show where it has settled."""
+
+WINDOW = 10
+CONVERGED = 1.05
+"""A run has converged where the mean of so many successive iterations of each job is within 5 % of ideal."""
+
+
+def over_ideal_last(run: RunResult) -> float:
+    """Iteration time over ideal in the last iterations of each job, mean over the jobs."""
+    ratios = []
+    for job in run.jobs:
+        last = job.summary.iteration_ms[-LAST:]
+        ratios.append(sum(last) / len(last) / job.ideal_ms)
+    return sum(ratios) / len(ratios)
+
+
+def converged_at(run: RunResult) -> int | None:
+    """The first iteration from which a window of iterations of every job is as short as with the network for
+    itself, within 5 %; None if there is none."""
+    shortest = min(len(job.summary.iteration_ms) for job in run.jobs)
+    for first in range(shortest - WINDOW + 1):
+        windows = ((job, job.summary.iteration_ms[first : first + WINDOW]) for job in run.jobs)
+        if all(sum(times) / WINDOW <= CONVERGED * job.ideal_ms for job, times in windows):
+            return first
+    return None
+
+
 def ideal_ms(job: Job, host_rates_mbps: Sequence[float]) -> float:
     """Iteration time of a job that has the network for itself, if only its hosts' links limit it.
 
@@ -104,11 +132,14 @@ def _run(run: RunResult) -> dict[str, Any]:
     return {
         "routing": run.combination.routing,
         "policy": run.combination.policy,
+        "congestion_control": run.combination.control,
         "target": run.target,
         "seed": run.combination.seed,
         "max_flows_per_link": run.max_flows_per_link,
         "max_flows_per_link_any_step": run.max_flows_per_link_any_step,
         "max_flows_per_link_all": run.max_flows_per_link_all,
+        "over_ideal_last50": over_ideal_last(run),
+        "converged_at_iteration": converged_at(run),
         "jobs": [_job(job) for job in run.jobs],
         "links": [
             {

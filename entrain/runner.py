@@ -24,6 +24,7 @@ from controlplane.topology import Topology
 from entrain.contention import attribute, contention, per_job
 from entrain.experiment import Combination, Experiment, Job
 from entrain.results import JobResult, RunResult, ideal_ms
+from hostbpf.mltcp import PLAIN, VARIANTS, Jobs, Params, registered
 from machine import record as records
 from machine.errors import EntrainError
 from machine.record import Record
@@ -58,6 +59,7 @@ class Running:
     bring_up_s: float
     directory: Path
     record: Record
+    mltcp: Jobs | None = None
     ports: tuple[FabricPort, ...] = field(default=())
 
     @property
@@ -80,17 +82,36 @@ def bring_up(
         namespace=namespace,
         shaping=options.shaping,
         offloads=options.offloads,
-        tcp=Tcp(options.congestion_control, options.rto_min_ms, options.slow_start_after_idle),
+        tcp=Tcp(
+            options.congestion_control,
+            options.rto_min_ms,
+            options.slow_start_after_idle,
+            options.receive_buffer_bytes,
+        ),
     )
     report(f"bringing up {_size(experiment.topology)}", 0.0)
-    with network, asyncio.Runner() as loop:  # one loop: gRPC does not outlive the first it sees
+    with (
+        network,
+        _controls(experiment) as mltcp,
+        asyncio.Runner() as loop,
+    ):  # one loop: gRPC does not outlive the first it sees
         pipeline = Pipeline.load()
         report("setting the switches", 0.0)
         loop.run(_route(experiment.topology, pipeline, experiment.routing[0]))
         ports = tuple(network.fabric_ports())
         with LinkMonitor(ports, gap_ms=experiment.gap_ms) as monitor:
             took = time.monotonic() - began
-            yield Running(experiment, network, monitor, pipeline, loop, took, directory, record, ports)
+            yield Running(experiment, network, monitor, pipeline, loop, took, directory, record, mltcp, ports)
+
+
+@contextlib.contextmanager
+def _controls(experiment: Experiment) -> Iterator[Jobs | None]:
+    """Within, the congestion controls in eBPF that the experiment wants can be chosen."""
+    if {combination.control for combination in experiment.combinations()} & {*VARIANTS, *PLAIN}:
+        with registered() as jobs:
+            yield jobs
+    else:
+        yield None
 
 
 def run_all(running: Running, report: Report) -> list[RunResult]:
@@ -108,7 +129,8 @@ def run_all(running: Running, report: Report) -> list[RunResult]:
 
 def run_one(running: Running, combination: Combination, report: Report) -> RunResult:
     """One combination: tables, jobs, measurement. Raises RunFailed with the cause."""
-    name = f"{combination.routing}-{combination.policy}-{combination.seed}"
+    parts = (combination.routing, combination.policy, combination.control, combination.seed)
+    name = "-".join(str(part) for part in parts if part is not None)
     report(f"{name}: writing tables", 0.0)
     began = time.monotonic()
     applied = running.loop.run(_route(running.experiment.topology, running.pipeline, combination.routing))
@@ -119,7 +141,10 @@ def run_one(running: Running, combination: Combination, report: Report) -> RunRe
     running.monitor.collect()
     processor = psutil.cpu_times()
     began = time.monotonic()
-    _run_jobs(running, name, combination.seed, output, report)
+    if running.mltcp is not None:  # what was learned from the run before is forgotten
+        running.mltcp.remove(0)
+        running.mltcp.set_params(0, Params())
+    _run_jobs(running, name, combination, output, report)
     wall_s = time.monotonic() - began
     busy = _busy(processor, psutil.cpu_times())
     bursts = running.monitor.collect()
@@ -151,10 +176,10 @@ async def _route(topology: Topology, pipeline: Pipeline, routing: Routing) -> li
 # -- jobs
 
 
-def _run_jobs(running: Running, name: str, seed: int, output: Path, report: Report) -> None:
+def _run_jobs(running: Running, name: str, combination: Combination, output: Path, report: Report) -> None:
     """Start all jobs at once, watch them, and return when they have ended. Raises RunFailed."""
     go = output / "go"
-    specs = [_spec(running, job, seed, output, go) for job in running.experiment.jobs]
+    specs = [_spec(running, job, combination, output, go) for job in running.experiment.jobs]
     with contextlib.ExitStack() as started:
         jobs = [started.enter_context(_launched(running, spec, output)) for spec in specs]
         watch = _Watch(running, name, jobs)
@@ -209,7 +234,7 @@ def _launched(running: Running, spec: JobSpec, output: Path) -> Iterator[_Launch
         process.wait()
 
 
-def _spec(running: Running, job: Job, seed: int, output: Path, go: Path) -> JobSpec:
+def _spec(running: Running, job: Job, combination: Combination, output: Path, go: Path) -> JobSpec:
     """The job as its workers read it, for this run."""
     namespaces = tuple(f"/proc/{running.network.net[host].pid}/ns/net" for host in job.hosts)
     rendezvous = output / "rendezvous" / job.name
@@ -219,7 +244,8 @@ def _spec(running: Running, job: Job, seed: int, output: Path, go: Path) -> JobS
             "rendezvous": rendezvous,
             "output": output / "records",
             "go": go,
-            "seed": seed,
+            "seed": combination.seed,
+            "congestion_control": combination.control,
             "netns": namespaces,
         }
     )

@@ -54,6 +54,22 @@ def test_every_combination_once(tmp_path: Path) -> None:
     ]
 
 
+def test_mltcp_runs_the_variants_of_the_controls_that_have_one(tmp_path: Path) -> None:
+    text = GOOD.replace(
+        "seed = [3, 4]", 'policy = ["none", "mltcp"]\ncongestion_control = ["bpf_reno", "bbr", "cubic"]'
+    )
+    found = [(each.policy, each.control) for each in load_experiment(write(tmp_path, text)).combinations()]
+    plain = [("none", "bpf_reno"), ("none", "bbr"), ("none", "cubic")]
+    assert found == 2 * [*plain, ("mltcp", "mltcp_reno"), ("mltcp", "mltcp_cubic")]
+
+
+@pytest.mark.parametrize("controls", ["", 'congestion_control = ["bbr"]'])
+def test_mltcp_without_a_variant_says_which_there_are(tmp_path: Path, controls: str) -> None:
+    text = GOOD.replace("seed = [3, 4]", f'policy = ["mltcp"]\n{controls}')
+    with pytest.raises(BadInput, match=r"file\.toml.*congestion_control.*needs one of reno, cubic, dctcp"):
+        load_experiment(write(tmp_path, text))
+
+
 def test_counted_jobs_get_free_hosts_leaf_by_leaf(tmp_path: Path) -> None:
     experiment = load_experiment(write(tmp_path, GOOD))
     assert experiment.jobs[1].hosts == ("h2", "h4")

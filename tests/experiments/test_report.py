@@ -14,7 +14,7 @@ from entrain.contention import LinkContention
 from entrain.experiment import Combination, Experiment, load_experiment
 from entrain.plots import plot
 from entrain.report import remarks, table, write
-from entrain.results import JobResult, RunResult, ideal_ms
+from entrain.results import JobResult, RunResult, converged_at, ideal_ms, over_ideal_last
 from workloads.records import Summary
 
 EXPERIMENT = """
@@ -65,6 +65,16 @@ def runs(experiment: Experiment) -> list[RunResult]:
         result(experiment, "ecmp", (200.0, 300.0, 400.0), 3, 0.5),
         result(experiment, "source", (100.0, 110.0, 120.0), 1, 0.4),
     ]
+
+
+def test_last_iterations_and_convergence(experiment: Experiment) -> None:
+    settling = (150.0,) * 40 + (104.0,) * 60
+    run = result(experiment, "ecmp", settling, 1, 0.5)
+    assert over_ideal_last(run) == pytest.approx(1.04)
+    assert converged_at(run) == 40
+    restless = result(experiment, "ecmp", (100.0, 100.0, 130.0) * 40, 1, 0.5)
+    assert over_ideal_last(restless) == pytest.approx(1.1, abs=0.01)
+    assert converged_at(restless) is None
 
 
 def test_ideal_is_compute_and_the_busiest_hosts_of_each_step(experiment: Experiment) -> None:
