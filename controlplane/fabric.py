@@ -64,7 +64,7 @@ class _Managed:
     status: str = "not connected"
     applied: Applied | None = None
     pipeline_set: bool = False
-    failure: EntrainError | None = None
+    failure: Exception | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -194,8 +194,8 @@ class Fabric:
         while True:
             try:
                 await self._session(managed, timeout_s)
-            except EntrainError as error:
-                self._report(managed, str(error))
+            except Exception as error:  # nothing may end the supervision of a switch unseen
+                self._report(managed, str(error) if isinstance(error, EntrainError) else repr(error))
                 if not managed.settled.is_set() and self._strict:
                     managed.failure = error
                     managed.settled.set()

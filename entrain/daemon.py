@@ -78,6 +78,8 @@ async def _serve(
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, controller.stopped.set)
         server = await serve(controller, directory / SOCKET)
+        for stream in (1, 2):  # our parent goes away now; what anything has still to say belongs in the log
+            os.dup2(log.fileno(), stream)
         with _restarting(network, on_event):
             tell({"ready": {"seconds": time.monotonic() - began, "process_id": os.getpid()}})
             await controller.stopped.wait()

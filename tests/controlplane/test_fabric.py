@@ -231,6 +231,20 @@ def test_election_ids_tell_their_holder() -> None:
     assert U128.decode(U128.encode(3 << 64 | 5)) == 3 << 64 | 5
 
 
+def test_an_accident_in_a_session_is_raised_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_: SwitchClient) -> None:
+        raise ZeroDivisionError("an accident")
+
+    async def test() -> None:
+        async with switches(dumbbell(1)) as (topology, _):
+            with pytest.raises(ZeroDivisionError, match="an accident"):
+                async with Fabric(topology, PIPELINE):
+                    pass
+
+    monkeypatch.setattr(SwitchClient, "read_state", fail)
+    run(test)
+
+
 def test_an_absent_switch_is_named() -> None:
     async def test() -> None:
         topology = dumbbell(1, grpc_port=1)
