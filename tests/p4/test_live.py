@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from finsy import P4CounterEntry
 
 from tests.p4.differential import NAMES, mask
 from tests.p4.kinds import program
-from tests.p4.live import live_switch
+from tests.p4.live import Live, live_switch
 from tests.p4.netless import Netless
-from tests.p4.packets import ether
+from tests.p4.packets import bits, ether, unbits
 from tests.p4.random_entries import RandomEntries
 from tests.p4.random_fabric import fabric_entities, fabric_packet
 from tests.p4.random_packets import GENERATORS, packets
-from tests.p4.targets import PROGRAMS, Batch, Injected, Program, Target
+from tests.p4.targets import PORTS, PROGRAMS, Batch, Injected, Program, Target
 
 pytestmark = pytest.mark.root
 
@@ -102,3 +103,24 @@ def test_a_burst_keeps_its_order(softswitch: Callable[[Program], Target]) -> Non
     sent = [ether(0x1234, number.to_bytes(2, "big")) for number in range(200)]
     batch = target.send_batch([(1, packet) for packet in sent])
     assert batch.outputs == [[(1, packet)] for packet in sent]
+
+
+def test_registers_and_counters_lose_nothing_between_processors(
+    softswitch: Callable[[Program], Target],
+) -> None:
+    """Several senders at once, each on a processor of its own: every packet that came out has counted once.
+
+    A register is read and written in one action here: softswitch, other than BMv2 with its single ingress
+    thread, promises no more.
+    """
+    target = softswitch(PROGRAMS["state"])
+    assert isinstance(target, Live)
+    both_registers = ether(0x9C04, bits([(0, 8), (9, 8), (0, 128), (0, 128)]))
+    passed = target.flood(dict.fromkeys(PORTS, both_registers), 3000)
+    assert passed > 10000, "the machine lost too many packets to say anything"
+    ((_, output),) = target.send(1, ether(0x9C01, bits([(0, 8), (0, 8), (0, 128), (0, 128)])))
+    assert unbits(output[14:], (8, 8, 128, 128))[3] == passed
+    (counted,) = target.client.read(P4CounterEntry("both", index=9))
+    assert counted.data is not None
+    assert counted.data.packet_count == passed
+    assert counted.data.byte_count == passed * len(both_registers)
