@@ -41,9 +41,8 @@ def cli() -> None:
 def main() -> None:
     """Run the command line; exit status 0, 1 (failed) or 2 (bad input)."""
     try:
-        cli(standalone_mode=False)
-    except click.exceptions.Exit as exit_:
-        sys.exit(exit_.exit_code)
+        status = cli(standalone_mode=False)  # what a command gave to `Context.exit`, or None
+        sys.exit(status or 0)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
