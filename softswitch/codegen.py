@@ -170,7 +170,7 @@ def cache_directory() -> Path:
 
 
 def build(code: Code) -> Path:
-    """The BPF object of generated C, from the cache or from clang; switches that start at once compile once."""
+    """The BPF object of generated C, from the cache or clang; switches that start at once compile once."""
     digest = hashlib.sha256(code.source.encode())
     for header in sorted(RUNTIME.glob("*.h")):
         digest.update(header.read_bytes())
