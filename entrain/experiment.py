@@ -86,6 +86,7 @@ class NetworkTable(Strict):
     congestion_control: Control | None = None
     rto_min_ms: Annotated[float, Field(ge=1, allow_inf_nan=False, strict=False)] | None = None
     slow_start_after_idle: bool | None = None
+    loss: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=False)] = 0.0
     receive_buffer_bytes: Annotated[int, Field(ge=4096)] | None = None
     gap_ms: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)] | None = None
 

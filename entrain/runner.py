@@ -29,6 +29,7 @@ from machine import record as records
 from machine.errors import EntrainError
 from machine.record import Record
 from mininet_topos.linkmonitor import Burst, Flow, LinkMonitor
+from mininet_topos.loss import lossy
 from mininet_topos.network import FabricPort, Network, Tcp
 from workloads.jobs import JobSpec
 from workloads.records import read_records, summarize
@@ -99,7 +100,12 @@ def bring_up(
         report("setting the switches", 0.0)
         loop.run(_route(experiment.topology, pipeline, experiment.routing[0]))
         ports = tuple(network.fabric_ports())
-        with LinkMonitor(ports, gap_ms=experiment.gap_ms) as monitor:
+        with (
+            lossy([port.ifindex for port in ports], options.loss)
+            if options.loss
+            else contextlib.nullcontext(),
+            LinkMonitor(ports, gap_ms=experiment.gap_ms) as monitor,
+        ):
             took = time.monotonic() - began
             yield Running(experiment, network, monitor, pipeline, loop, took, directory, record, mltcp, ports)
 

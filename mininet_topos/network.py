@@ -68,12 +68,14 @@ class Tcp:
     """The hosts' TCP; None leaves what the kernel has.
 
     rto_min_ms: the shortest retransmission timeout (Linux: 200 ms, for wide areas). slow_start_after_idle:
-    whether a connection that was silent begins anew with a small window, as Linux has it.
+    whether a connection that was silent begins anew with a small window, as Linux has it. receive_buffer_bytes:
+    the most that a receiver holds for a connection; its window is about half of it.
     """
 
     congestion_control: str | None = None
     rto_min_ms: float | None = None
     slow_start_after_idle: bool | None = None
+    receive_buffer_bytes: int | None = None
 
 
 DEFAULT_TCP = Tcp()
@@ -305,6 +307,8 @@ class Network:
             sysctls["ipv4/tcp_congestion_control"] = self.tcp.congestion_control
         if self.tcp.slow_start_after_idle is not None:
             sysctls["ipv4/tcp_slow_start_after_idle"] = str(int(self.tcp.slow_start_after_idle))
+        if (size := self.tcp.receive_buffer_bytes) is not None:
+            sysctls["ipv4/tcp_rmem"] = f"{min(4096, size)} {min(131072, size)} {size}"
         lines = [
             *(
                 f"[ ! -e /proc/sys/net/{key} ] || echo {value} > /proc/sys/net/{key}"

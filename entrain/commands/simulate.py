@@ -1,0 +1,127 @@
+"""`entrain simulate NAME`: the papers' experiments in the flow-level simulator."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from machine.errors import BadInput
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    help="Trace file; by default the public one of the experiment.",
+)
+@click.option("--policy", help="Run these policies only, separated by commas.")
+@click.option("--limit", type=int, help="Use the first N jobs or coflows only.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of every random draw.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Write results here; what is there already is not run again.",
+)
+@click.option("--workers", type=int, help="Processes at a time; all cores by default.")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray", "dask"]),
+    default="local",
+    show_default=True,
+    help="What runs sweeps.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def command(
+    name: str,
+    trace: Path | None,
+    policy: str | None,
+    limit: int | None,
+    seed: int,
+    out: Path | None,
+    workers: int | None,
+    engine: str,
+    as_json: bool,
+) -> None:
+    """Run experiment NAME (parrot-jct, parrot-scale, parrot-eta, parrot-theta, parrot-load, parrot-ps,
+    slots-jct, slots-latency, coflow-fb2010), or write the page of results from what --out holds (results)."""
+    # The simulator loads numpy and numba, which `entrain --help` need not wait for.
+    from simulation import output, report, sweep
+    from simulation.experiments import Point, points
+
+    if name == "results":
+        if out is None or not out.is_dir():
+            raise BadInput(
+                "results needs --out DIR, the directory whose sub-directories hold the experiments' results"
+            )
+        page = report.page(out)
+        click.echo(json.dumps({"page": page}) if as_json else page, nl=as_json)
+        return
+    if workers is not None and workers < 1:
+        raise BadInput(f"--workers is {workers}; give at least 1")
+    experiment, todo = points(name, trace, policy, limit, seed)
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=as_json or not sys.stderr.isatty()) as progress:
+        task = progress.add_task(name, total=len(todo))
+
+        def done(point: Point, resumed: bool) -> None:
+            progress.advance(task)
+
+        try:
+            results = sweep.run_points(
+                todo, directory=out, workers=workers, engine=cast("sweep.Engine", engine), done=done
+            )
+        except KeyboardInterrupt:
+            if out is not None:
+                console.print(
+                    f"interrupted; finished points are kept in {out}, the same command goes on from there"
+                )
+            raise
+    summary = output.summarise(experiment, todo, results)
+    if out is not None:
+        output.write(out, summary, todo, results)
+    if as_json:
+        click.echo(json.dumps(summary))
+    else:
+        _print(summary)
+
+
+def _print(summary: dict[str, Any]) -> None:
+    from simulation.output import parameters
+
+    console = Console()
+    shown = (
+        "total_jct_s",
+        "mean_jct_s",
+        "p99_jct_s",
+        "max_jct_s",
+        "mean_cct_s",
+        "p95_cct_s",
+        "lower_bound_s",
+    )
+    first = summary["points"][0]
+    keys = [
+        k
+        for k in parameters(first)
+        if k not in shown and not isinstance(first[k], dict | float) and k != "events"
+    ]
+    values = [k for k in shown if k in first]
+    table = Table(
+        *keys, *values, *(["decision p99 µs"] if first.get("decision") else []), title=summary["title"]
+    )
+    for row in summary["points"]:
+        cells = [str(row[k]) for k in keys] + [f"{row[k]:.4g}" for k in values]
+        if first.get("decision"):
+            cells.append(f"{row['decision'].get('p99_us', float('nan')):.1f}")
+        table.add_row(*cells)
+    console.print(table)
+    for claim, value in summary["paper"].items():
+        console.print(f"paper: {claim}: {value}")
