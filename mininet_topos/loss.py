@@ -1,0 +1,51 @@
+"""Random loss on links, made in eBPF: it needs no netem. An offloaded packet is lost whole."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebpf import Object, compile_cached
+
+SOURCE = Path(__file__).parent / "bpf" / "loss.bpf.c"
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What became of the packets of all lossy interfaces so far."""
+
+    passed: int
+    lost: int
+
+
+class Loss:
+    """Loss in force; `count` says what it did."""
+
+    def __init__(self, obj: Object) -> None:
+        self._obj = obj
+
+    def count(self) -> Losses:
+        """Packets so far."""
+        values = self._obj.maps[".bss"][bytes(4)]
+        places = (self._obj.variable("passed").offset, self._obj.variable("lost").offset)
+        passed, lost = (struct.unpack_from("=Q", values, place)[0] for place in places)
+        return Losses(passed, lost)
+
+
+@contextlib.contextmanager
+def lossy(ifindexes: Iterable[int], probability: float, *, netns: str | None = None) -> Iterator[Loss]:
+    """Within, each packet that leaves these interfaces is lost with `probability` (0 to 1).
+
+    It ends with the process in any case. Raises EbpfError where it cannot be attached (Linux before 6.6).
+    """
+    if not 0 <= probability <= 1:
+        raise ValueError(f"probability {probability}: must be from 0 to 1")
+    with Object.open(compile_cached(SOURCE)) as obj, contextlib.ExitStack() as stack:
+        obj.set_rodata("threshold", struct.pack("=I", min(round(probability * 2**32), 2**32 - 1)))
+        obj.load()
+        for ifindex in ifindexes:
+            stack.enter_context(obj.programs["lose"].attach_tcx(ifindex, "egress", netns))
+        yield Loss(obj)
