@@ -14,7 +14,7 @@ from softswitch.codegen_actions import Actions
 from softswitch.codegen_copies import Copies
 from softswitch.codegen_deparser import Deparser
 from softswitch.codegen_hashes import Hashes, tables
-from softswitch.codegen_layout import Layout, SharedArea, align, shared_area
+from softswitch.codegen_layout import Layout, SharedArea, align, identifier, shared_area
 from softswitch.codegen_parser import Parser, value_set_words
 from softswitch.codegen_tables import Tables
 from softswitch.codegen_traffic import Traffic
@@ -78,6 +78,12 @@ def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None)
 
     parse = parser.function()
     calculations = [hashes.function(actions.calculations[n], c) for n, c in program.calculations.items()]
+    for checksum in program.checksums:
+        summed = program.calculations[checksum.calculation]
+        if checksum.update and summed.payload:
+            calculations.append(
+                hashes.unfinished(f"unfinished_{identifier(checksum.name)}", summed, checksum.target)
+            )
     action_functions = actions.functions()
     searches = matching.functions(hashes.function)
     pipelines = [matching.pipeline(p) for p in (program.ingress, program.egress)]
@@ -120,6 +126,7 @@ def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None)
         "OUT_SPARE": deparser.out_spare,
         "DIGEST": copies.digest_words,
         "LOCKS": max(actions.locks.count, 1),
+        "SUMS_PAYLOAD": int(any(c.payload for c in program.calculations.values())),
         "REINJECTS": int(traffic.reinjects),
         "TRUNCATES": int(traffic.truncates or traffic.clones_ingress or traffic.clones_egress),
     }

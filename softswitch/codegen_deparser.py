@@ -5,7 +5,7 @@ from __future__ import annotations
 from softswitch.codegen_actions import Actions
 from softswitch.codegen_expressions import Expressions
 from softswitch.codegen_fields import hexadecimal
-from softswitch.codegen_layout import HeaderSlot, Layout, align
+from softswitch.codegen_layout import HeaderSlot, Layout, align, identifier
 from softswitch.program import (
     Unsupported,
 )
@@ -91,6 +91,7 @@ class Deparser:
                 if not (checksum.verify if verify else checksum.update):
                     continue
                 function = self.actions.calculations[checksum.calculation]
+                payload = self.program.calculations[checksum.calculation].payload
                 bits = self.program.field_type(checksum.target).bits
                 if bits > 64:
                     raise Unsupported(f"softswitch cannot run checksum {checksum.name} of {bits} bits")
@@ -99,13 +100,19 @@ class Deparser:
                 old = self.expressions.raw(checksum.target)
                 if verify:
                     tests += [slot.valid] if slot else []
-                    action = [f"if ({function}(skb, st) != {old})", "\tphv->checksum_error = 1;"]
+                    # a sum that the kernel has not finished yet cannot be wrong
+                    unless = "!sum_unfinished(skb) && " if payload else ""
+                    action = [f"if ({unless}{function}(skb, st) != {old})", "\tphv->checksum_error = 1;"]
                 else:
                     store = self.expressions.store(checksum.target, "sum")
                     reduce = "" if bits == 64 else f" & {hexadecimal((1 << bits) - 1)}"
                     dirty = " phv->dirty = 1;" if slot else ""
+                    made = f"{function}(skb, st)"
+                    if payload:
+                        pseudo = f"unfinished_{identifier(checksum.name)}(skb, st)"
+                        made = f"(sum_unfinished(skb) ? {pseudo} : {made})"
                     action = [
-                        f"u64 sum = {function}(skb, st){reduce};",
+                        f"u64 sum = {made}{reduce};",
                         f"if (sum != {old}) {{ {store}{dirty} }}",
                     ]
                 lines += [f"\tif ({' && '.join(tests) or '1'}) {{", *(f"\t\t{a}" for a in action), "\t}"]

@@ -73,6 +73,22 @@ class Hashes:
         lines += ["\t(void)phv;", f"\treturn {algorithm}_end(&h);", "}"]
         return "\n".join(lines)
 
+    def unfinished(self, name: str, calculation: Calculation, target: FieldRef) -> str:
+        """`u64 name(skb, st)`: what a checksum field holds while the kernel still owes the rest of the sum.
+
+        That is the sum, not its complement, of what lies before the header of `target`: the pseudo header.
+        """
+        order = {header: i for i, header in enumerate(self.layout.program.deparse_order)}
+        first = order.get(target.header, 0)
+
+        def before(item: FieldRef | HeaderRef | tuple[int, int]) -> bool:
+            header = item.name if isinstance(item, HeaderRef) else getattr(item, "header", None)
+            return header is None or header not in order or order[header] < first
+
+        kept = tuple(i for i in calculation.inputs if before(i))
+        pseudo = Calculation(calculation.name, calculation.algorithm, kept, False)
+        return self.function(name, pseudo).replace("csum16_end(&h)", "csum16_fold(h.value)")
+
     def _pieces(self, calculation: Calculation) -> list[_Piece]:
         pieces: list[_Piece] = []
         for item in calculation.inputs:

@@ -140,6 +140,8 @@ class Parser:
                 *body,
                 "\tphv->parsed = 0;",
                 "done:",
+                "\tif (error)",
+                "\t\ttally(PARSER_ERROR);",
                 f"\t{self._set_error()}",
                 "\t(void)have, (void)buffer, (void)error;",
                 "\treturn 0;",

@@ -11,6 +11,7 @@
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
 
 /* Every memory area is read at several widths, so none of these may be assumed not to alias. */
 typedef __u8 __attribute__((may_alias)) u8;

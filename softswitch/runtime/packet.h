@@ -87,6 +87,24 @@ INLINE int rewrite(struct __sk_buff *skb, struct state *st)
 	return bpf_skb_store_bytes(skb, 0, st->out, written, BPF_F_RECOMPUTE_CSUM);
 }
 
+#if SUMS_PAYLOAD
+/* Just enough of the kernel's packet; the loader finds the bits where this kernel has them. */
+struct sk_buff {
+	__u8 ip_summed : 2;
+} __attribute__((preserve_access_index));
+
+/*
+ * Whether the packet is one of those (CHECKSUM_PARTIAL: from a local socket, with offload) whose transport
+ * checksum the kernel or the device finishes last: so far it covers the pseudo header only.
+ */
+INLINE int sum_unfinished(struct __sk_buff *skb)
+{
+	if (netless)
+		return 0;
+	return BPF_CORE_READ_BITFIELD_PROBED((struct sk_buff *)skb, ip_summed) == 3;
+}
+#endif
+
 /* The one's complement sum of everything behind the parsed headers. */
 struct payload_walk {
 	struct __sk_buff *skb;

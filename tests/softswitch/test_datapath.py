@@ -53,7 +53,7 @@ def counting() -> Iterator[Datapath]:
 
 
 def test_registers_lose_no_update_on_two_cpus(counting: Datapath) -> None:
-    """Two threads run the program at once; every read-modify-write counts, though each reads the other's cell."""
+    """Threads run the program at once; every read-modify-write counts."""
     runs, threads = 20_000, 4
     counting.register_write("r", 1, 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -140,60 +141,89 @@ def test_at_interfaces_as_without(wires: dict[int, Wire], netless: Datapath, cas
         assert sorted(r.hex() for r in received[port]) == sorted(p.hex() for p in packets), f"port {port}"
 
 
-def test_checksum_offload_survives_a_tunnel(tmp_path: Path) -> None:
+def host(record: Record, name: str, number: int, neighbours: dict[str, str]) -> str:
+    """A host in its own namespace; returns the name of the switch's end of its link."""
+    netns, end = f"{name}h{number}", f"{name}s{number}"
+    record.own(Resource("netns", netns))
+    _ip("netns", "add", netns)
+    record.own(Resource("link", end))
+    _ip("link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", netns)
+    _ip("-n", netns, "link", "set", "eth0", "address", f"02:00:00:00:{number:02x}:0a", "mtu", "1400", "up")
+    _ip("-n", netns, "addr", "add", f"10.9.0.{number}/24", "dev", "eth0")
+    for address, mac in neighbours.items():
+        _ip("-n", netns, "neigh", "add", address, "lladdr", mac, "dev", "eth0")
+    _ip("link", "set", end, "up")
+    return end
+
+
+def transfer(name: str, address: str, size: int) -> None:
+    """Send `size` bytes over TCP from host 1 to host 2, which it knows as `address`; all must arrive."""
+    sink = subprocess.Popen(
+        ["ip", "netns", "exec", f"{name}h2", sys.executable, "-c", _SINK], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert sink.stdout is not None and sink.stdout.readline().strip() == "ready"
+        source = ["ip", "netns", "exec", f"{name}h1", sys.executable, "-c", _SOURCE, address, str(size)]
+        subprocess.run(source, check=True, timeout=60)
+        assert sink.stdout.readline().split() == [str(size), "ok"]
+        assert sink.wait(timeout=10) == 0
+    finally:
+        sink.kill()
+        sink.wait()
+
+
+def test_checksum_offload_survives_a_tunnel() -> None:
     """TCP with segmentation and checksum offload through a push and a pop: every byte arrives."""
     name = f"tdt{os.getpid()}"
     with Record("test-datapath-tunnel") as record:
-        ends = {}
-        for host, port in ((1, 1), (2, 4)):
-            record.own(Resource("netns", f"{name}h{host}"))
-            _ip("netns", "add", f"{name}h{host}")
-            record.own(Resource("link", f"{name}s{port}"))
-            _ip(
-                "link",
-                "add",
-                f"{name}s{port}",
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "eth0",
-                "netns",
-                f"{name}h{host}",
-            )
-            mac = f"02:00:00:00:{host:02x}:0a"
-            _ip("-n", f"{name}h{host}", "link", "set", "eth0", "address", mac, "mtu", "1400", "up")
-            _ip("-n", f"{name}h{host}", "addr", "add", f"10.9.0.{host}/24", "dev", "eth0")
-            _ip("link", "set", f"{name}s{port}", "up")
-            ends[port] = f"{name}s{port}"
-        for host, other in ((1, 2), (2, 1)):
-            address, mac = f"10.9.0.{other}", f"02:00:00:00:{other:02x}:0a"
-            _ip("-n", f"{name}h{host}", "neigh", "add", address, "lladdr", mac, "dev", "eth0")
-        record.own(Resource("link", f"{name}s2"))
-        _ip("link", "add", f"{name}s2", "type", "veth", "peer", "name", f"{name}s3")
+        macs = {1: "02:00:00:00:01:0a", 2: "02:00:00:00:02:0a"}
+        ends = {
+            1: host(record, name, 1, {"10.9.0.2": macs[2]}),
+            4: host(record, name, 2, {"10.9.0.1": macs[1]}),
+            2: f"{name}t2",
+            3: f"{name}t3",
+        }
+        record.own(Resource("link", ends[2]))
+        _ip("link", "add", ends[2], "type", "veth", "peer", "name", ends[3])
         for port in (2, 3):
-            _ip("link", "set", f"{name}s{port}", "addrgenmode", "none", "up")
-            ends[port] = f"{name}s{port}"
+            _ip("link", "set", ends[port], "addrgenmode", "none", "up")
         datapath = Datapath.load(load_program(PROGRAM.read_bytes()), name="gso", record=record)
         try:
             for port, end in ends.items():
                 datapath.add_port(port, socket.if_nametoindex(end))
-            size = 4_000_000
-            sink = subprocess.Popen(
-                ["ip", "netns", "exec", f"{name}h2", sys.executable, "-c", _SINK],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            assert sink.stdout is not None and sink.stdout.readline().strip() == "ready"
-            subprocess.run(
-                ["ip", "netns", "exec", f"{name}h1", sys.executable, "-c", _SOURCE, str(size)],
-                check=True,
-                timeout=60,
-            )
-            assert sink.stdout.readline().split() == [str(size), "ok"]
-            assert sink.wait(timeout=10) == 0
+            transfer(name, "10.9.0.2", 4_000_000)
             statistics = datapath.stats()
             assert statistics["dropped_resize"] == statistics["dropped_too_long"] == 0
+        finally:
+            datapath.close()
+
+
+@pytest.mark.parametrize("unfinished_in", [True, False])
+@pytest.mark.parametrize("unfinished_out", [True, False])
+def test_checksums_over_the_payload(unfinished_in: bool, unfinished_out: bool) -> None:
+    """Address translation of TCP, whether or not host and port leave the checksum to the next device."""
+    if shutil.which("ethtool") is None:
+        pytest.skip("needs ethtool")
+    name = f"tdn{os.getpid()}"
+    with Record("test-datapath-nat") as record:
+        ends = {
+            1: host(record, name, 1, {"10.9.0.77": "02:00:00:00:02:0a"}),
+            2: host(record, name, 2, {"10.9.0.1": "02:00:00:00:01:0a"}),
+        }
+        for number, end in ends.items():
+            if not unfinished_in:
+                enter = ["ip", "netns", "exec", f"{name}h{number}"]
+                subprocess.run(
+                    [*enter, "ethtool", "-K", "eth0", "tx", "off"], check=True, capture_output=True
+                )
+            if not unfinished_out:
+                subprocess.run(["ethtool", "-K", end, "tx", "off"], check=True, capture_output=True)
+        program = load_program((PROGRAM.parent / "nat.json").read_bytes())
+        datapath = Datapath.load(program, name="nat", record=record)
+        try:
+            for port, end in ends.items():
+                datapath.add_port(port, socket.if_nametoindex(end))
+            transfer(name, "10.9.0.77", 1_000_000)
         finally:
             datapath.close()
 
@@ -214,8 +244,8 @@ print(total, "ok" if seen.digest() == expected.digest() else "damaged", flush=Tr
 
 _SOURCE = """
 import socket, sys
-size = int(sys.argv[1])
-connection = socket.create_connection(("10.9.0.2", 5000), timeout=30)
+size = int(sys.argv[2])
+connection = socket.create_connection((sys.argv[1], 5000), timeout=10)
 connection.sendall((bytes(range(251)) * (size // 251 + 1))[:size])
 connection.close()
 """
