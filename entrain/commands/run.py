@@ -45,7 +45,11 @@ def command(
     from entrain.experiment import load_experiment
     from entrain.report import LEGEND, remarks, table, write
     from entrain.results import document
+    from entrain.slot_rates import is_slot_rates
 
+    if is_slot_rates(file):
+        _run_slot_rates(file, out, as_json, seed)
+        return
     experiment = load_experiment(file, target=target, seed=seed)  # type: ignore[arg-type]
     if os.geteuid() != 0:
         raise EntrainError("run needs namespaces and interfaces: run as root")
@@ -68,6 +72,26 @@ def command(
         console.print(f"note: {remark}", highlight=False)
     if out is not None:
         console.print(f"results in {out}/: results.json, *.csv, results.png", highlight=False)
+
+
+def _run_slot_rates(file: Path, out: Path | None, as_json: bool, seed: int | None) -> None:
+    """An experiment on one host's datapath: no switches, no jobs."""
+    from entrain import slot_rates
+    from entrain.signals import ending_once
+
+    name, trials = slot_rates.load(file, seed)
+    if os.geteuid() != 0:
+        raise EntrainError("run needs namespaces and eBPF: run as root")
+    console = Console(stderr=True)
+    with ending_once(), _progress(console) as report:
+        results = slot_rates.run(trials, report)
+    if out is not None:
+        slot_rates.write(out, name, results)
+        console.print(f"results in {out}/: results.json, slots.csv, results.png", highlight=False)
+    if as_json:
+        click.echo(json.dumps(slot_rates.document(name, results), indent=2))
+    else:
+        Console().print(slot_rates.table(name, results))
 
 
 def _run(experiment: Experiment, out: Path | None, console: Console, *, keep: bool) -> list[RunResult]:

@@ -1,0 +1,204 @@
+"""Flows that follow random schedules between two hosts on a cable: real TCP, measured at the sender's egress.
+
+Senders and receivers are processes of their own. What left in each slot is counted in payload bytes and
+compared with rate times slot length (figure 7(a) of the slot scheduler's paper).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import random
+import select
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+
+from ebpf import Map, in_netns
+from hostbpf.meter import Sent, metered
+from hostbpf.slots import HORIZON_MAX, Flow, Schedules, SlotClock, netns_cookie
+from machine.record import Record, Resource
+
+GSO_SEGMENTS = 2
+SERVER = ("10.78.0.2", 5000)
+TCP_NOTSENT_LOWAT = 25
+SETTLE_MS = 500
+MSS = 1448
+_FORK = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The namespaces of sender and receiver, and the index of the sender's and the receiver's interface."""
+
+    a: str
+    b: str
+    index_a: int
+    index_b: int
+
+
+@contextlib.contextmanager
+def hosts(*, gso_segments: int | None = GSO_SEGMENTS) -> Iterator[Hosts]:
+    """Two hosts with a cable; `gso_segments` bounds what the sender's TCP hands down at once."""
+    a, b = f"rta{os.getpid()}", f"rtb{os.getpid()}"
+    with Record("rate-trial") as record:
+        for name in (a, b):
+            record.own(Resource("netns", name))
+            subprocess.run(["ip", "netns", "add", name], check=True)
+        commands = [(a, f"link add eth0 type veth peer name eth0 netns {b}")]
+        for name, address in ((a, "10.78.0.1"), (b, SERVER[0])):
+            segments = f" gso_max_segs {gso_segments}" if gso_segments else ""
+            commands += [(name, f"addr add {address}/24 dev eth0"), (name, f"link set eth0{segments} up")]
+        for name, command in commands:
+            subprocess.run(["ip", "-n", name, *command.split()], check=True)
+        index_a, index_b = (in_netns(name, lambda: socket.if_nametoindex("eth0")) for name in (a, b))
+        yield Hosts(a, b, index_a, index_b)
+
+
+def _sink(listener: socket.socket, number: int) -> None:
+    """Accept `number` connections and discard what arrives, without copying it."""
+    poll = select.epoll()
+    accepted = {}
+    for _ in range(number):
+        connection, _ = listener.accept()
+        accepted[connection.fileno()] = connection
+        poll.register(connection, select.EPOLLIN)
+    buffer = bytearray(1 << 20)
+    while accepted:
+        for fd, _ in poll.poll():
+            if not accepted[fd].recv_into(buffer, len(buffer), socket.MSG_TRUNC):
+                poll.unregister(fd)
+                del accepted[fd]
+
+
+def _feed(senders: Sequence[socket.socket], end_ns: int) -> None:
+    """Keep every sender supplied until `end_ns` (CLOCK_MONOTONIC)."""
+    poll = select.epoll()
+    by_fd = {each.fileno(): each for each in senders}
+    for each in senders:
+        each.setblocking(False)
+        poll.register(each, select.EPOLLOUT)
+    data = bytes(1 << 17)
+    while time.monotonic_ns() < end_ns:
+        for fd, _ in poll.poll(0.05):
+            with contextlib.suppress(BlockingIOError):
+                by_fd[fd].send(data)
+    for each in senders:
+        each.close()
+
+
+def _spawn(target: Callable[..., None], *args: object) -> BaseProcess:
+    process = _FORK.Process(target=target, args=args)
+    process.start()
+    return process
+
+
+@contextlib.contextmanager
+def traffic(where: Hosts, control: str, number: int, end_ns: int) -> Iterator[list[Flow]]:
+    """Within, `number` connections that always have something to send until `end_ns`; waits for their end."""
+    listener = in_netns(where.b, lambda: socket.create_server(SERVER, backlog=number))
+    sink = _spawn(_sink, listener, number)
+
+    def connect() -> socket.socket:
+        sender = socket.socket()
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
+        sender.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, 1 << 17)
+        sender.connect(SERVER)
+        return sender
+
+    senders = [in_netns(where.a, connect) for _ in range(number)]
+    flows = [Flow.of(each) for each in senders]
+    feed = _spawn(_feed, senders, end_ns)
+    listener.close()
+    for each in senders:
+        each.close()
+    try:
+        yield flows
+    finally:
+        feed.join()
+        sink.join()
+
+
+@dataclass(frozen=True)
+class FlowSlot:
+    """One flow in one slot: payload bytes wanted and sent, and how long after the boundary the first packet
+    left (None: nothing was sent)."""
+
+    flow: int
+    slot: int
+    wanted: float
+    sent: int
+    first_packet_ms: float | None
+
+    @property
+    def error(self) -> float:
+        """Relative to what was wanted."""
+        return abs(self.sent - self.wanted) / self.wanted
+
+    @property
+    def within_bound(self) -> bool:
+        """Whether it is off by at most 1 %, or half a segment where that is more."""
+        return abs(self.sent - self.wanted) <= max(0.01 * self.wanted, MSS / 2)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What to try: `flows` connections share `link_mbps` evenly; each slot each has a new random rate between
+    `lowest` and all of its share."""
+
+    slot_ms: float
+    flows: int = 1
+    slots: int = 100
+    link_mbps: float = 1000.0
+    lowest: float = 0.02
+    seed: int = 1
+    control: str = "slot_cubic"
+    gso_segments: int = GSO_SEGMENTS
+    """What TCP may hand down at once: a slot is off by half of it."""
+
+
+def run_trial(trial: Trial, schedules: Map) -> list[FlowSlot]:
+    """Run it with the schedules' map of `hostbpf.slots.pacing_registered`; by slot, then by flow."""
+    draw = random.Random(trial.seed)
+    clock = SlotClock.shared(trial.slot_ms)
+    share = trial.link_mbps / trial.flows
+    with (
+        hosts(gso_segments=trial.gso_segments) as where,
+        metered(clock, where.index_a, netns=where.a) as meter,
+    ):
+        own = Schedules(schedules, clock, netns=netns_cookie(where.a), link_mbps=trial.link_mbps)
+        begin = clock.slot()
+        first = begin + max(1, round(SETTLE_MS / trial.slot_ms))
+        last = first + trial.slots
+        rates = [
+            {slot: draw.uniform(trial.lowest, 1) * share for slot in range(begin, last + 1)}
+            for _ in range(trial.flows)
+        ]
+        with traffic(where, trial.control, trial.flows, clock.start_ns(last + 1)) as flows:
+            while (slot := clock.slot()) <= last:
+                ahead = range(slot, min(slot + HORIZON_MAX, last + 1))
+                for flow, wanted in zip(flows, rates, strict=True):
+                    own.set(flow, slot, [wanted[each] for each in ahead])
+                time.sleep(max(0, clock.start_ns(slot + HORIZON_MAX // 2) - time.monotonic_ns()) / 1e9)
+        sent = meter.read()
+    return [
+        _flow_slot(
+            number,
+            slot - first,
+            rates[number][slot] * 125 * trial.slot_ms,
+            sent.get((flow, slot)),
+            clock.start_ns(slot),
+        )
+        for slot in range(first, last)
+        for number, flow in enumerate(flows)
+    ]
+
+
+def _flow_slot(flow: int, slot: int, wanted: float, sent: Sent | None, start_ns: int) -> FlowSlot:
+    if sent is None:
+        return FlowSlot(flow, slot, wanted, 0, None)
+    return FlowSlot(flow, slot, wanted, sent.payload_bytes, (sent.first_ns - start_ns) / 1e6)

@@ -1,0 +1,66 @@
+"""`entrain run` on a slot-rates file: what it measures, what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from entrain.commands.run import command
+from entrain.slot_rates import load
+from hostbpf.trial import FlowSlot
+from machine.errors import BadInput
+
+GOOD = """
+[experiment]
+name = "small"
+kind = "slot-rates"
+
+[[trial]]
+slot_ms = 40
+flows = 3
+slots = 12
+link_mbps = 30
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "rates.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("slot_ms = 40", "slot_ms = 0"), "slot_ms"),
+        (("flows = 3", "flow = 3"), "flow"),
+        (("link_mbps = 30", 'control = "reno"'), "slot_reno or slot_cubic"),
+    ],
+)
+def test_mistakes_name_file_and_key(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    with pytest.raises(BadInput, match=rf"rates\.toml(.|\n)*{message}"):
+        load(write(tmp_path, GOOD.replace(*change)))
+
+
+def test_error_and_bound() -> None:
+    assert FlowSlot(0, 0, 1000.0, 1500, None).error == 0.5
+    assert FlowSlot(0, 0, 1000.0, 1500, None).within_bound  # half a segment
+    assert not FlowSlot(0, 0, 1000.0, 1800, None).within_bound
+    assert FlowSlot(0, 0, 1e6, 1_009_000, None).within_bound  # one percent
+    assert not FlowSlot(0, 0, 1e6, 1_011_000, None).within_bound
+
+
+@pytest.mark.root
+def test_run_measures_every_slot_of_every_flow(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = CliRunner().invoke(command, [str(write(tmp_path, GOOD)), "--out", str(out), "--json"])
+    assert result.exit_code == 0, result.output
+    (run,) = json.loads((out / "results.json").read_text())["runs"]
+    assert (run["policy"], run["flows"], run["slot_ms"]) == ("slots", 3, 40)
+    assert 0 <= run["rate_error_mean"] < 0.5
+    rows = (out / "slots.csv").read_text().splitlines()
+    assert len(rows) == 1 + 3 * 12
+    assert (out / "results.png").read_bytes().startswith(b"\x89PNG")
