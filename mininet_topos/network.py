@@ -68,8 +68,8 @@ class Tcp:
     """The hosts' TCP; None leaves what the kernel has.
 
     rto_min_ms: the shortest retransmission timeout (Linux: 200 ms, for wide areas). slow_start_after_idle:
-    whether a connection that was silent begins anew with a small window, as Linux has it. receive_buffer_bytes:
-    the most that a receiver holds for a connection; its window is about half of it.
+    whether a connection that was silent begins anew with a small window, as Linux has it.
+    receive_buffer_bytes: the most that a receiver holds for a connection; its window is about half of it.
     """
 
     congestion_control: str | None = None

@@ -177,8 +177,9 @@ STAGES: dict[str, Callable[[Run], object]] = {
 }
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("stage", "number"), [*((stage, signal.SIGINT) for stage in STAGES), ("the first run", signal.SIGTERM)]
+)
 def test_a_signal_at_any_moment_leaves_a_clean_machine(
     run: Callable[..., Run], stage: str, number: signal.Signals
 ) -> None:
@@ -240,7 +241,6 @@ def test_after_kill_9_the_next_run_cleans_up_and_works(run: Callable[..., Run]) 
     status, out, err = second.end()
     assert status == 0, err
     assert len(json.loads(out)["runs"]) == 2
-    assert "had left" in err
     first.assert_clean()
     second.assert_clean()
 
