@@ -30,8 +30,8 @@ def _run_time_ns(program: str) -> int | None:
 
 
 def rates(schedules: Map, trial: Trial) -> dict[str, float | None]:
-    """Errors relative to the wanted bytes of a slot, the share of slots off by more than max(1 %, half an MSS),
-    and the processor time of the pacing hook and of this process, which writes the schedules."""
+    """Errors relative to the wanted bytes of a slot, the share of slots off by more than max(1 %, half an
+    MSS), and the processor time of the pacing hook and of this process, which writes the schedules."""
     cpu, hook, began = time.process_time_ns(), _run_time_ns("slot_min_tso_segs"), time.monotonic_ns()
     results = run_trial(trial, schedules)
     spent, hook_after = time.process_time_ns() - cpu, _run_time_ns("slot_min_tso_segs")

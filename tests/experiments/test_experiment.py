@@ -9,6 +9,7 @@ import pytest
 
 from controlplane.routing import next_hops, source_port
 from controlplane.topology import Topology
+from entrain import slot_rates
 from entrain.experiment import Combination, Job, load_experiment
 from machine.errors import BadInput
 from workloads.collectives import steps
@@ -143,7 +144,8 @@ def test_source_routing_needs_leaves_and_spines(tmp_path: Path) -> None:
     ids=lambda path: path.stem,
 )
 def test_the_experiments_that_come_with_it_are_good(path: Path) -> None:
-    assert load_experiment(path).name == path.stem
+    name = slot_rates.load(path)[0] if slot_rates.is_slot_rates(path) else load_experiment(path).name
+    assert name == path.stem
 
 
 def uplinks(topology: Topology, job: Job) -> list[Counter[tuple[str, str]]]:
