@@ -87,11 +87,12 @@ def test_looking_for_netem_leaves_nothing_on_the_loopback() -> None:
 
 
 def sent_bytes(interface: str) -> int:
-    """What the root qdisc of an interface has let through."""
-    shown = subprocess.run(
-        ["tc", "-s", "qdisc", "show", "dev", interface, "root"], capture_output=True, text=True, check=True
-    ).stdout
-    return int(shown.partition("Sent ")[2].split()[0])
+    """What has left an interface of the present namespace, behind its qdisc."""
+    for line in Path("/proc/thread-self/net/dev").read_text().splitlines():
+        name, _, numbers = line.partition(":")
+        if name.strip() == interface:
+            return int(numbers.split()[8])
+    raise AssertionError(f"there is no {interface}")
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.root
 @pytest.mark.parametrize("shaping", ["htb", "tbf"])
-@pytest.mark.parametrize("rate", [20.0, 200.0])
+@pytest.mark.parametrize("rate", [10.0, 100.0])
 def test_the_rate_is_within_two_percent(pair: tuple[str, str], shaping: str, rate: float) -> None:
     """Keeps the queue full with raw frames. An idle machine is within 0.2 %; a busy one may try again."""
     interface, _ = pair
@@ -120,7 +121,7 @@ def test_the_rate_is_within_two_percent(pair: tuple[str, str], shaping: str, rat
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sender:
         sender.bind((interface, 0))
         frame = b"\xff" * 6 + bytes(6) + b"\x88\xb6" + bytes(1500)
-        for _ in range(5):
+        for _ in range(10):
             measured = _rate_mbps(sender, frame, interface)
             assert measured < rate * 1.02
             if measured > rate * 0.98:
@@ -131,15 +132,15 @@ def test_the_rate_is_within_two_percent(pair: tuple[str, str], shaping: str, rat
 def _rate_mbps(sender: socket.socket, frame: bytes, interface: str) -> float:
     """Rate over half a second of a backlogged queue, after the bucket is empty."""
 
-    def flood(until: float) -> None:
+    def flood(seconds: float) -> tuple[float, int]:
+        until = time.monotonic() + seconds
         while time.monotonic() < until:
             with contextlib.suppress(OSError):  # the queue is full: ENOBUFS
                 sender.send(frame)
+        return time.monotonic(), sent_bytes(interface)
 
-    flood(time.monotonic() + 0.05)
-    began, before = time.monotonic(), sent_bytes(interface)
-    flood(began + 0.5)
-    ended, after = time.monotonic(), sent_bytes(interface)
+    began, before = flood(0.1)
+    ended, after = flood(0.5)
     return (after - before) * 8 / (ended - began) / 1e6
 
 
