@@ -13,6 +13,7 @@ import pytest
 from ebpf import in_netns
 from hostbpf import carriers
 from hostbpf.slots import Flow, Schedules, SlotClock
+from mininet_topos.loss import lossy
 from wire.slot_header import ETHERTYPE, LANES, Kind, SlotHeader, epoch_of
 
 from .conftest import Connection, Pair
@@ -170,3 +171,48 @@ def test_forged_headers_are_consumed_and_counted(pair: Pair, connect: Callable[.
         assert counts["unknown_flow"] == 1
         assert counts["received"] == 1
         connection.transfer(1000)
+
+
+@pytest.mark.parametrize(
+    ("number", "probability"), [(64, 0.0), (64, 0.05), pytest.param(1000, 0.0, marks=pytest.mark.slow)]
+)
+def test_many_flows_both_ways(
+    pair: Pair, connect: Callable[..., Connection], number: int, probability: float
+) -> None:
+    """Every flow announces, in both directions, with loss and without: what arrives was sent, nothing is
+    malformed, feedback is for announced flows only, and the applications' bytes are what they were."""
+    connections = [connect("reno") for _ in range(number)]
+    clock = SlotClock.shared(1000)
+    returned: list[carriers.Feedback] = []
+    with (
+        carriers.attached(pair.index_a, netns=pair.a) as at_a,
+        carriers.attached(pair.index_b, netns=pair.b) as at_b,
+        lossy([pair.index_a], probability, netns=pair.a),
+        lossy([pair.index_b], probability, netns=pair.b),
+    ):
+        ring = at_a.feedback(returned.append)
+        flows = {}
+        for index, connection in enumerate(connections):
+            for end, sock in ((at_a, connection.sender), (at_b, connection.receiver)):
+                flow = Flow.of(sock)
+                end.announce(flow, index)
+                Schedules(end.schedules, clock, netns=0).set(flow, clock.slot(), [1000.0] * 30)
+            flows[Flow.of(connection.sender)] = index
+        for connection in connections:
+            connection.transfer(20_000)
+            Connection(connection.receiver, connection.sender).transfer(20_000)
+        while ring.poll(50):
+            pass
+        ring.close()
+        a, b = at_a.counts(), at_b.counts()
+    for sent, received in ((a, b), (b, a)):
+        assert sent["sent"] >= number
+        if probability:
+            assert 0.7 * sent["sent"] <= received["received"] <= sent["sent"]
+        else:
+            assert received["received"] == sent["sent"]
+            assert received["received_feedback"] >= number
+        assert sent["malformed"] == sent["not_sent"] == sent["unknown_flow"] == sent["not_delivered"] == 0
+    assert all(flows[feedback.flow] == feedback.header.flow for feedback in returned)
+    if not probability:
+        assert {feedback.flow for feedback in returned} == set(flows)
