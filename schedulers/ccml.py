@@ -29,7 +29,7 @@ def excess(
     `present` are the profiles already there and the times (s) at which their iterations began, relative to
     now.
     """
-    times = (np.arange(samples) + 0.5) * (span_s / samples)
+    times: Floats = np.linspace(0.0, span_s, samples, endpoint=False) + 0.5 * span_s / samples
     load = np.zeros(samples)
     for other, begin in present:
         load += other.demand(times - begin)
@@ -54,7 +54,7 @@ def best_shift(
     `hosts` are the jobs present on each of them. Tries `angles` shifts within one iteration over `iterations`
     of the longest job; among equals the shortest wait wins.
     """
-    shifts = np.arange(angles) * (profile.period / angles)
+    shifts: Floats = np.linspace(0.0, profile.period, angles, endpoint=False)
     longest = max([profile.period, *(other.period for host in hosts for other, _ in host)])
     samples = min(angles * iterations, 720)
     cost = np.zeros(angles)

@@ -278,7 +278,8 @@ def assert_feasible(links: Routes, flows: Ints, rate: Floats, topology: Topology
     if len(over):
         link = int(over[0])
         raise SimulationError(
-            f"{who} puts {load[link]:.6g} bytes/s on {topology.link_names[link]}, which carries {topology.capacity[link]:.6g}"
+            f"{who} puts {load[link]:.6g} bytes/s on {topology.link_names[link]}, "
+            f"which carries {topology.capacity[link]:.6g}"
         )
 
 

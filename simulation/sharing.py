@@ -500,7 +500,7 @@ class SharedTransport:
         self._links = links
         for columns in (self._f, self._i):
             for name, column in columns.items():
-                columns[name] = np.concatenate([column, np.zeros(rows - old_rows, column.dtype)])  # type: ignore[assignment, arg-type]
+                columns[name] = np.concatenate([column, np.zeros(rows - old_rows, column.dtype)])
         active = [c for c in range(self._n) if self._ends[c]]
         self._nodes = [np.full(rows * hops, -1), np.full(rows * hops, -1)]
         self._head[:] = -1

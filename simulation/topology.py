@@ -43,7 +43,7 @@ class Topology:
             outside = (ends < 0) | (ends >= self.hosts)
             if outside.any():
                 raise BadInput(
-                    f"port {int(ends[outside][0])} is out of range: {self.name} has ports 0 to {self.hosts - 1}; "
+                    f"port {int(ends[outside][0])} is out of range: {self.name} has 0 to {self.hosts - 1}; "
                     "use a larger topology or correct the flow"
                 )
         if not self.self_flows and (src == dst).any():

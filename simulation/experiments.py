@@ -1,0 +1,447 @@
+"""The papers' experiments: what each varies, how one point of it is run, and what the papers report.
+
+A point is a dictionary of plain values; running it is a pure function of it and of the trace file, so points
+can run anywhere in any order with the same result.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from machine.errors import BadInput
+from schedulers.ccml import best_shift
+from schedulers.parrot import Parrot
+from schedulers.profile import Profile, up_down
+from simulation.engine import Outcome, Simulation, SimulationError
+from simulation.jobs import Coflow, Job
+from simulation.latency import decision_latencies
+from simulation.policies import coflow_policy
+from simulation.scheduled import ScheduledTransport, percentiles
+from simulation.sharing import SharedTransport
+from simulation.slotted import SlottedTransport
+from simulation.topology import GBIT, Topology, switch, tree
+from simulation.traces import read_coflow_benchmark, read_tiresias
+from simulation.workloads import ClusterJob, ParrotScale, cluster_jobs, parrot_jobs, sample_jobs
+
+Point = dict[str, Any]
+Result = dict[str, Any]
+
+PARROT_SET = ("parrot", "parrot-wo-wc", "aalo", "aalo-wo-wc", "lccf", "lccf-wo-wc")
+SPEEDS = (10, 40)
+THETA_MAX = 0.9
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """`points(limit, seed, policy)` lists what to run; `paper` maps a claim to the paper's words about it."""
+
+    name: str
+    title: str
+    trace: str | None
+    policies: tuple[str, ...]
+    points: Callable[[Point, tuple[str, ...]], list[Point]]
+    run: Callable[[Point], Result]
+    paper: dict[str, str]
+
+
+def default_trace(name: str) -> Path:
+    """Return where the public trace `name` lies: $ENTRAIN_DATA or ../shared/data; raise BadInput if
+    nowhere."""
+    places = [Path(__file__).resolve().parent.parent.parent / "shared" / "data"]
+    if os.environ.get("ENTRAIN_DATA"):
+        places.insert(0, Path(os.environ["ENTRAIN_DATA"]))
+    for place in places:
+        if (place / name).is_file():
+            return place / name
+    raise BadInput(
+        f"trace {name} is not in {' or '.join(map(str, places))}; give it by --trace FILE or set ENTRAIN_DATA"
+    )
+
+
+def _result(
+    outcome: Outcome,
+    jobs: list[Job],
+    topology: Topology,
+    seconds: list[float],
+    waits: list[float] | None = None,
+) -> Result:
+    jct = np.array([record.jct for record in outcome.jobs]) + (np.array(waits) if waits else 0.0)
+    arrivals = np.array([record.arrival for record in outcome.jobs]) - (np.array(waits) if waits else 0.0)
+    bound = np.array([job.lower_bound(topology) for job in jobs])
+    single = {job.ident for job in jobs if job.iterations == 1 and len(job.tasks) == 1}
+    return {
+        "total_jct_s": float(jct.sum()),
+        "mean_jct_s": float(jct.mean()),
+        "p95_jct_s": float(np.percentile(jct, 95)),
+        "p99_jct_s": float(np.percentile(jct, 99)),
+        "max_jct_s": float(jct.max()),
+        "lower_bound_s": float(bound.sum()),
+        "within_10_s": float((jct < 10.0).mean()),
+        "events": outcome.events,
+        "decision": percentiles(seconds),
+        "jobs": [
+            {
+                "job": r.ident,
+                "arrival_s": float(a),
+                "jct_s": float(t),
+                "waiting_s": r.waiting,
+                "lower_bound_s": float(b),
+            }
+            for r, a, t, b in zip(outcome.jobs, arrivals, jct, bound, strict=True)
+        ],
+        "coflows": [
+            {
+                "coflow": c.job if c.job in single else c.ident,
+                "arrival_s": c.arrival,
+                "cct_s": c.cct,
+                "bytes": c.bytes,
+            }
+            for c in outcome.coflows
+        ],
+    }
+
+
+def check_theorem_4(outcome: Outcome, jobs: list[Job], topology: Topology, theta_max: float) -> float:
+    """Return total completion time over its lower bound; raise SimulationError above jobs / (1 - θ_max)
+    (Parrot, theorem 4)."""
+    total = sum(record.finish for record in outcome.jobs)
+    bound = sum(job.arrival + job.lower_bound(topology) for job in jobs)
+    if total > len(jobs) / (1.0 - theta_max) * bound:
+        raise SimulationError(
+            f"theorem 4: total completion time {total:g} s exceeds {bound:g} s times jobs / (1 - θ_max)"
+        )
+    return total / bound
+
+
+def _parrot_workload(point: Point) -> list[Job]:
+    trace = read_tiresias(Path(point["trace"]))
+    scale = ParrotScale(iterations=point["iteration_scale"], arrivals=point["arrival_scale"])
+    jobs = parrot_jobs(trace, scale=scale, max_servers_per_job=point.get("delta"), seed=point["seed"])
+    if "gap_ms" in point:
+        jobs = sample_jobs(jobs, 100, point["gap_ms"] / 1000.0, seed=point["seed"] + 1)
+    return jobs[: point["limit"]]
+
+
+def run_parrot(point: Point) -> Result:
+    """Run a policy on Parrot's workload over 128 servers."""
+    jobs = _parrot_workload(point)
+    topology = switch(128, point["gbps"] * GBIT)
+    theta = point.get("theta_max", THETA_MAX)
+    policy = coflow_policy(point["policy"])
+    if isinstance(policy, Parrot):
+        policy = Parrot(theta_max=theta, conservation=policy.conservation)
+    transport = ScheduledTransport(
+        topology, policy, interval=point["eta_ms"] / 1000.0, check=point.get("check", False)
+    )
+    outcome = Simulation(jobs, transport).run()
+    result = _result(outcome, jobs, topology, transport.decision_seconds)
+    if isinstance(policy, Parrot):
+        result["competitive_ratio"] = check_theorem_4(outcome, jobs, topology, theta)
+        result["competitive_bound"] = len(jobs) / (1.0 - theta)
+    return result
+
+
+def _parrot_point(base: Point, **values: Any) -> Point:
+    return {**base, "eta_ms": 10, "iteration_scale": 110.0, "arrival_scale": 110.0, **values}
+
+
+def _parrot_jct(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    return [_parrot_point(base, gbps=g, policy=p) for g in SPEEDS for p in policies]
+
+
+def _parrot_scale(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    scales = [(i, a) for i in (55.0, 110.0, 220.0) for a in (1.0, 10.0, 30.0, 110.0)]
+    return [
+        _parrot_point(base, gbps=10, policy=p, iteration_scale=i, arrival_scale=a, scale=f"{i:g}/{a:g}")
+        for i, a in scales
+        for p in policies
+    ]
+
+
+def _parrot_eta(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    etas = (1, 5, 10, 20, 50, 100)
+    return [_parrot_point(base, gbps=g, policy=p, eta_ms=e) for g in SPEEDS for e in etas for p in policies]
+
+
+def _parrot_theta(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    thetas = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+    return [
+        _parrot_point(base, gbps=g, policy=p, theta_max=t) for g in SPEEDS for t in thetas for p in policies
+    ]
+
+
+def _parrot_load(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    gaps = (100, 250, 500, 750, 1000)
+    return [_parrot_point(base, gbps=g, policy=p, gap_ms=m) for g in SPEEDS for m in gaps for p in policies]
+
+
+def _parrot_ps(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    return [
+        _parrot_point(base, gbps=g, policy=p, delta=d)
+        for g in SPEEDS
+        for d in (2, 4, 8, 16)
+        for p in policies
+    ]
+
+
+def run_coflows(point: Point) -> Result:
+    """Run a policy on a coflow-benchmark trace over a non-blocking switch of 1 Gbit/s ports."""
+    trace = read_coflow_benchmark(Path(point["trace"]), limit=point["limit"])
+    topology = switch(trace.ports, point["gbps"] * GBIT)
+    seconds: list[float] = []
+    if point["policy"] in ("fair", "equal"):
+        # Exact, and it touches only what an event changes; the policy of this name decides anew at each
+        # flow's end.
+        sharing = SharedTransport(topology, sharing="max-min" if point["policy"] == "fair" else "equal")
+        outcome = Simulation(trace.jobs, sharing).run()
+    else:
+        transport = ScheduledTransport(
+            topology, coflow_policy(point["policy"]), check=point.get("check", False)
+        )
+        outcome = Simulation(trace.jobs, transport).run()
+        seconds = transport.decision_seconds
+    result = _result(outcome, trace.jobs, topology, seconds)
+    result["flows"] = trace.flows
+    return result
+
+
+def _coflow_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    return [{**base, "policy": p, "gbps": 1} for p in policies]
+
+
+def _cluster(point: Point) -> tuple[Topology, list[ClusterJob]]:
+    servers = point["servers"]
+    fans = {1000: (10, 10, 10), 100: (10, 5, 2), 40: (10, 2, 2)}
+    if servers not in fans:
+        raise BadInput(f"{servers} servers: choose one of {sorted(fans)}")
+    jobs = cluster_jobs(
+        point["limit"] or point["jobs"],
+        servers=servers,
+        domain=point["domain"],
+        seed=point["seed"],
+        arrival_window_s=point["window_s"],
+        iterations=(point["iterations"] // 2, point["iterations"]),
+    )
+    return tree(fans[servers]), jobs
+
+
+def ccml_waits(jobs: list[ClusterJob], topology: Topology) -> list[float]:
+    """Return how long CCML lets each job wait, from its profile alone and those of the jobs already on its
+    servers."""
+    rate = float(topology.capacity[0])
+    present: dict[int, list[tuple[Profile, float, float]]] = {}
+    waits = []
+    for job in jobs:
+        alone = job.pipelined().lower_bound(topology) / job.iterations
+        sending = max(alone - job.compute_s, 1e-3)
+        profile = up_down(job.compute_s, sending, rate)
+        hosts = sorted({*job.workers, *job.servers})
+        others = [
+            [(p, begin - job.arrival_s) for p, begin, end in present.get(h, []) if end > job.arrival_s]
+            for h in hosts
+        ]
+        wait = best_shift(others, profile, rate)
+        waits.append(wait)
+        begin = job.arrival_s + wait
+        for h in hosts:
+            present.setdefault(h, []).append((profile, begin, begin + job.iterations * alone))
+    return waits
+
+
+def run_cluster(point: Point) -> Result:
+    """Run the slot scheduler or a rival on a cluster of servers with 8 GPUs under a three-tier tree."""
+    topology, cluster = _cluster(point)
+    policy, slot_s = point["policy"], point["slot_ms"] / 1000.0
+    jobs = [job.staged() if policy == "mcs" else job.pipelined() for job in cluster]
+    waits: list[float] | None = None
+    if policy == "mcs":
+        scheduled = ScheduledTransport(topology, coflow_policy("mcs"), interval=slot_s, blind=True)
+        outcome = Simulation(jobs, scheduled, keep_coflows=False).run()
+        seconds = scheduled.decision_seconds
+    else:
+        if policy == "ccml":
+            waits = ccml_waits(cluster, topology)
+            jobs = [
+                Job(j.ident, j.arrival + w, j.tasks, j.iterations) for j, w in zip(jobs, waits, strict=True)
+            ]
+        slotted = SlottedTransport(
+            topology,
+            "slots" if policy == "slots" else "fair",
+            slot_s=slot_s,
+            cross=point.get("cross", 0.0),
+            seed=point["seed"],
+            check=point.get("check", False),
+        )
+        outcome = Simulation(jobs, slotted, keep_coflows=False).run()
+        seconds = slotted.decision_seconds
+    references = [job.pipelined() for job in cluster]
+    result = _result(outcome, references, topology, seconds, waits)
+    result["network_bytes"] = sum(
+        sum(t.work.bytes for t in j.tasks if isinstance(t.work, Coflow)) * j.iterations for j in references
+    )
+    return result
+
+
+def _cluster_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    small = base["limit"] is not None and base["limit"] <= 100
+    servers = 100 if small else 1000
+    common = {
+        **base,
+        "servers": servers,
+        "jobs": 1200,
+        "window_s": 60.0 if not small else 10.0,
+        "iterations": 20,
+        "slot_ms": 60,
+    }
+    return [{**common, "policy": p, "domain": d} for d in (10, servers) for p in policies]
+
+
+def run_latency(point: Point) -> Result:
+    """Time the decisions of hosts with 8 flows."""
+    return {
+        "decision": decision_latencies(
+            point["flows"], point["horizon"], rounds=point["limit"] or 5000, seed=point["seed"]
+        )
+    }
+
+
+def _latency_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    return [{**base, "policy": "slots", "flows": f, "horizon": k} for f in (1, 8, 64) for k in (5, 10, 20)]
+
+
+EXPERIMENTS = {
+    e.name: e
+    for e in (
+        Experiment(
+            "parrot-jct",
+            "Parrot, figures 5 and 6: total JCT, 60 jobs",
+            "tiresias-60-jobs.csv",
+            (*PARROT_SET, "parrot-filling", "d-clas", "varys", "fifo", "fair"),
+            _parrot_jct,
+            run_parrot,
+            {
+                "parrot against aalo, 10 Gbit/s": "-58.4 %",
+                "parrot against lccf, 10 Gbit/s": "-91.3 %",
+                "parrot / lower bound": "at most 2.75",
+                "within 10 s at 10 Gbit/s": "parrot 78.3 %, aalo 48.3 %, lccf 8.3 %",
+            },
+        ),
+        Experiment(
+            "parrot-scale",
+            "Parrot's workload: how far iterations and arrivals must be cut",
+            "tiresias-60-jobs.csv",
+            ("parrot", "parrot-filling", "aalo", "lccf"),
+            _parrot_scale,
+            run_parrot,
+            {"within 10 s at 10 Gbit/s": "parrot 78.3 %, aalo 48.3 %, lccf 8.3 %"},
+        ),
+        Experiment(
+            "parrot-eta",
+            "Parrot, figure 7: observing interval",
+            "tiresias-60-jobs.csv",
+            PARROT_SET,
+            _parrot_eta,
+            run_parrot,
+            {"parrot worse than aalo": "from 50 ms at 10 Gbit/s, from 10 ms at 40 Gbit/s"},
+        ),
+        Experiment(
+            "parrot-theta",
+            "Parrot, figure 8: maximum occupancy ratio",
+            "tiresias-60-jobs.csv",
+            ("parrot", "parrot-wo-wc"),
+            _parrot_theta,
+            run_parrot,
+            {"total JCT": "lower for θ_max below 0.75"},
+        ),
+        Experiment(
+            "parrot-load",
+            "Parrot, figure 9: time between arrivals, 100 jobs",
+            "tiresias-60-jobs.csv",
+            PARROT_SET,
+            _parrot_load,
+            run_parrot,
+            {
+                "parrot against aalo, 10 Gbit/s": "up to -61.6 %",
+                "parrot against lccf, 10 Gbit/s": "up to -80.9 %",
+            },
+        ),
+        Experiment(
+            "parrot-ps",
+            "Parrot, figure 10: most parameter servers per job",
+            "tiresias-60-jobs.csv",
+            PARROT_SET,
+            _parrot_ps,
+            run_parrot,
+            {
+                "parrot against aalo, 10 (40) Gbit/s": "up to -51.9 % (-2.9 %)",
+                "parrot against lccf, 10 (40) Gbit/s": "up to -73.2 % (-61.6 %)",
+                "parrot / lower bound": "1.26 to 2.6",
+            },
+        ),
+        Experiment(
+            "slots-jct",
+            "Slot scheduler, figure 15 (a): 1,000 servers of 8 GPUs",
+            None,
+            ("slots", "mcs", "ccml", "fair"),
+            _cluster_points,
+            run_cluster,
+            {"slots against mcs": "-33.6 %", "slots against ccml": "-23.3 %"},
+        ),
+        Experiment(
+            "slots-latency",
+            "Slot scheduler, figure 15 (b): time of a decision",
+            None,
+            ("slots",),
+            _latency_points,
+            run_latency,
+            {"decisions within 1.5 ms": "90 %"},
+        ),
+        Experiment(
+            "coflow-fb2010",
+            "Facebook's trace: coflow completion time",
+            "FB2010-1Hr-150-0.txt",
+            ("varys", "d-clas", "fair", "fifo"),
+            _coflow_points,
+            run_coflows,
+            {},
+        ),
+    )
+}
+
+
+def points(
+    name: str, trace: Path | None, policy: str | None, limit: int | None, seed: int
+) -> tuple[Experiment, list[Point]]:
+    """Return the experiment called `name` and its points; raise BadInput for what does not exist or makes no
+    sense."""
+    if name not in EXPERIMENTS:
+        raise BadInput(f"experiment {name!r} is unknown; use one of {', '.join(EXPERIMENTS)}")
+    experiment = EXPERIMENTS[name]
+    if limit is not None and limit < 1:
+        raise BadInput(f"--limit is {limit}; give at least 1")
+    policies = experiment.policies
+    if policy is not None:
+        policies = tuple(policy.split(","))
+        for one in policies:
+            if experiment.run is run_cluster or experiment.run is run_latency:
+                if one not in experiment.policies:
+                    raise BadInput(
+                        f"policy {one!r} is unknown to {name}; use one of {', '.join(experiment.policies)}"
+                    )
+            elif not (one == "equal" and experiment.run is run_coflows):
+                coflow_policy(one)
+    if trace is not None and experiment.trace is None:
+        raise BadInput(f"{name} makes its own workload; leave out --trace")
+    base: Point = {"experiment": name, "limit": limit, "seed": seed}
+    if experiment.trace is not None:
+        path = trace or default_trace(experiment.trace)
+        if not path.is_file():
+            raise BadInput(f"{path}: there is no such file; name an existing trace file")
+        base["trace"] = str(path.resolve())
+    return experiment, experiment.points(base, policies)

@@ -1,0 +1,125 @@
+"""Runs the points of an experiment in parallel and keeps each result as it comes, so that an interrupted
+sweep can go on."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import importlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from machine.errors import MissingTool
+from simulation.experiments import EXPERIMENTS, Point, Result
+
+Engine = Literal["local", "ray", "dask"]
+
+
+def run_point(point: Point) -> Result:
+    """Run one point."""
+    return EXPERIMENTS[point["experiment"]].run(point)
+
+
+def point_file(directory: Path, point: Point) -> Path:
+    """Return where the result of `point` is kept: its name is a hash of all that determines it, the trace's
+    content included."""
+    content = dict(point)
+    if "trace" in content:
+        content["trace"] = hashlib.sha256(Path(content["trace"]).read_bytes()).hexdigest()
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
+    return directory / "points" / f"{digest}.json"
+
+
+def _keep(path: Path, result: Result) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(json.dumps(result))
+    partial.replace(path)
+
+
+def _load(path: Path) -> Result | None:
+    try:
+        result: Result = json.loads(path.read_text())
+    except (OSError, json.JSONDecodeError):
+        return None
+    return result
+
+
+def run_points(
+    todo: list[Point],
+    *,
+    directory: Path | None = None,
+    workers: int | None = None,
+    engine: Engine = "local",
+    done: Callable[[Point, bool], None] = lambda point, resumed: None,
+) -> list[Result]:
+    """Return the results of `todo` in its order; `directory` keeps them and supplies those of an earlier,
+    interrupted run.
+
+    `engine` "local" uses this machine's cores, "ray" or "dask" a cluster that is configured for them. All
+    give the same results.
+    """
+    results: dict[int, Result] = {}
+    missing: list[int] = []
+    for i, point in enumerate(todo):
+        kept = _load(point_file(directory, point)) if directory is not None else None
+        if kept is None:
+            missing.append(i)
+        else:
+            results[i] = kept
+            done(point, True)
+    run = {"local": _local, "ray": _ray, "dask": _dask}[engine]
+    for place, result in run([todo[i] for i in missing], workers):
+        i = missing[place]
+        results[i] = result
+        if directory is not None:
+            _keep(point_file(directory, todo[i]), result)
+        done(todo[i], False)
+    return [results[i] for i in range(len(todo))]
+
+
+def _local(todo: list[Point], workers: int | None) -> Iterator[tuple[int, Result]]:
+    count = min(workers or os.cpu_count() or 1, len(todo))
+    if count <= 1:
+        for i, point in enumerate(todo):
+            yield i, run_point(point)
+        return
+    with concurrent.futures.ProcessPoolExecutor(count) as pool:
+        futures = {pool.submit(run_point, point): i for i, point in enumerate(todo)}
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise MissingTool(
+            f"--engine needs {name.split('.')[0]}, which is not installed; pip install it or use local"
+        ) from None
+
+
+def _ray(todo: list[Point], workers: int | None) -> Iterator[tuple[int, Result]]:
+    ray = _library("ray")
+    if not ray.is_initialized():
+        ray.init(num_cpus=workers, log_to_driver=False)
+    remote = ray.remote(run_point)
+    pending = {remote.remote(point): i for i, point in enumerate(todo)}
+    while pending:
+        ready, _ = ray.wait(list(pending))
+        yield pending.pop(ready[0]), ray.get(ready[0])
+
+
+def _dask(todo: list[Point], workers: int | None) -> Iterator[tuple[int, Result]]:
+    distributed = _library("dask.distributed")
+    with distributed.Client(n_workers=workers) if workers else distributed.Client() as client:
+        futures = {client.submit(run_point, point, pure=False): i for i, point in enumerate(todo)}
+        for future in distributed.as_completed(list(futures)):
+            yield futures[future], future.result()

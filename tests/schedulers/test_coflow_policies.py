@@ -1,0 +1,170 @@
+"""The rivals: who is served first, what is left over, and that no capacity is broken or wasted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from schedulers.coflow import (
+    CoflowPolicy,
+    DClas,
+    Fifo,
+    LeastBytesSent,
+    LeastCompletedCoflows,
+    Mcs,
+    Varys,
+    View,
+    bottleneck_time,
+    primal_dual_order,
+)
+from schedulers.filling import link_loads
+from schedulers.parrot import Parrot
+
+
+def view(coflows: list[list[tuple[int, int, float]]], ports: int = 4, **columns: list[float]) -> View:
+    """Return the view of coflows of flows (source, destination, bytes) at a switch of rate 1, one job
+    each."""
+    flows = [flow for c in coflows for flow in c]
+    links = np.array([[s, ports + d] for s, d, _ in flows], np.int32)
+    size = np.array([b for _, _, b in flows])
+    last = np.cumsum([len(c) for c in coflows])
+    first = np.concatenate([[0], last[:-1]])
+    capacity, n = np.ones(2 * ports), len(coflows)
+    gamma = [
+        bottleneck_time(links, size, a, b, capacity, np.zeros(2 * ports))
+        for a, b in zip(first, last, strict=True)
+    ]
+    zeros = [0.0] * n
+    return View(
+        capacity,
+        links,
+        size,
+        size.copy(),
+        np.full(len(size), np.nan),
+        first,
+        last,
+        np.arange(n),
+        np.arange(n),
+        np.array(gamma),
+        np.array(columns.get("sent", zeros)),
+        np.arange(n),
+        np.array(columns.get("job_sent", zeros)),
+        np.array(columns.get("job_completed", zeros)).astype(np.int64),
+    )
+
+
+def random_view(seed: int) -> View:
+    rng = np.random.default_rng(seed)
+    coflows = [
+        [
+            (int(rng.integers(4)), int(rng.integers(4)), float(rng.uniform(1, 9)))
+            for _ in range(int(rng.integers(1, 9)))
+        ]
+        for _ in range(int(rng.integers(1, 7)))
+    ]
+    n = len(coflows)
+    made = view(coflows, sent=list(rng.uniform(0, 1e8, n)), job_sent=list(rng.uniform(0, 1e8, n)))
+    made.job_completed[:] = rng.integers(0, 4, n)
+    return made
+
+
+POLICIES: list[CoflowPolicy] = [
+    Varys(),
+    Varys(dynamic=False),
+    Fifo(),
+    LeastBytesSent(),
+    LeastCompletedCoflows(),
+    DClas(),
+    DClas(weighted=True),
+    Mcs(),
+    Parrot(),
+    Parrot(conservation="filling"),
+    Parrot(conservation="none"),
+    LeastBytesSent(work_conserving=False),
+]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: f"{p.name}-{POLICIES.index(p)}")
+def test_rates_are_feasible_and_repeat(policy: CoflowPolicy) -> None:
+    for seed in range(40):
+        seen = random_view(seed)
+        policy.allocate(seen)
+        load = np.zeros(8)
+        link_loads(seen.links, np.arange(len(seen.size)), seen.rate, load)
+        assert (seen.rate >= 0.0).all()
+        assert (load <= 1.0 + 1e-9).all()
+        again = random_view(seed)
+        policy.allocate(again)
+        assert (again.rate == seen.rate).all()
+
+
+@pytest.mark.parametrize(
+    "policy", [p for p in POLICIES if p.name in ("varys", "fifo", "aalo", "lccf", "d-clas", "mcs")]
+)
+def test_work_conservation_leaves_no_flow_that_could_send_more(policy: CoflowPolicy) -> None:
+    for seed in range(40):
+        seen = random_view(seed)
+        policy.allocate(seen)
+        load = np.zeros(8)
+        link_loads(seen.links, np.arange(len(seen.size)), seen.rate, load)
+        assert (load[seen.links].max(axis=1) >= 1.0 - 1e-6).all()
+
+
+def test_filling_gives_at_least_what_the_common_factor_gives() -> None:
+    for seed in range(20):
+        factor, filling = random_view(seed), random_view(seed)
+        Parrot().allocate(factor)
+        Parrot(conservation="filling").allocate(filling)
+        assert (filling.rate >= factor.rate * (1 - 1e-9)).all()
+
+
+def test_the_first_coflow_gets_its_rates_alone() -> None:
+    short, long = [(0, 1, 1.0), (0, 2, 2.0)], [(0, 1, 9.0)]
+    seen = view([long, short])
+    Varys().allocate(seen)
+    assert seen.rate == pytest.approx([0.0, 1 / 3, 2 / 3])
+    seen = view([long, short], job_sent=[0.0, 1.0])
+    LeastBytesSent().allocate(seen)
+    assert seen.rate == pytest.approx([1.0, 0.0, 0.0])
+    seen = view([long, short], job_completed=[3, 2])
+    LeastCompletedCoflows().allocate(seen)
+    assert seen.rate[0] == 0.0
+
+
+def test_without_work_conservation_only_the_first_sends() -> None:
+    seen = view([[(0, 1, 4.0)], [(2, 3, 1.0)]])
+    Fifo(work_conserving=False).allocate(seen)
+    assert seen.rate == pytest.approx([1.0, 0.0])
+    Fifo().allocate(seen)
+    assert seen.rate == pytest.approx([1.0, 1.0])
+
+
+def test_d_clas_queues_by_bytes_sent_and_is_reviewed_at_thresholds() -> None:
+    policy = DClas(queues=3, first_threshold=10.0, factor=10.0)
+    seen = view([[(0, 1, 500.0)], [(0, 1, 5.0)]], sent=[40.0, 4.0])
+    assert policy.queue(seen).tolist() == [1, 0]
+    policy.allocate(seen)
+    assert seen.rate == pytest.approx([0.0, 1.0])
+    assert policy.review_after(seen) == pytest.approx(6.0)
+    seen.sent[:] = [99.9999999999, 1e9]
+    assert policy.queue(seen).tolist() == [2, 2]
+    weighted = view([[(0, 1, 500.0)], [(0, 1, 5.0)]], sent=[40.0, 4.0])
+    DClas(queues=3, first_threshold=10.0, weighted=True).allocate(weighted)
+    assert weighted.rate == pytest.approx([2 / 5, 3 / 5])
+
+
+def test_the_primal_dual_order_puts_the_heaviest_last() -> None:
+    seen = view([[(0, 1, 9.0)], [(0, 2, 1.0)], [(0, 3, 4.0)]])
+    order = primal_dual_order(seen.first, seen.last, seen.links, seen.remaining, seen.capacity)
+    assert order.tolist() == [1, 2, 0]
+
+
+def test_several_coflows_of_a_job_share_its_weight() -> None:
+    seen = view([[(0, 1, 4.0)], [(1, 2, 4.0)], [(2, 3, 4.0)]])
+    seen.job[:] = [0, 0, 1]
+    assert Parrot().shares(seen) == pytest.approx([0.25, 0.25, 0.5])
+
+
+def test_thresholds_must_make_sense() -> None:
+    with pytest.raises(ValueError, match="D-CLAS"):
+        DClas(first_threshold=0.0)

@@ -1,0 +1,130 @@
+"""The slotted transport: collectives' dependencies, load tables, rivals on the same jobs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from machine.errors import BadInput
+from schedulers.coflow import Mcs
+from schedulers.slots import Role
+from simulation.collectives import parameter_server, push_pull, ring, ring_steps, training_job
+from simulation.engine import Simulation
+from simulation.scheduled import ScheduledTransport
+from simulation.slotted import SlotPolicy, SlottedTransport
+from simulation.topology import switch, tree
+from simulation.workloads import cluster_jobs
+
+
+def test_a_parameter_servers_flows() -> None:
+    flows = parameter_server([0, 1], [1, 2], 8.0)
+    assert flows is not None
+    # Worker 1 and server 1 share a host.
+    assert flows.bytes == pytest.approx(6 * 4.0)
+    assert [Role(int(r)) for r in flows.role] == [Role.AGGREGATION] * 3 + [Role.BROADCAST] * 3
+    push, pull = push_pull([0, 1], [1, 2], 8.0)
+    assert push.bytes == pull.bytes == pytest.approx(12.0)
+
+
+def test_a_rings_flows() -> None:
+    flows = ring([3, 1, 2], 9.0)
+    assert flows is not None
+    assert flows.size == pytest.approx([12.0] * 3)
+    assert flows.src[flows.upstream].tolist() == [2, 3, 1]
+    steps = ring_steps([3, 1, 2], 9.0)
+    assert len(steps) == 4
+    assert sum(s.bytes for s in steps) == pytest.approx(flows.bytes)
+    assert ring([4, 4], 9.0) is None
+    assert parameter_server([4], [4], 9.0) is None
+
+
+@pytest.mark.parametrize("policy", ["slots", "fair"])
+@pytest.mark.parametrize("cross", [0.0, 0.3])
+def test_flows_obey_their_dependencies_at_every_slot(policy: SlotPolicy, cross: float) -> None:
+    """At each boundary: broadcasts within what is aggregated, ring flows within their predecessor and a
+    chunk."""
+    flows = [parameter_server([0, 1, 2], [3, 4], 60.0), ring([1, 3, 5, 0], 80.0)]
+    jobs = [training_job(f"{i}", 0.3 * i, 0.5, [c], 3) for i, c in enumerate(flows * 2)]
+    transport = SlottedTransport(switch(6, 10.0), policy, slot_s=0.2, cross=cross, check=True)
+    original, checks = transport.decide, 0
+
+    def decide(now: float) -> None:
+        nonlocal checks
+        original(now)
+        table, coflows = transport._flows, transport._coflows
+        for first, last, chunk in zip(
+            coflows.ints("first"), coflows.ints("last"), coflows.floats("chunk"), strict=True
+        ):
+            sent = table.size[first:last] - table.remaining[first:last]
+            role, upstream = transport._role[first:last], transport._upstream[first:last]
+            for i in np.flatnonzero(role == Role.BROADCAST):
+                group = (role == Role.AGGREGATION) & (upstream == upstream[i])
+                assert sent[i] <= sent[group].min() + 1e-6
+                checks += 1
+            for i in np.flatnonzero(role == Role.RING):
+                assert sent[i] <= sent[upstream[i]] + chunk + 1e-6 + (
+                    table.size[first] if i == 0 and cross else 0.0
+                )
+                checks += 1
+
+    transport.decide = decide  # type: ignore[method-assign]
+    outcome = Simulation(jobs, transport).run()
+    assert checks > 100
+    assert all(
+        r.jct >= j.lower_bound(transport.topology) - 1e-9 for r, j in zip(outcome.jobs, jobs, strict=True)
+    )
+
+
+def test_the_load_tables_are_empty_after_the_last_job() -> None:
+    jobs = [job.pipelined() for job in cluster_jobs(20, servers=40, arrival_window_s=3.0, iterations=(2, 3))]
+    transport = SlottedTransport(tree((10, 2, 2)), "slots", check=True)
+    Simulation(jobs, transport).run()
+    assert np.abs(transport._table).max() <= 1e-3
+
+
+def test_the_same_seed_gives_the_same_result_and_another_does_not() -> None:
+    jobs = [job.pipelined() for job in cluster_jobs(30, servers=40, arrival_window_s=3.0, iterations=(2, 3))]
+
+    def finishes(seed: int) -> list[float]:
+        return [r.finish for r in Simulation(jobs, SlottedTransport(tree((10, 2, 2)), seed=seed)).run().jobs]
+
+    assert finishes(1) == finishes(1)
+    assert finishes(1) != finishes(2)
+
+
+def test_two_flows_on_one_link_are_staggered_not_shared() -> None:
+    """Both ready at once: the second waits, so the mean is 1.5 transfers instead of 2."""
+    jobs = [training_job(f"{i}", 0.0, 0.0, [ring([2 * i, 4 + i], 20.0)], 1) for i in range(2)]
+    # Same destination leaf link: use a tree whose rack link is the bottleneck.
+    network = tree((2, 4), (100.0, 10.0))
+    jobs = [training_job(f"{i}", 0.0, 0.0, [push_pull([i], [2], 20.0)[0]], 1) for i in range(2)]
+    slots = Simulation(jobs, SlottedTransport(network, "slots", slot_s=0.5, check=True)).run()
+    fair = Simulation(jobs, SlottedTransport(network, "fair", slot_s=0.5, check=True)).run()
+    assert sorted(r.jct for r in slots.jobs) == pytest.approx([2.0, 4.0])
+    assert [r.jct for r in fair.jobs] == pytest.approx([4.0, 4.0])
+
+
+def test_mcs_runs_blind_and_stays_within_the_links() -> None:
+    jobs = [
+        job.staged()
+        for job in cluster_jobs(30, servers=40, arrival_window_s=3.0, iterations=(2, 3), domain=40)
+    ]
+    transport = ScheduledTransport(tree((10, 2, 2)), Mcs(), interval=0.06, blind=True, check=True)
+    outcome = Simulation(jobs, transport).run()
+    assert all(r.jct > 0.0 for r in outcome.jobs)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"policy": "magic"}, {"slot_s": 0.0}, {"slot_s": float("nan")}, {"horizon": 0}, {"cross": 1.0}],
+)
+def test_settings_that_make_no_sense_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(BadInput):
+        SlottedTransport(switch(2, 1.0), **options)  # type: ignore[arg-type]
+
+
+def test_a_cluster_that_is_too_small_is_refused() -> None:
+    with pytest.raises(BadInput, match="hold only"):
+        cluster_jobs(100, servers=10)
+    with pytest.raises(BadInput, match="groups"):
+        cluster_jobs(1, servers=25, domain=10)
