@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from machine.errors import MissingTool
 
 BPF_FS = Path("/sys/fs/bpf")
 DIRECTORY = BPF_FS / "entrain"
+LOCK = Path("/run/entrain/controls.lock")
 
 
 @dataclass(frozen=True)
@@ -38,18 +40,30 @@ def controls(directory: Path = DIRECTORY) -> Iterator[Controls]:
     """
     _mount_bpf_fs(directory)
     with contextlib.ExitStack() as stack:
-        try:
-            jobs = stack.enter_context(mltcp.registered(directory=directory))
-            schedules = stack.enter_context(slots.pacing_registered(directory=directory))
-            own = True
-        except EbpfError as error:
-            if error.errno != errno.EEXIST:
-                raise
-            stack.close()
-            jobs = stack.enter_context(mltcp.Jobs.pinned(directory))
-            schedules = stack.enter_context(slots.pinned_schedules(directory))
-            own = False
-        yield Controls(jobs, schedules, own)
+        with _turn():
+            found = _register_or_join(directory, stack)
+        yield found
+
+
+def _register_or_join(directory: Path, stack: contextlib.ExitStack) -> Controls:
+    try:
+        jobs = stack.enter_context(mltcp.registered(directory=directory))
+        return Controls(jobs, stack.enter_context(slots.pacing_registered(directory=directory)), True)
+    except EbpfError as error:
+        if error.errno != errno.EEXIST:
+            raise
+        stack.close()
+        jobs = stack.enter_context(mltcp.Jobs.pinned(directory))
+        return Controls(jobs, stack.enter_context(slots.pinned_schedules(directory)), False)
+
+
+@contextlib.contextmanager
+def _turn() -> Iterator[None]:
+    """One process at a time: who comes second finds the maps of the first pinned."""
+    LOCK.parent.mkdir(parents=True, exist_ok=True)
+    with LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _mount_bpf_fs(directory: Path) -> None:

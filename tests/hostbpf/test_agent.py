@@ -180,6 +180,29 @@ def test_killed_agent_leaves_nothing_and_another_one_starts(
     connect("slot_cubic").transfer(1_000_000)
 
 
+def test_agents_that_start_at_once_share_the_controls(pair: Pair, tmp_path: Path) -> None:
+    places = [(netns, interface) for netns in (pair.a, pair.b) for interface in ("eth0", "lo")]
+    processes = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "hostbpf", "--interface", interface, "--netns", netns),
+                *("--listen", f"unix:{tmp_path}/at-once-{number}.sock"),
+            ],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number, (netns, interface) in enumerate(places)
+    ]
+    lines = [process.stdout.readline() for process in processes if process.stdout is not None]
+    for process in processes:
+        process.terminate()
+    errors = [process.communicate(timeout=20)[1] for process in processes]
+    assert all(line.startswith("ready") for line in lines), errors
+    assert [process.returncode for process in processes] == [0] * 4
+
+
 def test_metrics(pair: Pair, start: Callable[..., Started]) -> None:
     agent = start(pair.a, "--metrics-port", "0")
     address = agent.ready.partition("metrics=")[2].split()[0]
