@@ -122,6 +122,7 @@ def _run(experiment: Experiment, out: Path | None, console: Console, *, keep: bo
             ignore_signals()
             if out is not None:
                 _save_logs(directory, out / "logs")
+            clean_stale()  # the records of switches that were killed
     return results
 
 

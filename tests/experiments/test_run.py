@@ -216,6 +216,7 @@ def test_a_killed_switch_fails_the_run_and_is_named(run: Callable[..., Run], tar
     assert f"switch leaf2 ({target}) was killed by SIGKILL" in err
     assert "leaf2.log" in err
     running.assert_clean()
+    assert not list(RECORDS.glob(f"*-{victim.pid}.jsonl"))
 
 
 def test_a_job_that_fails_ends_the_run_with_its_reason(run: Callable[..., Run]) -> None:
