@@ -204,6 +204,8 @@ class Primitives:
                     *(f"\t{line}" for line in self._do_assign_header(target, right)),
                     "}",
                 ]
+        if isinstance(target, HeaderRef) and target.name not in self.layout.slots:
+            return self._assign_struct(target, source)
         before_s, slot, from_base, from_valid = self._places(source)
         before_t, _, to_base, to_valid = self._places(target)
         if before_s and before_t:
@@ -229,6 +231,13 @@ class Primitives:
             "\t}",
             "}}",
         ]
+
+    def _assign_struct(self, target: HeaderRef, source: Expr) -> list[str]:
+        """Copy a struct of metadata."""
+        if not isinstance(source, HeaderRef) or source.name in self.layout.slots:
+            raise Unsupported(f"softswitch cannot copy a header to the metadata struct {target.name}")
+        names = [f.name for f in self.program.headers[target.name].type.fields]
+        return [self.expressions.assign(FieldRef(target.name, n), FieldRef(source.name, n)) for n in names]
 
     _do_copy_header = _do_assign_header
 

@@ -107,6 +107,10 @@ class _Reader:
         kind, value = node["type"], node.get("value")
         match kind:
             case "field":
+                if isinstance(value[0], dict):  # p4c writes so what it knows of an element by run-time index
+                    element = self.operator(value[0])
+                    assert isinstance(element, Element)
+                    return ElementField(element, value[1])
                 return self.field_ref(value)
             case "hexstr":
                 return Constant(_number(value))
@@ -121,7 +125,11 @@ class _Reader:
             case "header_union":
                 return UnionRef(value)
             case "stack_field":
-                return LastField(*value)
+                stack, member = value
+                fields = self.headers[self.stacks[stack].elements[0]].type.fields
+                if member == "last" and all(f.name != member for f in fields):  # the element itself
+                    return Element(stack, Op("last_stack_index", (StackRef(stack),)))
+                return LastField(stack, member)
             case "lookahead":
                 return Lookahead(*value)
             case "register":
