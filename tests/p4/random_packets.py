@@ -129,6 +129,22 @@ def _stack(rng: random.Random) -> bytes:
     return ether(0x9300, bytes([rng.randrange(13), rng.randrange(256)]) + items + payload(rng))
 
 
+def _text(rng: random.Random) -> bytes:
+    size = rng.choice([0, 1, 2, 16, 17])
+    return bytes([5, size]) + rng.choice([bytes(size), b"\1" * size, rng.randbytes(size)])
+
+
+def _unions(rng: random.Random) -> bytes:
+    body = bytes([rng.randrange(7), rng.choice([0, 1, 255])])
+    body += rng.choice([b"", bytes([1]) + rng.randbytes(1), bytes([2]) + rng.randbytes(3)])
+    for _ in range(rng.choice([0, 1, 2, 3, 3, 4])):
+        body += rng.choice([bytes([3]) + rng.randbytes(1), bytes([4]) + rng.randbytes(3)])
+    if rng.random() < 0.6:
+        first = _text(rng)
+        body += first + rng.choice([first, _text(rng)])
+    return ether(0xA400, body + b"\0" + payload(rng))
+
+
 def _operators(base: int, layouts: dict[int, int]) -> Generate:
     return one_of(*(fields(base + width, width, pad, width, pad, 8) for width, pad in layouts.items()))
 
@@ -150,6 +166,7 @@ GENERATORS: dict[str, Generate] = {
     "parser": _parser,
     "stack": _stack,
     "match": fields(0x9400, 16, 32, 32, 16, 16, 128, 256, 5, 1, 10),
+    "unions": _unions,
     "expr": _operators(0x9500, {1: 7, 7: 1, 8: 8, 13: 3, 16: 8, 32: 8, 33: 7, 63: 1, 64: 8}),
     "expr_wide": _operators(0x9500, {65: 7, 72: 8, 128: 8, 129: 7, 256: 8}),
     "expr_signed": _operators(0x9800, {8: 8, 13: 3, 32: 8, 33: 7, 64: 8, 100: 4, 128: 8}),
