@@ -19,7 +19,6 @@ from softswitch.program import (
     Constant,
     Expr,
     Extract,
-    FieldRef,
     Lookahead,
     ParserOp,
     ParseState,
@@ -405,7 +404,6 @@ class Parser:
         return parts[::-1]
 
     def _test(self, state: ParseState, transition: Transition) -> str:
-        everything = sum(1 << 0 for _ in state.key)  # number of parts
         masks = (
             [(1 << bits) - 1 for bits in state.key_bits]
             if transition.mask is None
@@ -413,7 +411,7 @@ class Parser:
         )
         if transition.value_set is not None:
             return self._in_value_set(state, transition.value_set, masks)
-        assert transition.value is not None and everything
+        assert transition.value is not None
         tests = []
         for i, (bits, value, part) in enumerate(
             zip(state.key_bits, self._slices(state, transition.value), masks, strict=True)
@@ -449,10 +447,3 @@ class Parser:
 def value_set_words(size: int, parts: int) -> int:
     """64-bit words of a value set in the shared area: the active half, then twice count and rows."""
     return 1 + 2 * (1 + size * parts)
-
-
-def value_set_parts(state: ParseState) -> tuple[int, ...]:
-    return state.key_bits
-
-
-__all__ = ["FieldRef", "Parser", "value_set_parts", "value_set_words"]

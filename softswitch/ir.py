@@ -216,14 +216,14 @@ class _Reader:
         for node in self.root.get("header_unions", []):
             members = tuple(by_id[i] for i in node["header_ids"])
             self.unions[node["name"]] = Union(node["name"], members)
-        members = {
+        of_type = {
             t["name"]: [name for name, _ in t["headers"]] for t in self.root.get("header_union_types", [])
         }
         unions = {node["id"]: node["name"] for node in self.root.get("header_unions", [])}
         for node in self.root.get("header_union_stacks", []):
             elements = tuple(unions[i] for i in node["header_union_ids"])
             self.union_stacks[node["name"]] = Stack(node["name"], elements)
-            self.union_members[node["name"]] = members[node["union_type"]]
+            self.union_members[node["name"]] = of_type[node["union_type"]]
         for node in self.root.get("extern_instances", []):
             raise Unsupported(f"softswitch cannot run extern {node['name']!r} of type {node.get('type')!r}")
 
