@@ -196,6 +196,32 @@ class Live(Target):
             worker.join()
         return sum(passed.values())
 
+    @contextlib.contextmanager
+    def sending(self, port: int, packet: bytes) -> Iterator[list[bytes]]:
+        """Within, copies of `packet` pass one by one; gives the list of what comes out of `port`."""
+        outputs: list[bytes] = []
+        done, wire = threading.Event(), self._switch.wires[port]
+
+        def work() -> None:
+            while not done.is_set():
+                wire.send(packet)
+                while select.select([wire], [], [], TIMEOUT_S)[0]:
+                    output = wire.receive()
+                    if output is not None:
+                        outputs.append(output)
+                        break
+                else:
+                    outputs.append(b"nothing came")
+                    return
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            yield outputs
+        finally:
+            done.set()
+            worker.join()
+
     def send_batch(self, packets: Sequence[Injected]) -> Batch:
         batch = Batch([])
         for port, packet in packets:
