@@ -18,7 +18,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "may move the packet (adjust_room, change_tail, store_bytes, pull_data)",
     ),
     (
-        r"invalid mem access '\w+_or_null'",
+        r"invalid mem access '\w+_or_null_?'",
         "check the result of the map lookup or helper for NULL before using it",
     ),
     (

@@ -63,6 +63,23 @@ def test_verifier_rejection_says_where_and_what_to_do(compiled: Callable[[str], 
     assert caught.value.errno == errno.EACCES
 
 
+@pytest.mark.parametrize(
+    ("complaint", "remedy"),
+    [
+        ("R2 invalid mem access 'trusted_ptr_or_null_'", "check the result"),
+        ("R1 invalid mem access 'scalar'", "lost track"),
+        ("BPF program is too large. Processed 1000001 insn", "million"),
+        ("combined stack size of 2 calls is 544. Too large", "per-CPU array"),
+        ("invalid func unknown#195896080", "bpf_core_field_exists"),
+        ("calling kernel function bpf_x is not allowed", "may not call"),
+        ("math between pkt pointer and register with unbounded min value is not allowed", "bound the offset"),
+    ],
+)
+def test_known_causes_have_a_remedy(complaint: str, remedy: str) -> None:
+    log = f"libbpf: prog 'p': -- BEGIN PROG LOAD LOG --\n{complaint}\n-- END PROG LOAD LOG --\n"
+    assert remedy in str(describe("p.o: cannot be loaded", errno.EACCES, log)).splitlines()[-1]
+
+
 def test_long_verifier_log_is_cut_to_its_end() -> None:
     steps = "".join(f"{i}: (07) r1 += 1\n" for i in range(5000))
     log = (
