@@ -20,7 +20,10 @@ FRAME_BYTES = 1514
 """Ethernet header and MTU: what one full-size packet costs on the wire, as the shapers count it."""
 
 TURN_MS = 1.0
-"""The longest that one offloaded packet may hold its link, and the burst that a shaper may send at once."""
+"""The longest that one offloaded packet may hold its link."""
+
+BURST_MS = 2.0
+"""What a shaper may send at once after a silence, and catch up when its timer was late."""
 
 _MAX_GSO_BYTES = 65536
 
@@ -32,13 +35,12 @@ def gso_max_bytes(rate_mbps: float) -> int:
 
 
 def burst_bytes(rate_mbps: float) -> int:
-    """A shaper's bucket: `TURN_MS` of the rate, and at least two of the largest packets.
+    """A shaper's bucket: `BURST_MS` of the rate, and at least two of the largest packets.
 
-    TBF cuts up (or drops) what exceeds its bucket, and a bucket below what arrives between two timer
-    interrupts costs rate: with 16 KB, HTB gave 937 of 1000 Mbit/s.
+    TBF cuts up (or drops) what exceeds its bucket, and what a late timer would have sent beyond it is lost:
+    with 16 KB, HTB gave 937 of 1000 Mbit/s.
     """
-    turn = int(rate_mbps * 1e6 / 8 * TURN_MS / 1e3)
-    return max(turn, 2 * gso_max_bytes(rate_mbps))
+    return max(int(rate_mbps * 1e6 / 8 * BURST_MS / 1e3), 2 * gso_max_bytes(rate_mbps))
 
 
 def queue_bytes(link: Link) -> int:
