@@ -24,7 +24,8 @@ from controlplane.topology import Topology
 from entrain.contention import attribute, contention, per_job
 from entrain.experiment import Combination, Experiment, Job
 from entrain.results import JobResult, RunResult, ideal_ms
-from hostbpf.mltcp import PLAIN, VARIANTS, Jobs, Params, registered
+from hostbpf.controls import controls
+from hostbpf.mltcp import PLAIN, VARIANTS, Jobs, Params
 from machine import record as records
 from machine.errors import EntrainError
 from machine.record import Record
@@ -114,8 +115,8 @@ def bring_up(
 def _controls(experiment: Experiment) -> Iterator[Jobs | None]:
     """Within, the congestion controls in eBPF that the experiment wants can be chosen."""
     if {combination.control for combination in experiment.combinations()} & {*VARIANTS, *PLAIN}:
-        with registered() as jobs:
-            yield jobs
+        with controls() as found:
+            yield found.jobs
     else:
         yield None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -10,11 +11,14 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from ebpf import in_netns
+from ebpf import EbpfError, in_netns
 from machine.record import Record, Resource
+
+T = TypeVar("T")
 
 A, B = "10.77.0.1", "10.77.0.2"
 
@@ -54,6 +58,19 @@ class Connection:
         thread.join()
         assert arrived == data
         return bytes(arrived)
+
+
+@contextlib.contextmanager
+def or_skip(registration: contextlib.AbstractContextManager[T]) -> Iterator[T]:
+    """Enter it, or skip: the kernel has one list of congestion controls, and an experiment may hold it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            entered = stack.enter_context(registration)
+        except EbpfError as error:
+            if error.errno != errno.EEXIST:
+                raise
+            pytest.skip("another process of this machine holds the congestion controls")
+        yield entered
 
 
 @pytest.fixture

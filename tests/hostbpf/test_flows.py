@@ -13,13 +13,13 @@ from hostbpf import mltcp
 from hostbpf.flows import read_flows
 from hostbpf.mltcp import Params
 
-from .conftest import Connection, Pair
+from .conftest import Connection, Pair, or_skip
 
 pytestmark = pytest.mark.root
 
 
 def test_flows_of_a_namespace(pair: Pair, connect: Callable[..., Connection]) -> None:
-    with mltcp.registered({5: Params(total_bytes=400_000, gap_ms=10_000)}):
+    with or_skip(mltcp.registered({5: Params(total_bytes=400_000, gap_ms=10_000)})):
         plain, scaled = connect("reno", 4), connect("mltcp_reno", 5)
         plain.transfer(200_000)
         scaled.transfer(200_000)

@@ -26,7 +26,7 @@ from hostbpf import mltcp
 from hostbpf.mltcp import PLAIN, VARIANTS, Jobs, Params
 from machine.errors import BadInput
 
-from .conftest import Connection, Pair
+from .conftest import Connection, Pair, or_skip
 
 ROOT = Path(__file__).parents[2]
 BURST = 400_000
@@ -34,7 +34,7 @@ BURST = 400_000
 
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[Jobs]:
-    with mltcp.registered() as registered:
+    with or_skip(mltcp.registered()) as registered:
         yield registered
 
 
