@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from finsy import P4CounterData, P4CounterEntry, P4TableEntry
 from finsy.proto import p4r
 
 from tests.p4.bmv2 import Bmv2
@@ -26,10 +27,11 @@ from tests.p4.netless import Netless
 from tests.p4.random_entries import RandomEntries
 from tests.p4.random_fabric import fabric_entities, fabric_packet
 from tests.p4.random_packets import GENERATORS, packets
-from tests.p4.targets import Batch, Injected, Output, Program, Target
+from tests.p4.targets import CPU_PORT, PORTS, Batch, Injected, Output, Program, Target
 from tests.p4.test_features_metadata import STEADY_SIZE, UNSTEADY_SIZE
 
 NAMES = [*GENERATORS, "fabric"]
+FENCED = {"fabric": {PORTS[0], CPU_PORT}}  # counters' indices that the test's own packets count at, on BMv2
 ROUND = 250  # packets per set of random entries
 UNSTEADY = slice(14 + STEADY_SIZE, 14 + STEADY_SIZE + UNSTEADY_SIZE)
 
@@ -43,6 +45,7 @@ class Difference:
     before: list[Injected]  # what must be sent first; empty where the packet alone suffices
     packet: Injected
     outputs: tuple[list[Output], list[Output]] = field(default=([], []))
+    counters: list[str] = field(default_factory=list)  # where all outputs are equal, but not what was counted
 
     def __str__(self) -> str:
         lines = [f"{self.program}: softswitch and BMv2 differ"]
@@ -51,7 +54,7 @@ class Difference:
         lines += [f"packet {self.packet[0]} {self.packet[1].hex()}"]
         for name, outputs in zip(("softswitch", "BMv2"), self.outputs, strict=True):
             lines += [f"{name} -> {[(port, data.hex()) for port, data in outputs]}"]
-        return "\n".join(lines)
+        return "\n".join(lines + self.counters)
 
 
 def mask(program: str, packet: bytes) -> bytes:
@@ -110,6 +113,27 @@ class Pair:
             if self.differs(packet):
                 return number
         return len(sent) - 1
+
+    def counters(self) -> list[str]:
+        """The counters, indexed and direct, that differ."""
+        names = [counter.preamble.name for counter in self.targets[0].client.schema.p4info.counters]
+        found = []
+        for name in names:
+            ours, theirs = (target.client.read(P4CounterEntry(name)) for target in self.targets)
+            for one, other in zip(ours, theirs, strict=True):
+                if one != other and one.index not in FENCED.get(self.program.name, ()):
+                    found.append(f"counter {name}[{one.index}]: {one.data} and {other.data}")
+        for table in self.targets[0].client.schema.p4info.tables:
+            if table.direct_resource_ids:
+                wanted = P4TableEntry(table.preamble.name, counter_data=P4CounterData())
+                ours, theirs = (target.client.read(wanted) for target in self.targets)
+                counts = [
+                    {(str(entry.match), entry.priority): entry.counter_data for entry in entries}
+                    for entries in (ours, theirs)
+                ]
+                if counts[0] != counts[1]:
+                    found.append(f"direct counters of {table.preamble.name}: {counts}")
+        return found
 
     def both(self, packet: Injected) -> tuple[list[Output], list[Output]]:
         """What one packet becomes on each."""
@@ -191,6 +215,8 @@ def compare(name: str, count: int, seed: int) -> Difference | None:
             found = pair.run(sent)
             if found is not None:
                 return shrink(pair, entities, sent, found)
+            if counters := pair.counters():
+                return Difference(name, entities, sent[:-1], sent[-1], counters=counters)
             pair.delete(entities)
     return None
 
