@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ebpf import EbpfError, Object, compile_bpf
+from ebpf import EbpfError, Object, compile_bpf, compile_cached
 from ebpf.errors import describe
 
 PACKET = bytes(range(64))
@@ -41,6 +41,22 @@ def test_defines_and_includes_reach_the_compiler(tmp_path: Path) -> None:
     compile_bpf(source, tmp_path / "sum.o", includes=[tmp_path / "inc"], defines={"A": 40})
     with pytest.raises(EbpfError, match="sum"):
         compile_bpf(source, tmp_path / "sum.o", includes=[tmp_path / "inc"], defines={"A": 41})
+
+
+def test_cache_depends_on_source_headers_and_defines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source, header = tmp_path / "cached.bpf.c", tmp_path / "value.h"
+    header.write_text("#define VALUE 1\n")
+    source.write_text('#include "value.h"\nint value = VALUE;\n')
+    first = compile_cached(source)
+    made = first.stat().st_mtime_ns
+    assert compile_cached(source) == first
+    assert first.stat().st_mtime_ns == made
+    header.write_text("#define VALUE 2\n")
+    second = compile_cached(source)
+    third = compile_cached(source, defines={"OTHER": 1})
+    assert len({first, second, third}) == 3
+    assert first.read_bytes() != second.read_bytes()
 
 
 def test_missing_and_broken_object_are_named(tmp_path: Path) -> None:

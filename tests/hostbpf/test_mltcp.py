@@ -149,13 +149,15 @@ def test_flows_of_other_jobs_are_not_touched(jobs: Jobs, connect: Callable[..., 
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("control", VARIANTS)
+@pytest.mark.parametrize(
+    ("control", "scale_decrease"), [*((control, False) for control in VARIANTS), ("mltcp_cubic", True)]
+)
 def test_gain_decides_the_share(
-    jobs: Jobs, pair: Pair, connect: Callable[..., Connection], control: str
+    jobs: Jobs, pair: Pair, connect: Callable[..., Connection], control: str, scale_decrease: bool
 ) -> None:
     """Of two flows on one link, one that always grows twice as fast gets more than one at a quarter."""
-    jobs.set_params(21, Params(slope=0, intercept=2, total_bytes=1, gap_ms=1000))
-    jobs.set_params(22, Params(slope=0, intercept=0.25, total_bytes=1, gap_ms=1000))
+    for job, gain in ((21, 2.0), (22, 0.25)):
+        jobs.set_params(job, Params(0, gain, total_bytes=1, gap_ms=1000, scale_decrease=scale_decrease))
     pair.run(pair.a, "ethtool", "-K", "eth0", "tso", "off", "gso", "off")
     shaper = "tc qdisc add dev eth0 root tbf rate 100mbit burst 5000 limit 60000"
     pair.run(pair.a, *shaper.split())
