@@ -33,7 +33,7 @@ from softswitch.program import (
 
 _MOST_NODES = 512
 _DEEPEST = 1024  # bytes of headers; a packet with more is dropped and counted
-_MOST_STEPS = 64  # states visited behind a varbit, so that the verifier sees an end
+_MOST_STEPS = 256  # visits of states that may come back without moving on: the verifier wants an end
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class Parser:
         self.deepest = 0
         self.dynamic = False
         self.known = True  # whether offsets are followed at all
+        self.edges: dict[_Node, set[_Node]] = {}
+        self.current = _Node("", 0, ())
         self.reorders = self._reorders()
 
     def error(self, name: str) -> int:
@@ -125,24 +127,22 @@ class Parser:
                 body = self._states(_Node(start, 0, zero))
             except _TooMany:
                 # Many ways through the parser: one label per state then, wherever it is in the packet.
-                self.nodes, self.todo, self.known, self.dynamic = {}, [], False, True
+                self.nodes, self.todo, self.edges, self.known, self.dynamic = {}, [], {}, False, True
                 body = ["\tst->offset = 0;", *self._states(_Node(start, None, zero))]
-        dynamic = ["\tu32 steps = 0;"] if any(n.offset is None for n in self.nodes) else []
         return "\n".join(
             [
                 "INLINE int parse(struct __sk_buff *skb, struct state *st)",
                 "{",
                 "\tstruct phv *phv = &st->phv;",
-                "\tu32 error = 0, have = st->have;",
+                "\tu32 error = 0, have = st->have, steps = 0;",
                 "\tu8 *buffer = (u8 *)st->buffer;",
-                *dynamic,
                 *body,
                 "\tphv->parsed = 0;",
                 "done:",
                 "\tif (error)",
                 "\t\ttally(PARSER_ERROR);",
                 f"\t{self._set_error()}",
-                "\t(void)have, (void)buffer, (void)error;",
+                "\t(void)have, (void)buffer, (void)error, (void)steps;",
                 "\treturn 0;",
                 "deep: __attribute__((unused))",
                 "\treturn -1;",
@@ -152,9 +152,28 @@ class Parser:
 
     def _states(self, start: _Node) -> list[str]:
         body = [f"\tgoto {self._label(start)};"]
+        blocks: dict[_Node, list[str]] = {}
         while self.todo:
-            body += self._node(self.todo.pop())
+            node = self.todo.pop()
+            self.edges[node] = set()
+            blocks[node] = self._node(node)
+        for node, (head, *rest) in blocks.items():
+            body.append(head)
+            if node.offset is None or self._comes_back(node):
+                body += [f"\tif (++steps > {_MOST_STEPS})", "\t\tgoto deep;"]
+            body += rest
         return body
+
+    def _comes_back(self, node: _Node) -> bool:
+        """Whether the parser can return to a state without having moved in the packet."""
+        seen: set[_Node] = set()
+        todo = list(self.edges[node])
+        while todo:
+            following = todo.pop()
+            if following not in seen:
+                seen.add(following)
+                todo += self.edges[following]
+        return node in seen
 
     def _set_error(self) -> str:
         ref = self.program.standard("standard_metadata.parser_error")
@@ -181,10 +200,9 @@ class Parser:
 
     def _node(self, node: _Node) -> list[str]:
         state = self.program.parse_states[node.state]
+        self.current = node
         where = node.offset if node.offset is not None else "st->offset"
         lines = [f"state_{self.nodes[node]}: __attribute__((unused)) /* {state.name} at {where} */", "\t{"]
-        if node.offset is None:
-            lines.append(f"\tif (++steps > {_MOST_STEPS})\n\t\tgoto deep;")
         offset: int | None = node.offset
         following = list(node.next)
         for op in state.ops:
@@ -368,7 +386,9 @@ class Parser:
     def _goto(self, state: str | None, offset: int | None, following: tuple[int, ...]) -> str:
         if state is None:
             return f"{{ phv->parsed = {self._place(offset)}; goto done; }}"
-        return f"goto {self._label(_Node(state, offset, following))};"
+        node = _Node(state, offset, following)
+        self.edges[self.current].add(node)
+        return f"goto {self._label(node)};"
 
     def _select(self, state: ParseState, offset: int | None, following: tuple[int, ...]) -> list[str]:
         lines = [

@@ -248,6 +248,8 @@ class _Reader:
             if target["type"] == "union_stack":
                 stack, member = target["value"]
                 return Extract("union_stack", stack, length, self.union_members[stack].index(member))
+            if not isinstance(target["value"], str):
+                raise self.refuse("an extraction into a stack element by run-time index")
             if target["type"] not in ("regular", "stack"):
                 raise self.refuse(f"an extraction into a {target['type']}")
             return Extract(target["type"], target["value"], length)
