@@ -102,7 +102,7 @@ class Network:
     None means what the targets allow. tcp: the hosts' TCP.
 
     Everything is owned by `record` before it is made. Raises EntrainError (what could not be made, or a
-    switch that does not start), BadInput (a target that does not run here), MissingTool.
+    switch that does not start), and what `check_possible` raises.
     """
 
     def __init__(
@@ -118,8 +118,6 @@ class Network:
         log_level: str = "warn",
     ) -> None:
         targets = {switch.target for switch in topology.switches}
-        if unknown := targets - NODES.keys():
-            raise BadInput(f"target {min(unknown)}: does not run in an emulation; use {' or '.join(NODES)}")
         self.topology = topology
         self.directory = directory
         self.offloads = targets == {"softswitch"} if offloads is None else offloads
@@ -147,9 +145,7 @@ class Network:
 
     def start(self) -> None:
         """Make everything and wait until all switches serve. Call it in the main thread."""
-        if os.geteuid() != 0:
-            raise EntrainError("a network needs namespaces and interfaces: run as root")
-        check_impairments(self.topology, self.shaping)
+        check_possible(self.topology, self.shaping)
         self._check_names_are_free()
         for host in self.topology.hosts:
             self.net.addHost(host.name, cls=MininetHost, ip=f"{host.ip}/{host.prefix_len}", mac=host.mac)
@@ -327,6 +323,21 @@ class Network:
         if shape := tc_commands(host.interface, link, self.shaping):
             lines += ["tc -batch - <<END", *shape, "END"]
         return "\n".join(lines)
+
+
+def check_possible(topology: Topology, shaping: Shaping = "htb") -> None:
+    """Whether this machine can emulate `topology`; looks only, makes nothing.
+
+    Raises EntrainError without the right to, BadInput for a target that does not run here, MissingTool for
+    one that is not installed, and for links that need what this kernel lacks.
+    """
+    if os.geteuid() != 0:
+        raise EntrainError("a network needs namespaces and interfaces: run as root")
+    for target in sorted({switch.target for switch in topology.switches}):
+        if target not in NODES:
+            raise BadInput(f"target {target}: does not run in an emulation; use {' or '.join(NODES)}")
+        NODES[target].require()
+    check_impairments(topology, shaping)
 
 
 def _empty_mininet() -> Any:

@@ -56,6 +56,10 @@ class SwitchNode(MininetSwitch):  # type: ignore[misc]
         self._record = record
         self._process: subprocess.Popen[bytes] | None = None
 
+    @classmethod
+    def require(cls) -> None:
+        """Raise MissingTool where the target is not installed."""
+
     def command(self) -> list[str]:
         """The command line of the switch process."""
         raise NotImplementedError
@@ -181,13 +185,17 @@ class Bmv2Node(SwitchNode):
     target: ClassVar[Target] = "bmv2"
     program: ClassVar[str] = "simple_switch_grpc"
 
-    def command(self) -> list[str]:
-        """`simple_switch_grpc` without a program; raises MissingTool where it is not installed."""
-        if shutil.which(self.program) is None:
+    @classmethod
+    def require(cls) -> None:
+        """Raise MissingTool where it is not on PATH."""
+        if shutil.which(cls.program) is None:
             raise MissingTool(
-                f"{self.program} is not on PATH: install BMv2 (github.com/p4lang/behavioral-model), "
+                f"{cls.program} is not on PATH: install BMv2 (github.com/p4lang/behavioral-model), "
                 f'or use target = "softswitch"'
             )
+
+    def command(self) -> list[str]:
+        """`simple_switch_grpc` without a program."""
         return [
             *(self.program, "--no-p4", "--device-id", str(self.switch.device_id), *self._ports()),
             *("--log-console", "--log-level", self.log_level, "--", *self._target_options()),

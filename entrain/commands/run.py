@@ -46,13 +46,13 @@ def command(
     from entrain.report import LEGEND, remarks, table, write
     from entrain.results import document
     from entrain.slot_rates import is_slot_rates
+    from mininet_topos.network import check_possible
 
     if is_slot_rates(file):
         _run_slot_rates(file, out, as_json, seed)
         return
     experiment = load_experiment(file, target=target, seed=seed)  # type: ignore[arg-type]
-    if os.geteuid() != 0:
-        raise EntrainError("run needs namespaces and interfaces: run as root")
+    check_possible(experiment.topology, experiment.network.shaping)
     if keep and not sys.stdin.isatty():
         raise click.UsageError("--keep waits for Enter: it needs a terminal")
     console = Console(stderr=True)

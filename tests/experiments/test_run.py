@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from machine.record import RECORDS
+from mininet_topos.links import _has_netem
 
 pytestmark = pytest.mark.root
 
@@ -256,6 +257,34 @@ def test_two_runs_at_once_do_not_meet(run: Callable[..., Run]) -> None:
         assert len(json.loads(out)["runs"]) == 2
     for each in both:
         each.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("queue_packets = 64", "queue_packets = 64\ndelay_ms = 1", "netem"),
+        ('name = "small"', 'name = "small"\ntarget = "tofino"', "does not run in an emulation"),
+    ],
+)
+def test_what_cannot_be_emulated_is_told_before_anything_is_made(
+    tmp_path: Path, old: str, new: str, told: str
+) -> None:
+    if told == "netem" and _has_netem():
+        pytest.skip("this kernel has netem")
+    file = tmp_path / "impossible.toml"
+    file.write_text(EXPERIMENT.format(iterations=1).replace(old, new))
+    before = set(RECORDS.glob("run-*"))
+    done = subprocess.run(
+        [sys.executable, "-m", "entrain.cli", "run", str(file)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert told in done.stderr
+    assert "bringing up" not in done.stderr
+    assert set(RECORDS.glob("run-*")) <= before
 
 
 def test_bad_input_is_status_2_and_makes_nothing(tmp_path: Path) -> None:
