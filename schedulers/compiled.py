@@ -31,7 +31,9 @@ def _cache_directory() -> Path:
     root = Path(__file__).resolve().parent.parent
     for package in ("schedulers", "simulation"):
         for source in sorted((root / package).rglob("*.py")):
-            digest.update(source.read_bytes())
+            content = source.read_bytes()
+            if b"@compiled" in content:
+                digest.update(content)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "entrain" / f"kernels-{digest.hexdigest()[:16]}"
 

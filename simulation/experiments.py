@@ -32,7 +32,7 @@ from simulation.workloads import ClusterJob, ParrotScale, cluster_jobs, parrot_j
 Point = dict[str, Any]
 Result = dict[str, Any]
 
-PARROT_SET = ("parrot", "parrot-wo-wc", "aalo", "aalo-wo-wc", "lccf", "lccf-wo-wc")
+PARROT_SET = ("parrot", "parrot-filling", "parrot-wo-wc", "aalo", "aalo-wo-wc", "lccf", "lccf-wo-wc")
 SPEEDS = (10, 40)
 THETA_MAX = 0.9
 
@@ -299,7 +299,10 @@ def _cluster_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
         "iterations": 20,
         "slot_ms": 60,
     }
-    return [{**common, "policy": p, "domain": d} for d in (10, servers) for p in policies]
+    # Anywhere in 1,000 servers the tree's core is so short that runs take hours; the small cluster shows the
+    # effect.
+    domains = (10, servers) if small else (10,)
+    return [{**common, "policy": p, "domain": d} for d in domains for p in policies]
 
 
 def run_latency(point: Point) -> Result:
@@ -322,7 +325,7 @@ EXPERIMENTS = {
             "parrot-jct",
             "Parrot, figures 5 and 6: total JCT, 60 jobs",
             "tiresias-60-jobs.csv",
-            (*PARROT_SET, "parrot-filling", "d-clas", "varys", "fifo", "fair"),
+            (*PARROT_SET, "d-clas", "varys", "fifo", "fair"),
             _parrot_jct,
             run_parrot,
             {
@@ -354,7 +357,7 @@ EXPERIMENTS = {
             "parrot-theta",
             "Parrot, figure 8: maximum occupancy ratio",
             "tiresias-60-jobs.csv",
-            ("parrot", "parrot-wo-wc"),
+            ("parrot", "parrot-filling", "parrot-wo-wc"),
             _parrot_theta,
             run_parrot,
             {"total JCT": "lower for θ_max below 0.75"},

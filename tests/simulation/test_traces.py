@@ -137,7 +137,7 @@ def test_public_traces_are_read_whole(reader: object, name: str, count: int) -> 
 def test_bad_triples_are_named(tmp_path: Path) -> None:
     path = tmp_path / "requests.txt"
     path.write_text("[(0, 5, 8), (1, 2)]\n")
-    with pytest.raises(BadInput, match="line 1, column 1: .*triples"):
+    with pytest.raises(BadInput, match=r"line 1, column 1: .*triples"):
         traces.read_vclos_requests(path)
     path.write_text("[(0, 5, 8), (1, 2, -3)]\n")
     with pytest.raises(BadInput, match="line 1, column entry 2"):

@@ -1,0 +1,179 @@
+"""`entrain simulate`: what it writes, resuming, bad input, and agreement with an independent simulator."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from machine.errors import BadInput, MissingTool
+from schedulers.coflow import Varys
+from simulation import output, report, sweep
+from simulation.engine import Simulation
+from simulation.experiments import EXPERIMENTS, default_trace, points
+from simulation.scheduled import ScheduledTransport
+from simulation.topology import GBIT, switch
+from simulation.traces import read_coflow_benchmark
+
+HERE = Path(__file__).parent / "data"
+
+
+def entrain(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "entrain.cli", "simulate", *arguments], capture_output=True, text=True
+    )
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_it_writes_summary_jobs_and_coflows(tmp_path: Path) -> None:
+    trace = str(HERE / "jobs.csv")
+    done = entrain(
+        "parrot-jct", "--trace", trace, "--policy", "parrot,aalo,lccf", "--out", str(tmp_path), "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary == json.loads((tmp_path / "summary.json").read_text())
+    for speed in ("10", "40"):
+        totals = summary["total_jct_s"][speed]
+        assert set(totals) == {"parrot", "aalo", "lccf", "lower_bound"}
+        assert all(totals[p] >= totals["lower_bound"] > 0.0 for p in ("parrot", "aalo", "lccf"))
+    jobs = rows(tmp_path / "jobs.csv")
+    assert list(jobs[0])[:3] == ["job", "arrival_s", "jct_s"]
+    assert len(jobs) == 3 * 3 * 2
+    mine = [float(j["jct_s"]) for j in jobs if j["policy"] == "aalo" and j["gbps"] == "10"]
+    assert sum(mine) == pytest.approx(summary["total_jct_s"]["10"]["aalo"])
+    coflows = rows(tmp_path / "coflows.csv")
+    assert list(coflows[0])[:3] == ["coflow", "arrival_s", "cct_s"]
+    assert (tmp_path / "parrot-jct.png").stat().st_size > 1000
+
+
+def test_coflows_keep_the_traces_ids(tmp_path: Path) -> None:
+    done = entrain(
+        "coflow-fb2010",
+        "--trace",
+        str(HERE / "coflows.txt"),
+        "--limit",
+        "2",
+        "--policy",
+        "varys",
+        "--out",
+        str(tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    coflows = {c["coflow"]: float(c["cct_s"]) for c in rows(tmp_path / "coflows.csv")}
+    # Alone in the network: the larger side's bytes at 1 Gbit/s.
+    assert coflows == pytest.approx({"1": 4 * 2**20 / GBIT, "2": 4 * 2**20 / GBIT})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "unknown; use one of parrot-jct"),
+        (["parrot-jct", "--policy", "magic"], "policy 'magic' is unknown"),
+        (["slots-jct", "--policy", "varys"], "policy 'varys' is unknown to slots-jct"),
+        (["slots-jct", "--trace", "x"], "leave out --trace"),
+        (["parrot-jct", "--trace", "/no/such/file"], "/no/such/file"),
+        (["parrot-jct", "--limit", "0"], "--limit is 0"),
+        (["results"], "results needs --out DIR"),
+    ],
+)
+def test_bad_input_ends_with_status_2_and_a_remedy(arguments: list[str], message: str) -> None:
+    done = entrain(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def small_points() -> list[dict[str, Any]]:
+    return points("parrot-jct", HERE / "jobs.csv", "parrot,aalo,fair", None, 0)[1]
+
+
+def without_clock(result: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in result.items() if k != "decision"}
+
+
+def test_an_interrupted_sweep_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    todo = small_points()
+    calls: list[int] = []
+
+    def interrupt_third(point: dict[str, Any]) -> dict[str, Any]:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return EXPERIMENTS[point["experiment"]].run(point)
+
+    monkeypatch.setattr(sweep, "run_point", interrupt_third)
+    with pytest.raises(KeyboardInterrupt):
+        sweep.run_points(todo, directory=tmp_path, workers=1)
+    assert len(list((tmp_path / "points").glob("*.json"))) == 2
+    resumed: list[bool] = []
+    results = sweep.run_points(
+        todo, directory=tmp_path, workers=1, done=lambda point, old: resumed.append(old)
+    )
+    assert resumed == [True, True, False, False, False, False]
+    whole = sweep.run_points(todo, workers=1)
+    assert [without_clock(r) for r in results] == [without_clock(r) for r in whole]
+
+
+def test_a_truncated_result_is_run_again(tmp_path: Path) -> None:
+    todo = small_points()[:1]
+    sweep.run_points(todo, directory=tmp_path, workers=1)
+    path = sweep.point_file(tmp_path, todo[0])
+    path.write_text(path.read_text()[:50])
+    result = sweep.run_points(todo, directory=tmp_path, workers=1)[0]
+    assert result["total_jct_s"] > 0.0
+
+
+def test_processes_give_the_same_results_as_one(tmp_path: Path) -> None:
+    todo = small_points()
+    one, two = (sweep.run_points(todo, workers=n) for n in (1, 2))
+    assert [without_clock(r) for r in one] == [without_clock(r) for r in two]
+
+
+def test_a_missing_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingTool, match="ray"):
+        sweep.run_points(small_points()[:1], engine="ray")
+
+
+def test_every_experiment_runs_small_and_gets_its_section(tmp_path: Path) -> None:
+    for name, experiment in EXPERIMENTS.items():
+        trace = {"FB2010-1Hr-150-0.txt": HERE / "coflows.txt", "tiresias-60-jobs.csv": HERE / "jobs.csv"}
+        given = trace.get(experiment.trace) if experiment.trace else None
+        todo = points(name, given, None, 3, 0)[1]
+        if name == "parrot-load":
+            todo = [p for p in todo if p["gap_ms"] == 1000]
+        results = [experiment.run(point) for point in todo]
+        output.write(tmp_path / name, output.summarise(experiment, todo, results), todo, results)
+    page = report.page(tmp_path)
+    for experiment in EXPERIMENTS.values():
+        assert f"## {experiment.title}" in page
+    with pytest.raises(BadInput, match="no results"):
+        report.page(tmp_path / "points")
+
+
+def test_varys_agrees_with_coflowsim_on_the_first_hundred_coflows() -> None:
+    """CoflowSim (coflow/coflowsim at its HEAD, SEBF) gives a sum of 281.880 s on these, in steps of 8 ms.
+
+    Arrivals, sizes and capacity are taken as it takes them: epochs of 10.24 s, whole MB, 1 MB per 8 ms.
+    """
+    try:
+        path = default_trace("FB2010-1Hr-150-0.txt")
+    except BadInput as missing:
+        pytest.skip(str(missing))
+    trace = read_coflow_benchmark(path, limit=100, whole_megabytes=True, epoch_s=10.24)
+    topology = switch(trace.ports, 125 * 2**20)
+    outcome = Simulation(trace.jobs, ScheduledTransport(topology, Varys(dynamic=False), check=True)).run()
+    assert np.sum([j.jct for j in outcome.jobs]) == pytest.approx(281.880, rel=0.01)
