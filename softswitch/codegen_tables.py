@@ -392,7 +392,7 @@ class Tables:
         if shift:
             raise Unsupported(f"softswitch cannot run LPM key {key.name}: {key.bits} bits are no whole bytes")
         count = limbs(key.bits)
-        return [self.expressions.store_wide("key", 8 * offset, key.bits, self._value(key, count), count)]
+        return [self.expressions.store_wide("key", 8 * offset, 8 * size, self._value(key, count), count)]
 
     def _lookup(self, t: TableLayout) -> list[str]:
         if t.method in ("exact", "lpm"):
