@@ -249,6 +249,7 @@ class TernaryStore(OrderedStore):
         self.masks: dict[tuple[int, ...], int] = {}
         self.buckets: dict[bytes, list[int]] = {}  # map key -> handles
         self.ranks: dict[tuple[int, ...], dict[int, int]] = {}  # mask -> handle -> rank
+        self.best: dict[tuple[int, ...], int] = {}  # mask -> best rank
 
     def _bucket(self, stored: Stored) -> tuple[tuple[int, ...], bytes]:
         values, masks = self.words_of(stored.match)
@@ -274,22 +275,23 @@ class TernaryStore(OrderedStore):
 
     def flush(self) -> None:
         if self.stale:
-            best = sorted(((max(r.values()), mask) for mask, r in self.ranks.items() if r), reverse=True)
+            best = sorted(((rank, mask) for mask, rank in self.best.items() if rank), reverse=True)
             self._publish([[rank, self.masks[mask], *mask] for rank, mask in best])
             self.stale = False
             for mask in [m for m, r in self.ranks.items() if not r]:
                 self.mask_ids.give(self.masks.pop(mask))
                 del self.ranks[mask]
+                self.best.pop(mask, None)
 
     def _add(self, handle: int, stored: Stored) -> None:
         mask, key = self._bucket(stored)
         stored.place = self._place(handle, stored)
         self.entries[handle] = stored
         self.buckets.setdefault(key, []).append(handle)
-        before = max(self.ranks[mask].values(), default=0)
-        self.ranks[mask][handle] = self.rank(handle, stored)
+        self.ranks[mask][handle] = rank = self.rank(handle, stored)
         self._show_best(key)
-        if self.ranks[mask][handle] > before:
+        if rank > self.best.get(mask, 0):
+            self.best[mask] = rank
             self._publish_soon()
 
     def _change(self, handle: int, stored: Stored, entry: bytes) -> None:
@@ -303,10 +305,10 @@ class TernaryStore(OrderedStore):
     def _remove(self, handle: int, stored: Stored) -> None:
         mask, key = self._bucket(stored)
         self.buckets[key].remove(handle)
-        best = max(self.ranks[mask].values())
         gone = self.ranks[mask].pop(handle)
         self._show_best(key)
-        if gone == best:
+        if gone == self.best[mask]:
+            self.best[mask] = max(self.ranks[mask].values(), default=0)
             self._publish_soon()
         self.places.give(stored.place)
 

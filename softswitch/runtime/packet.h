@@ -60,10 +60,12 @@ INLINE int shrink_short(struct __sk_buff *skb, struct state *st, u32 bytes, u32 
 
 INLINE int shrink(struct __sk_buff *skb, struct state *st, u32 bytes, u32 headers)
 {
-	/* adjust_room keeps at least an IPv4 header behind the Ethernet header */
-	if (CTX(skb, len) < 14 + 40 + bytes)
+	/* adjust_room leaves at least an IPv4 (or IPv6) header behind the Ethernet header */
+	u32 protocol = CTX(skb, protocol), rest = CTX(skb, len) - bytes;
+
+	if (rest < 14 + 20)
 		return shrink_short(skb, st, bytes, headers);
-	if (CTX(skb, protocol) != bpf_htons(0x0800) && CTX(skb, protocol) != bpf_htons(0x86dd) && pretend_ipv4(skb))
+	if (protocol != bpf_htons(0x0800) && (protocol != bpf_htons(0x86dd) || rest < 14 + 40) && pretend_ipv4(skb))
 		return -1;
 	return bpf_skb_adjust_room(skb, -(int)bytes, BPF_ADJ_ROOM_MAC,
 				   BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET);

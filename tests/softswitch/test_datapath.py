@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from machine.errors import EntrainError
 from softswitch.datapath import Datapath
 from softswitch.ir import load_program
-from softswitch.target import ActionCall, Exact, Match, Range, Ternary
+from softswitch.target import ActionCall, Exact, Lpm, Match, Range, Ternary
 from tests.softswitch.minimal import assign, constant, field, operation, primitive, program
 
 pytestmark = pytest.mark.root
@@ -159,6 +160,79 @@ def test_priority_and_then_age_decide(kind: str) -> None:
             assert datapath.table_insert("t", (MATCHES[kind][1][0],), 1, put(60)) in (handles[2], equal)
         assert looked_up(datapath, 5) in (10, 60)
         assert looked_up(datapath, 200, 7) == 7
+    finally:
+        datapath.close()
+
+
+def covers(match: Match, index: int) -> bool:
+    match match:
+        case Exact(value):
+            return index == value
+        case Lpm(value, length):
+            return index >> (8 - length) == value >> (8 - length)
+        case Ternary(value, mask):
+            return index & mask == value & mask
+        case Range(low, high):
+            return low <= index <= high
+
+
+def random_match(rng: random.Random, kind: str) -> Match:
+    value = rng.randrange(256)
+    if kind == "exact":
+        return Exact(value)
+    if kind == "lpm":
+        length = rng.randrange(9)
+        return Lpm(value & ~(0xFF >> length), length)
+    if kind == "ternary":
+        mask = rng.choice([0, 0xFF, 0xF0, 0x0F, 0x81, rng.randrange(256)])
+        return Ternary(value & mask, mask)
+    return Range(*sorted((value, rng.randrange(256))))
+
+
+@pytest.mark.parametrize("kind", ["exact", "lpm", "ternary", "range"])
+def test_any_sequence_of_writes_leaves_the_entries_it_says(kind: str) -> None:
+    """Random inserts, changes and deletions, some in batches, against a list of entries in Python."""
+    rng = random.Random(kind)
+    model: dict[int, tuple[Match, int, int]] = {}  # handle -> match, priority, argument
+
+    def expected(index: int) -> int:
+        found = [(entry, handle) for handle, entry in model.items() if covers(entry[0], index)]
+        if not found:
+            return 0
+        order = {"lpm": lambda e: (e[0][0].prefix_len, 0)}.get(kind, lambda e: (e[0][1], -e[1]))
+        return max(found, key=order)[0][2]
+
+    datapath = Datapath.load(load_program(keyed([kind], 24)), name=kind, netless=True)
+
+    def write() -> None:
+        choice = rng.random()
+        if choice < 0.5 and len(model) < 24:
+            match, priority, argument = random_match(rng, kind), rng.randrange(1, 6), rng.randrange(1, 1000)
+            if any(match == other for other, _, _ in model.values()) and kind in ("exact", "lpm"):
+                return  # the server refuses equal keys
+            handle = datapath.table_insert("t", (match,), priority, put(argument))
+            assert handle not in model
+            model[handle] = match, priority, argument
+        elif choice < 0.7 and model:
+            handle = rng.choice(list(model))
+            argument = rng.randrange(1, 1000)
+            datapath.table_modify("t", handle, put(argument))
+            model[handle] = (*model[handle][:2], argument)
+        elif model:
+            handle = rng.choice(list(model))
+            datapath.table_delete("t", handle)
+            del model[handle]
+
+    try:
+        for _ in range(60):
+            if rng.random() < 0.3:
+                with datapath.batch():
+                    for _ in range(rng.randrange(1, 8)):
+                        write()
+            else:
+                write()
+            for index in rng.sample(range(256), 8):
+                assert looked_up(datapath, index) == expected(index), (index, model)
     finally:
         datapath.close()
 
