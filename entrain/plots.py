@@ -115,7 +115,7 @@ def _flows(axes: Any, groups: Sequence[_Group], attribute: str, whose: str) -> N
     axes.set_xticks(range(most + 1))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("most flows on the link at one time")
-    axes.set_title(f"Flows {whose}")
+    axes.set_title(f"Flows {whose} (measured)")
     axes.margins(y=0.18)
     axes.legend(fontsize=8, loc="upper right")
     axes.grid(axis="y", alpha=0.3, zorder=0)
