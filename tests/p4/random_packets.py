@@ -165,7 +165,7 @@ def _state(rng: random.Random) -> bytes:
 GENERATORS: dict[str, Generate] = {
     "parser": _parser,
     "stack": _stack,
-    "match": fields(0x9400, 16, 32, 32, 16, 16, 128, 256, 5, 1, 10),
+    "match": fields(0x9400, 16, 32, 32, 16, 16, 128, 256, 5, 1, 10, 129, 7),
     "unions": _unions,
     "expr": _operators(0x9500, {1: 7, 7: 1, 8: 8, 13: 3, 16: 8, 32: 8, 33: 7, 63: 1, 64: 8}),
     "expr_wide": _operators(0x9500, {65: 7, 72: 8, 128: 8, 129: 7, 256: 8}),

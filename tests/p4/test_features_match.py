@@ -26,6 +26,8 @@ KEYS = {
     "narrow": 5,
     "flag": 1,
     "odd": 10,
+    "long": 129,
+    "pad": 7,
 }
 RESULTS = [
     "exact_table",
@@ -44,6 +46,7 @@ RESULTS = [
     "keyless_table",
     "flow",
     "valid_table",
+    "long_table",
 ]
 TABLES: dict[str, dict[str, str]] = {
     "exact_table": {"exact": "exact"},
@@ -62,6 +65,7 @@ TABLES: dict[str, dict[str, str]] = {
     "address_table": {"address": "lpm"},
     "address_ternary_table": {"address": "ternary", "narrow": "exact"},
     "wide_table": {"wide": "exact"},
+    "long_table": {"long": "exact", "address": "lpm", "narrow": "exact"},
     "odd_table": {"odd": "range", "narrow": "ternary", "flag": "exact"},
 }
 MISS = {"exact_table": 1, "lpm_table": 250, "ternary_table": 251}
@@ -79,7 +83,7 @@ def packet(keys: dict[str, int]) -> bytes:
 
 def results(outputs: Sequence[tuple[int, bytes]]) -> dict[str, int]:
     ((_, output),) = outputs
-    fields = unbits(output[14 + 64 :], [8] * len(RESULTS) + [128])
+    fields = unbits(output[14 + 81 :], [8] * len(RESULTS) + [128])
     return dict(zip([*RESULTS, "data"], fields, strict=True))
 
 
@@ -194,7 +198,7 @@ def test_tables_choose_what_a_plain_search_chooses(start: Start, seed: int) -> N
 
 def test_without_entries_the_defaults_apply(start: Start) -> None:
     found = send(start("match"), exact=2)
-    assert [found[table] for table in TABLES] == [1, 250, 251, 0, 0, 0, 0, 0, 0, 0, 0]
+    assert [found[table] for table in TABLES] == [1, 250, 251] + [0] * (len(TABLES) - 3)
     assert found["keyless_table"] == 77
     assert found["flow"] == 4 | 16 | 32
 
@@ -266,7 +270,7 @@ def test_validity_and_port_as_keys(start: Start) -> None:
         assert send(target, port=3)["valid_table"] == 5
         assert send(target, port=2)["valid_table"] == 0
         ((_, output),) = target.send(3, ether(0x1234))
-        assert output[14:] == bytes(32)
+        assert output[14:] == bytes(33)
 
 
 def test_default_action_changes_and_returns(start: Start) -> None:

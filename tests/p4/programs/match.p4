@@ -13,6 +13,8 @@ header keys_t {
     bit<5> narrow;
     bit<1> flag;
     bit<10> odd;
+    bit<129> long;
+    bit<7> pad;
 }
 
 header result_t {
@@ -32,6 +34,7 @@ header result_t {
     bit<8> keyless;
     bit<8> flow;             // bits of hit, miss and action_run
     bit<8> valid_key;
+    bit<8> long;
     bit<128> data;           // a wide action parameter
 }
 
@@ -130,6 +133,12 @@ control TheIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
         default_action = nothing;
         size = 256;
     }
+    table long_table {
+        key = { hdr.keys.long: exact; hdr.keys.address: lpm; hdr.keys.narrow: exact; }
+        actions = { set; nothing; }
+        default_action = nothing;
+        size = 256;
+    }
     table wide_table {
         key = { hdr.keys.wide: exact; }
         actions = { set; nothing; }
@@ -196,6 +205,7 @@ control TheIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
         hdr.result.constant_range = 0;
         hdr.result.keyless = 0;
         hdr.result.valid_key = 0;
+        hdr.result.long = 0;
         meta.value = 0;
         valid_table.apply();
         hdr.result.valid_key = meta.value;
@@ -238,6 +248,9 @@ control TheIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
             meta.value = 0;
             wide_table.apply();
             hdr.result.wide = meta.value;
+            meta.value = 0;
+            long_table.apply();
+            hdr.result.long = meta.value;
             meta.value = 0;
             odd_table.apply();
             hdr.result.odd = meta.value;
