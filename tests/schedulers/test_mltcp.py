@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ebpf import Object, compile_bpf
@@ -160,20 +160,28 @@ _JOB = struct.Struct("=8Q4I4Q")
 @settings(max_examples=60, deadline=None)
 @given(
     params=st.sampled_from([(None, None), (30_000, None), (None, 20 * MS), (30_000, 20 * MS)]),
-    bursts=st.lists(
+    stretches=st.lists(
         st.tuples(
-            st.integers(1, 5),  # acknowledgements
-            st.sampled_from([0, 1, 9_000, 10_000, 11_000, 40_000]),  # bytes each
-            st.sampled_from([1, 3 * MS, 6 * MS, 20 * MS, 20 * MS + 1, 90 * MS, 100 * MS, 900 * MS]),  # then
+            st.integers(1, 7),  # iterations alike
+            st.integers(1, 3),  # acknowledgements in each
+            st.sampled_from([0, 1, 9_000, 10_000, 11_200, 11_300, 40_000]),  # bytes each
+            st.sampled_from([1, 3 * MS, 6 * MS, 20 * MS + 1, 90 * MS, 100 * MS, 250 * MS, 900 * MS]),  # then
         ),
-        min_size=5,
-        max_size=30,
+        min_size=1,
+        max_size=12,
     ),
+)
+# Learns; begins anew on finding a pause of over twice the length; learns again when the bytes change.
+@example(params=(None, None), stretches=[(2, 1, 9, 6 * MS), (6, 2, 100, 90 * MS), (7, 3, 100, 100 * MS)])
+@example(params=(None, None), stretches=[(3, 1, 9, 90 * MS), (6, 2, 100, 200 * MS), (6, 2, 100, 250 * MS)])
+@example(params=(None, None), stretches=[(6, 1, 100, 100 * MS), (12, 1, 113, 90 * MS)])
+@example(
+    params=(None, None), stretches=[(6, 1, 100, 900 * MS), (12, 1, 200, 800 * MS), (9, 1, 200, 100 * MS)]
 )
 def test_iterations_are_the_kernels(
     kernel_learning: Object,
     params: tuple[int | None, int | None],
-    bursts: list[tuple[int, int, int]],
+    stretches: list[tuple[int, int, int, int]],
 ) -> None:
     """After every acknowledgement both halves agree on the iteration, its bytes and all that was learned."""
     total, gap = params
@@ -182,9 +190,9 @@ def test_iterations_are_the_kernels(
     raw_params = _PARAMS.pack(1792, 256, total or 0, gap or 0, 0, 0)
     state = bytes(_JOB.size)
     now = 1
-    for acks, size, pause in bursts:
-        for _ in range(acks):
-            now += MS
+    for alike, acks, size, pause in stretches:
+        for i in range(alike * acks):
+            now += MS + (pause if i and i % acks == 0 else 0)
             job.acked(now, size)
             kernel[bytes(4)] = raw_params + state + struct.pack("=QQ", now, size)
             assert kernel_learning.programs["acknowledge"].test_run(ctx_in=bytes(8)).retval == 0
