@@ -51,7 +51,8 @@ def command(
     as_json: bool,
 ) -> None:
     """Run experiment NAME (parrot-jct, parrot-scale, parrot-eta, parrot-theta, parrot-load, parrot-ps,
-    slots-jct, slots-latency, coflow-fb2010), or write the page of results from what --out holds (results)."""
+    slots-jct, slots-latency, coflow-fb2010, mltcp-two-jobs), or write the page of results from what --out
+    holds (results)."""
     # The simulator loads numpy and numba, which `entrain --help` need not wait for.
     from simulation import output, report, sweep
     from simulation.experiments import Point, points
@@ -106,6 +107,11 @@ def _print(summary: dict[str, Any]) -> None:
         "mean_cct_s",
         "p95_cct_s",
         "lower_bound_s",
+        "mean_iteration_s",
+        "p99_iteration_s",
+        "max_iteration_s",
+        "best_iteration_s",
+        "mean_to_best",
     )
     first = summary["points"][0]
     keys = [

@@ -1,0 +1,81 @@
+"""The experiment mltcp-two-jobs: two equal jobs that meet on one link of 1 Gbit/s, with MLTCP and without.
+
+`fluid` is exact sharing; `reno`, `cubic` and `dctcp` are windows over a round trip of 1 ms and a queue of one
+bandwidth-delay product (DCTCP marks above 0.3 of it), with progress learned from acknowledgements, as hosts
+do.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from schedulers.mltcp import FAIR, Gain, Progress
+from schedulers.profile import up_down
+from simulation.mltcp import PeriodicJob, best_period, fluid, summary
+from simulation.windows import CONTROLS, Bottleneck, run
+
+POLICIES = ("mltcp", "fair")
+RATE = 125e6
+RTT_S = 1e-3
+PERIOD_S = 0.5
+APART = 0.01
+"""How much of its period the second job begins after the first."""
+ITERATIONS = 50
+SETTLED = 1.02
+"""An iteration within this factor of the best possible counts as settled."""
+
+
+def points(base: dict[str, Any], policies: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return the points to run: for each share of the period that a job sends (percent), each model and
+    policy. The limit is the number of iterations."""
+    return [
+        {**base, "policy": policy, "model": model, "sending_percent": percent}
+        for percent in (45, 50, 60)
+        for model in ("fluid", *CONTROLS)
+        for policy in policies
+    ]
+
+
+def run_point(point: dict[str, Any]) -> dict[str, Any]:
+    """Run one point. Iteration times are over both jobs; `settled_after` counts the iterations before both
+    jobs stay within 2 % of the best period (None: they do not)."""
+    part = point["sending_percent"] / 100.0
+    profile = up_down((1.0 - part) * PERIOD_S, part * PERIOD_S, RATE)
+    jobs = [PeriodicJob(profile, i * APART * PERIOD_S) for i in range(2)]
+    count = point["limit"] or ITERATIONS
+    mltcp = point["policy"] == "mltcp"
+    result: dict[str, Any] = {}
+    if point["model"] == "fluid":
+        times = fluid(jobs, RATE, count, Gain() if mltcp else FAIR)
+    else:
+        link = Bottleneck(
+            RATE, RTT_S, RATE * RTT_S, 0.3 * RATE * RTT_S if point["model"] == "dctcp" else None
+        )
+        progress = [Progress() for _ in jobs] if mltcp else None
+        outcome = run(jobs, link, count, point["model"], progress, seed=point["seed"])
+        times = outcome.times
+        result["lost_or_marked"] = (outcome.lost + outcome.marked) / outcome.sent
+    best = best_period(jobs, RATE)
+    found = summary([t for each in times for t in each[:count]], best)
+    late = [i for i in range(count) if max(each[i] for each in times) > SETTLED * best]
+    settled = late[-1] + 1 if late else 0
+    return {
+        "settled_after": settled if settled < count else None,
+        "mean_iteration_s": found.mean,
+        "p99_iteration_s": found.p99,
+        "max_iteration_s": found.maximum,
+        "best_iteration_s": best,
+        "mean_to_best": found.ratio,
+        **result,
+        "jobs": [
+            {
+                "job": i,
+                "arrival_s": job.start,
+                "jct_s": math.fsum(each[:count]),
+                "waiting_s": 0.0,
+                "lower_bound_s": count * profile.period,
+            }
+            for i, (job, each) in enumerate(zip(jobs, times, strict=True))
+        ],
+    }
