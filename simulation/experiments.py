@@ -273,8 +273,9 @@ def run_cluster(point: Point) -> Result:
             ]
         slotted = SlottedTransport(
             topology,
-            "slots" if policy == "slots" else "fair",
+            "slots" if policy in ("slots", "slots-2") else "fair",
             slot_s=slot_s,
+            rounds=2 if policy == "slots-2" else 1,
             cross=point.get("cross", 0.0),
             seed=point["seed"],
             check=point.get("check", False),
@@ -392,7 +393,7 @@ EXPERIMENTS = {
             "slots-jct",
             "Slot scheduler, figure 15 (a): 1,000 servers of 8 GPUs",
             None,
-            ("slots", "mcs", "ccml", "fair"),
+            ("slots", "slots-2", "mcs", "ccml", "fair"),
             _cluster_points,
             run_cluster,
             {"slots against mcs": "-33.6 %", "slots against ccml": "-23.3 %"},

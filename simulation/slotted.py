@@ -74,7 +74,6 @@ def _decide_slots(
     own: Floats,
     table: Floats,
     capacity: Floats,
-    line_rate: float,
     slot_s: float,
     price: float,
     lane: int,
@@ -113,7 +112,7 @@ def _decide_slots(
                     target,
                     limit,
                     best_seen,
-                    line_rate,
+                    capacity[links[f, 0]],
                     slot_s,
                     price,
                     schedule,
@@ -183,8 +182,8 @@ def _move(first: Ints, last: Ints, size: Floats, remaining: Floats, rate: Floats
 
 
 class SlottedTransport:
-    """See the module. `cross` (share of each link, 0 to 1) is the mean of the cross traffic, drawn per link
-    and slot from `seed`."""
+    """See the module. `rounds` is how often in a slot each flow announces and decides anew. `cross` (share of
+    each link, 0 to 1) is the mean of the cross traffic, drawn per link and slot from `seed`."""
 
     def __init__(
         self,
@@ -194,15 +193,17 @@ class SlottedTransport:
         slot_s: float = SLOT_S,
         horizon: int = HORIZON,
         price: float = 1.0,
+        rounds: int = 1,
         cross: float = 0.0,
         seed: int = 0,
         check: bool = False,
     ) -> None:
         if policy not in ("slots", "fair"):
             raise BadInput(f"slot policy {policy!r} is unknown; use slots or fair")
-        if not slot_s > 0.0 or not math.isfinite(slot_s) or horizon < 1:
+        if not slot_s > 0.0 or not math.isfinite(slot_s) or min(horizon, rounds) < 1:
             raise BadInput(
-                f"a slot of {slot_s} s and a horizon of {horizon} make no sense; give positive numbers"
+                f"a slot of {slot_s} s, a horizon of {horizon} and {rounds} rounds make no sense; "
+                "give positive numbers"
             )
         if not 0.0 <= cross < 1.0:
             raise BadInput(
@@ -212,6 +213,7 @@ class SlottedTransport:
         self.policy = policy
         self.slot_s = slot_s
         self.price = price
+        self.rounds = rounds
         self.cross = cross
         self.seed = seed
         self.check = check
@@ -225,7 +227,6 @@ class SlottedTransport:
         self._slot = -1
         self._due: int | None = None
         self._order = 0
-        self._line_rate = float(topology.capacity.max())
 
     def start(self, handle: int, job: int, coflow: Coflow, now: float) -> None:
         """See Transport."""
@@ -236,7 +237,7 @@ class SlottedTransport:
         self._role[rows] = coflow.role if isinstance(coflow, Pipelined) else 0
         self._upstream[rows] = coflow.upstream if isinstance(coflow, Pipelined) else 0
         self._own[rows] = 0.0
-        self._seen[rows] = self._line_rate
+        self._seen[rows] = self.topology.capacity[links[:, 0]][:, None]
         self._coflows.add(
             handle=handle,
             first=first,
@@ -285,27 +286,27 @@ class SlottedTransport:
         begin = time.perf_counter()
         if self.policy == "slots":
             ranking = np.argsort(mix(self.seed, slot, ints("order")), kind="stable")
-            _decide_slots(
-                ranking,
-                first,
-                last,
-                chunk,
-                flows.links,
-                flows.size,
-                flows.remaining,
-                self._role,
-                self._upstream,
-                self._seen,
-                self._own,
-                self._table,
-                self.topology.capacity,
-                self._line_rate,
-                self.slot_s,
-                self.price,
-                slot % self._own.shape[1],
-                flows.rate,
-                self._reach,
-            )
+            for _ in range(self.rounds):
+                _decide_slots(
+                    ranking,
+                    first,
+                    last,
+                    chunk,
+                    flows.links,
+                    flows.size,
+                    flows.remaining,
+                    self._role,
+                    self._upstream,
+                    self._seen,
+                    self._own,
+                    self._table,
+                    self.topology.capacity,
+                    self.slot_s,
+                    self.price,
+                    slot % self._own.shape[1],
+                    flows.rate,
+                    self._reach,
+                )
         else:
             self._share(first, last, chunk, rows, available)
         self.decision_seconds.append(time.perf_counter() - begin)
@@ -388,9 +389,10 @@ class SlottedTransport:
             else np.zeros(len(rows))
         )
         achieved = flows.rate[rows]
+        line_rate = self.topology.capacity[flows.links[rows, 0]]
         limited = achieved < 0.98 * planned
         self._seen[rows, slot % WINDOW] = np.where(
-            limited, np.minimum(achieved + np.maximum(others, 0.0), self._line_rate), self._line_rate
+            limited, np.minimum(achieved + np.maximum(others, 0.0), line_rate), line_rate
         )
 
     def _settle(self, slot: int) -> None:
