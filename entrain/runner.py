@@ -94,7 +94,7 @@ def bring_up(
     report(f"bringing up {_size(experiment.topology)}", 0.0)
     with (
         network,
-        _controls(experiment) as mltcp,
+        _controls(experiment, record) as mltcp,
         asyncio.Runner() as loop,
     ):  # one loop: gRPC does not outlive the first it sees
         pipeline = Pipeline.load()
@@ -112,10 +112,10 @@ def bring_up(
 
 
 @contextlib.contextmanager
-def _controls(experiment: Experiment) -> Iterator[Jobs | None]:
+def _controls(experiment: Experiment, record: Record) -> Iterator[Jobs | None]:
     """Within, the congestion controls in eBPF that the experiment wants can be chosen."""
     if {combination.control for combination in experiment.combinations()} & {*VARIANTS, *PLAIN}:
-        with controls() as found:
+        with controls(record) as found:
             yield found.jobs
     else:
         yield None

@@ -23,6 +23,7 @@ from hostbpf.controls import DIRECTORY, Controls, controls
 from hostbpf.mltcp import JobKey, JobState, Params
 from hostbpf.slots import Flow, Schedules, SlotClock, netns_cookie
 from machine.errors import BadInput, EntrainError
+from machine.record import Record
 
 LOCKS = Path("/run/entrain")
 POLL_MS = 100
@@ -140,7 +141,11 @@ class Agent:
         Raises EntrainError when another agent serves the interface, BadInput when there is no such interface.
         """
         ifindex = _ifindex(options)
-        with _exclusive(options), controls(options.directory) as shared:
+        with (
+            _exclusive(options),
+            Record("agent") as record,
+            controls(record, options.directory) as shared,
+        ):
             cookie = netns_cookie(options.netns)
             attached = carriers.attached(
                 ifindex, netns=options.netns, schedules=shared.schedules, cookie=cookie

@@ -17,6 +17,7 @@ from pathlib import Path
 from ebpf import EbpfError, Map
 from hostbpf import mltcp, slots
 from machine.errors import MissingTool
+from machine.record import Record, Resource
 
 BPF_FS = Path("/sys/fs/bpf")
 DIRECTORY = BPF_FS / "entrain"
@@ -33,16 +34,26 @@ class Controls:
 
 
 @contextlib.contextmanager
-def controls(directory: Path = DIRECTORY) -> Iterator[Controls]:
+def controls(record: Record, directory: Path = DIRECTORY) -> Iterator[Controls]:
     """Within, this machine has the controls of `hostbpf.mltcp` and `hostbpf.slots`.
 
+    What is pinned belongs to `record` where this process registers them.
     Raises EbpfError where they are registered by somebody whose maps are not in `directory`.
     """
     _mount_bpf_fs(directory)
+    pins = Resource("path", str(directory))
     with contextlib.ExitStack() as stack:
         with _turn():
             found = _register_or_join(directory, stack)
-        yield found
+            if found.own:
+                record.own(pins)
+        try:
+            yield found
+        finally:
+            with _turn():
+                stack.close()
+                if found.own:
+                    record.release(pins)
 
 
 def _register_or_join(directory: Path, stack: contextlib.ExitStack) -> Controls:

@@ -30,6 +30,7 @@ from .conftest import Connection, Pair, or_skip
 
 ROOT = Path(__file__).parents[2]
 BURST = 400_000
+COMPUTE_S = 0.25  # the computing phase: longer than any stall of a busy machine within a burst
 
 
 @pytest.fixture(scope="module")
@@ -113,12 +114,12 @@ def test_bytes_arrive_unchanged(jobs: Jobs, connect: Callable[..., Connection], 
 @pytest.mark.root
 def test_iterations_and_their_bytes(jobs: Jobs, connect: Callable[..., Connection]) -> None:
     """Bytes are the job's, over its connections; pauses longer than the threshold begin an iteration."""
-    jobs.set_params(11, Params(total_bytes=2 * BURST, gap_ms=25))
+    jobs.set_params(11, Params(total_bytes=2 * BURST, gap_ms=COMPUTE_S * 500))
     connections = [connect("mltcp_reno", 11), connect("mltcp_reno", 11)]
     for _ in range(4):
         for connection in connections:
             connection.transfer(BURST)
-        time.sleep(0.06)  # the computing phase
+        time.sleep(COMPUTE_S)
     ((key, state),) = [(key, state) for key, state in jobs.states.items() if key.job == 11]
     assert state.iteration == 3
     assert state.bytes == state.last_bytes == 2 * BURST
@@ -132,7 +133,7 @@ def test_learning_finds_total_and_gap(jobs: Jobs, connect: Callable[..., Connect
     connection = connect("mltcp_cubic", 12)
     for _ in range(8):
         connection.transfer(BURST)
-        time.sleep(0.06)
+        time.sleep(COMPUTE_S)
     (state,) = (state for key, state in jobs.states.items() if key.job == 12)
     assert state.total_bytes == BURST
     assert state.shortest_gap_ns / 2 < state.gap_ns < state.shortest_gap_ns
@@ -144,7 +145,7 @@ def test_flows_of_other_jobs_are_not_touched(jobs: Jobs, connect: Callable[..., 
     jobs.set_params(13, Params(total_bytes=BURST, gap_ms=25))
     connect("mltcp_reno", 14).transfer(BURST)
     connect("mltcp_reno").transfer(BURST)
-    assert list(jobs.states) == []
+    assert not {key.job for key in jobs.states} & {0, 13, 14}
     jobs.remove(13)
 
 
