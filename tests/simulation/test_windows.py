@@ -111,6 +111,21 @@ def test_reno_fills_a_link_as_its_queue_allows(buffer: float, used: float) -> No
     assert job.profile.bytes / RATE / time == pytest.approx(used, abs=0.03)
 
 
+@pytest.mark.parametrize(("control", "exponent"), [("reno", 0.5), ("cubic", 0.5), ("dctcp", 1.0)])
+def test_how_the_share_follows_the_gain(control: str, exponent: float) -> None:
+    """Where losses fall at random, windows go as the square root of the increase over their common rate;
+    marks that all see alike make them proportional to it, as the fluid has them."""
+    jobs = [PeriodicJob(up_down(0.0, 5.0, 2.0 * RATE))] * 2
+    gains = (Gain(0, 2048), Gain(0, 256))
+    ratios = []
+    for seed in range(3):
+        progress = [Progress(gain, total_bytes=1, gap_ns=10**9) for gain in gains]
+        (time, *_), _ = run(jobs, _link(control), 1, control, progress, seed=seed).times
+        share = jobs[0].profile.bytes / (RATE * time)
+        ratios.append(share / (1.0 - share))
+    assert sum(ratios) / 3 == pytest.approx(8.0**exponent, rel=0.2)
+
+
 @pytest.mark.parametrize("control", CONTROLS)
 def test_no_more_arrives_than_the_link_carries(control: str) -> None:
     jobs = [PeriodicJob(up_down(0.0, 0.1 * (1 + i), 2.0 * RATE)) for i in range(3)]
