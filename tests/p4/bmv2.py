@@ -15,6 +15,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,20 @@ class Bmv2(Target):
             request_serializer=message.SerializeToString,
             response_deserializer=message.FromString,
         )
+
+        self._await_data_plane()
+
+    def _await_data_plane(self) -> None:
+        """The P4Runtime server is up before the data plane is, which refuses streams until then."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                list(self._stream(iter(()), timeout=TIMEOUT_S))
+                return
+            except grpc.RpcError as error:
+                if error.code() != grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.005)
 
     def close(self) -> None:
         if hasattr(self, "client"):

@@ -127,8 +127,9 @@ class Pair:
             if table.direct_resource_ids:
                 wanted = P4TableEntry(table.preamble.name, counter_data=P4CounterData())
                 ours, theirs = (target.client.read(wanted) for target in self.targets)
+                # Not by key: BMv2 gives ranges that match anything back, where they should be left out.
                 counts = [
-                    {(str(entry.match), entry.priority): entry.counter_data for entry in entries}
+                    sorted((entry.priority, str(entry.counter_data)) for entry in entries)
                     for entries in (ours, theirs)
                 ]
                 if counts[0] != counts[1]:

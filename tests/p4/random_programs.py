@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,6 +55,7 @@ WIDTHS = (
 )
 NARROW = tuple(width for width in WIDTHS if width <= 64)
 ETHERTYPE = 0xB000
+TABLES = 3  # in ingress
 _METADATA = "inout metadata_t meta, inout standard_metadata_t std"
 MATCH_KINDS = ("exact", "exact", "lpm", "ternary", "range", "optional")
 
@@ -179,6 +180,12 @@ class RandomProgram:
             return self.register()
         if choice < 0.36:
             return self.hash()
+        if choice < 0.42:
+            return (
+                f"hdr.h{len(self.headers)} = hdr.h0;"
+                if rng.random() < 0.5
+                else f"hdr.h0 = hdr.h{len(self.headers)};"
+            )
         return self.assignment()
 
     def block(self, tables: Sequence[str], depth: int) -> str:
@@ -214,7 +221,7 @@ class RandomProgram:
         missing = -sum(kind.width for kind in made) % 8
         return [*made, Type(missing)] if missing else made
 
-    def _table(self, number: int) -> str:
+    def _table(self, number: int, available: range | None = None) -> str:
         rng = self.rng
         keys, used = [], set[str]()
         for name in rng.sample(sorted(self.variables), rng.randint(1, 3)):
@@ -231,11 +238,25 @@ class RandomProgram:
             keys.append(f"{name}: {match};")
         if not keys:
             keys = ["hdr.ethernet.src: ternary;"]
-        actions = rng.sample(range(self.actions), rng.randint(1, self.actions))
+        available = available or range(self.actions)
+        actions = rng.sample(available, rng.randint(1, len(available)))
         listed = " ".join(f"act{each};" for each in actions)
         return (
             f"    table t{number} {{ key = {{ {' '.join(keys)} }} actions = {{ {listed} NoAction; }}"
-            f" default_action = NoAction; size = 64; }}\n"
+            f" default_action = NoAction; size = 64; counters = count{number}; }}\n"
+        )
+
+    def _apply(self, number: int, statements: Callable[[], str]) -> str:
+        """Apply a table, and do something about the outcome."""
+        choice = self.rng.random()
+        if choice < 0.4:
+            return f"        t{number}.apply();\n"
+        if choice < 0.7:
+            outcome = self.rng.choice(["hit", "miss"])
+            return f"        if (t{number}.apply().{outcome}) {{ {statements()} }}\n"
+        return (
+            f"        switch (t{number}.apply().action_run) {{"
+            f" NoAction: {{ {statements()} }} default: {{ {statements()} }} }}\n"
         )
 
     def _action(self, number: int) -> str:
@@ -261,19 +282,25 @@ class RandomProgram:
         for number, fields in enumerate(self.headers):
             listed = " ".join(f"{kind} f{number}_{n};" for n, kind in enumerate(fields))
             text.append(f"header h{number}_t {{ {listed} }}\n")
-        listed = " ".join(f"{kind} {name[5:]};" for name, kind in meta.items())
+        listed = " ".join(
+            f"{self.rng.choice(['', '@field_list(1) ', '@field_list(1, 2) '])}{kind} {name[5:]};"
+            for name, kind in meta.items()
+        )
         registers = " ".join(f"{kind} r{n};" for n, kind in enumerate(self.registers))
         text.append(f"struct metadata_t {{ {listed} {registers} bit<32> digest; }}\n")
         listed = " ".join(f"h{n}_t h{n};" for n in range(len(self.headers)))
-        text.append(f"struct headers_t {{ ethernet_t ethernet; {listed} }}\n")
+        # One more of the first type, for copies.
+        text.append(f"struct headers_t {{ ethernet_t ethernet; {listed} h0_t h{len(self.headers)}; }}\n")
         text.append(self._parser())
-        text.append("EMPTY_VERIFY\nEMPTY_UPDATE\n")
+        text.append("EMPTY_VERIFY\n")
         self.variables = {"hdr.ethernet.dst": Type(48), "meta.digest": Type(32), **meta}
         self.variables |= {f"meta.r{n}": kind for n, kind in enumerate(self.registers)}
         for number, fields in enumerate(self.headers):
             self.variables |= {f"hdr.h{number}.f{number}_{n}": kind for n, kind in enumerate(fields)}
+        self.variables |= {f"hdr.h{len(self.headers)}.f0_{n}": kind for n, kind in enumerate(self.headers[0])}
         text.append(self._ingress())
         text.append(self._egress())
+        text.append(self._update())
         text.append("DEPARSE_ALL\nSWITCH\n")
         self.text = "".join(text)
 
@@ -305,35 +332,60 @@ class RandomProgram:
             )
         return "".join(states) + "}\n"
 
+    def _all_valid(self) -> str:
+        """A header that was not parsed begins with zeros: what invalid ones hold is not defined."""
+        return "".join(
+            f"        if (!hdr.h{n}.isValid()) {{ hdr.h{n}.setValid(); }}\n"
+            for n in range(len(self.headers) + 1)
+        )
+
+    def _copies(self) -> str:
+        """Send the packet elsewhere, or to more than one port."""
+        rng, text = self.rng, ""
+        if rng.random() < 0.5:
+            text += f"        if {self.condition()} {{ std.egress_spec = {rng.randint(1, 6)}; }}\n"
+        if rng.random() < 0.3:
+            text += f"        if {self.condition()} {{ std.mcast_grp = {rng.choice([1, 5, 9])}; }}\n"
+        if rng.random() < 0.3:
+            clone = (
+                f"clone_preserving_field_list(CloneType.I2E, {rng.choice([1, 7, 9])}, {rng.choice([1, 2])});"
+            )
+            text += f"        if {self.condition()} {{ {clone} }}\n"
+        if rng.random() < 0.2:
+            text += f"        if {self.condition()} {{ mark_to_drop(std); }}\n"
+        return text
+
     def _ingress(self) -> str:
-        tables = [f"t{n}" for n in range(3)]
         text = [
             f"control TheIngress(inout headers_t hdr, {_METADATA}) {{\n",
             *(f"    register<{kind}>(16) reg{n};\n" for n, kind in enumerate(self.registers)),
+            *(f"    direct_counter(CounterType.packets_and_bytes) count{n};\n" for n in range(TABLES)),
             *(self._action(n) for n in range(self.actions)),
-            *(self._table(n) for n in range(len(tables))),
+            *(self._table(n) for n in range(TABLES)),
             "    apply {\n        FENCE_INGRESS\n        std.egress_spec = std.ingress_port;\n",
+            self._all_valid(),
         ]
-        for number in range(len(self.headers)):
-            text.append(f"        if (!hdr.h{number}.isValid()) {{ hdr.h{number}.setValid(); }}\n")
-        for table in tables:
+        for table in range(TABLES):
             text += [f"        {self.statement([])}\n" for _ in range(self.rng.randint(1, 3))]
-            if self.rng.random() < 0.5:
-                text.append(f"        {table}.apply();\n")
-            else:
-                kind = self.rng.choice(["hit", "miss"])
-                text.append(f"        if ({table}.apply().{kind}) {{ {self.block([], 1)} }}\n")
-        if self.rng.random() < 0.5:
-            text.append(f"        if {self.condition()} {{ std.egress_spec = {self.rng.randint(1, 6)}; }}\n")
-        return "".join(text) + "    }\n}\n"
+            text.append(self._apply(table, lambda: self.block([], 1)))
+        return "".join(text) + self._copies() + "    }\n}\n"
 
     def _egress(self) -> str:
         text = [
             f"control TheEgress(inout headers_t hdr, {_METADATA}) {{\n",
+            f"    direct_counter(CounterType.packets_and_bytes) count{TABLES};\n",
+            *(self._action(self.actions + n) for n in range(2)),
+            self._table(TABLES, range(self.actions, self.actions + 2)),
             "    apply {\n        FENCE_EGRESS\n",
+            self._all_valid(),
             *(f"        {self.assignment()}\n" for _ in range(self.rng.randint(1, 3))),
+            self._apply(TABLES, self.assignment),
         ]
-        for number in range(len(self.headers)):
+        if self.rng.random() < 0.3:
+            session, kept = self.rng.choice([1, 7]), self.rng.choice([1, 2])
+            clone = f"clone_preserving_field_list(CloneType.E2E, {session}, {kept});"
+            text.append(f"        if (std.instance_type == 0 && {self.condition()}) {{ {clone} }}\n")
+        for number in range(len(self.headers) + 1):
             if self.rng.random() < 0.3:
                 text.append(f"        if {self.condition(1)} {{ hdr.h{number}.setInvalid(); }}\n")
                 self.variables = {
@@ -342,6 +394,20 @@ class RandomProgram:
                     if not name.startswith(f"hdr.h{number}.")
                 }
         return "".join(text) + "    }\n}\n"
+
+    def _update(self) -> str:
+        """A checksum in place of the EtherType, over fields that are certainly there."""
+        body = ""
+        if self.rng.random() < 0.5:
+            algorithm = self.rng.choice(["csum16", "crc16", "xor16"])
+            payload_too = self.rng.choice(["", "_with_payload"]) if algorithm == "csum16" else ""
+            condition, data = (
+                f"hdr.ethernet.ethertype == {ETHERTYPE}",
+                "{ hdr.ethernet.dst, hdr.ethernet.src }",
+            )
+            target = f"hdr.ethernet.ethertype, HashAlgorithm.{algorithm}"
+            body = f"update_checksum{payload_too}({condition}, {data}, {target});"
+        return f"control Update(inout headers_t hdr, inout metadata_t meta) {{ apply {{ {body} }} }}\n"
 
     def packet(self, rng: random.Random) -> bytes:
         """A packet with all headers, or with the first few."""
@@ -365,7 +431,10 @@ def check(seed: int, folder: Path, count: int = 300) -> Difference | None:
         pair.insert(entities)
         sent = packets(name, made.packet, random.Random(seed), count)
         found = pair.run(sent)
-        return None if found is None else shrink(pair, entities, sent, found)
+        if found is not None:
+            return shrink(pair, entities, sent, found)
+        counters = pair.counters()
+        return Difference(name, entities, [], sent[-1], counters=counters) if counters else None
 
 
 def main() -> None:
