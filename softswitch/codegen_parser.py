@@ -34,6 +34,15 @@ from softswitch.program import (
 _MOST_NODES = 512
 _DEEPEST = 1024  # bytes of headers; a packet with more is dropped and counted
 _MOST_STEPS = 256  # visits of states that may come back without moving on: the verifier wants an end
+_WALK = (
+    "\t{",
+    "\t\tstruct parsing parsing = {.skb = skb, .st = st};",
+    "\t\tbpf_loop(1024, parse_step, &parsing, 0);",
+    "\t\tif (st->state != PARSE_DONE)",
+    "\t\t\treturn -1;",
+    "\t\terror = st->error;",
+    "\t}",
+)
 
 
 @dataclass(frozen=True)
@@ -118,51 +127,97 @@ class Parser:
         return False
 
     def function(self) -> str:
-        """`void parse(struct __sk_buff *skb, struct state *st)`: headers, st->phv.parsed and the error."""
+        """`int parse(struct __sk_buff *skb, struct state *st)`: headers, st->phv.parsed and the error."""
         start = self.program.parser_start
         zero = tuple(0 for _ in self.layout.stack_index)
-        body: list[str] = []
+        fixed: list[str] = []
+        moving: list[str] = []
         if start is not None:
             try:
-                body = self._states(_Node(start, 0, zero))
+                fixed, moving = self._states(_Node(start, 0, zero))
             except _TooMany:
-                # Many ways through the parser: one label per state then, wherever it is in the packet.
+                # Many ways through the parser: one block per state then, wherever it is in the packet.
                 self.nodes, self.todo, self.edges, self.known, self.dynamic = {}, [], {}, False, True
-                body = ["\tst->offset = 0;", *self._states(_Node(start, None, zero))]
+                fixed, moving = self._states(_Node(start, None, zero))
+                fixed.insert(0, "\tst->offset = 0;")
+        else:
+            fixed = ["\tphv->parsed = 0;", "\tgoto done;"]
+        parts = [self._step(moving)] if moving else []
+        walk = ["moving:", *_WALK] if moving else []
+        parse = [
+            "INLINE int parse(struct __sk_buff *skb, struct state *st)",
+            "{",
+            "\tstruct phv *phv = &st->phv;",
+            "\tu32 error = 0, have = st->have, steps = 0;",
+            "\tu8 *buffer = (u8 *)st->buffer;",
+            *fixed,
+            *walk,
+            "done:",
+            "\tif (error)",
+            "\t\ttally(PARSER_ERROR);",
+            f"\t{self._set_error()}",
+            "\t(void)have, (void)buffer, (void)error, (void)steps;",
+            "\treturn 0;",
+            "deep: __attribute__((unused))",
+            "\treturn -1;",
+            "}",
+        ]
+        return "\n\n".join([*parts, "\n".join(parse)])
+
+    @staticmethod
+    def _step(states: list[str]) -> str:
+        """One state behind a varbit, for bpf_loop: the verifier then looks at each state once."""
         return "\n".join(
             [
-                "INLINE int parse(struct __sk_buff *skb, struct state *st)",
+                "static long parse_step(u32 index, struct parsing *parsing)",
                 "{",
+                "\tstruct state *st = parsing->st;",
+                "\tstruct __sk_buff *skb = parsing->skb;",
                 "\tstruct phv *phv = &st->phv;",
-                "\tu32 error = 0, have = st->have, steps = 0;",
+                "\tu32 error = 0, have = st->have;",
                 "\tu8 *buffer = (u8 *)st->buffer;",
-                *body,
-                "\tphv->parsed = 0;",
-                "done:",
-                "\tif (error)",
-                "\t\ttally(PARSER_ERROR);",
-                f"\t{self._set_error()}",
-                "\t(void)have, (void)buffer, (void)error, (void)steps;",
-                "\treturn 0;",
+                "\tswitch (st->state) {",
+                *states,
+                "\t}",
                 "deep: __attribute__((unused))",
-                "\treturn -1;",
+                "\tst->state = PARSE_DEEP;",
+                "\treturn 1;",
+                "done: __attribute__((unused))",
+                "\tst->state = PARSE_DONE;",
+                "\tst->error = error;",
+                "\t(void)have, (void)buffer, (void)skb;",
+                "\treturn 1;",
                 "}",
             ]
         )
 
-    def _states(self, start: _Node) -> list[str]:
-        body = [f"\tgoto {self._label(start)};"]
+    def _states(self, start: _Node) -> tuple[list[str], list[str]]:
+        """The states at known places, and those behind a varbit."""
+        self.current = start
+        self.edges[start] = set()
+        fixed = [f"\t{self._enter(start, inside=False)}"]
+        moving: list[str] = []
         blocks: dict[_Node, list[str]] = {}
         while self.todo:
             node = self.todo.pop()
             self.edges[node] = set()
             blocks[node] = self._node(node)
         for node, (head, *rest) in blocks.items():
-            body.append(head)
-            if node.offset is None or self._comes_back(node):
-                body += [f"\tif (++steps > {_MOST_STEPS})", "\t\tgoto deep;"]
-            body += rest
-        return body
+            if node.offset is None:
+                moving += [head, *rest]
+                continue
+            fixed.append(head)
+            if self._comes_back(node):
+                fixed += [f"\tif (++steps > {_MOST_STEPS})", "\t\tgoto deep;"]
+            fixed += rest
+        return fixed, moving
+
+    def _enter(self, node: _Node, *, inside: bool) -> str:
+        """Go to a node: `inside` where the present one is behind a varbit too."""
+        label = self._label(node)
+        if node.offset is not None:
+            return f"goto state_{label};"
+        return f"{{ st->state = {label}; {'return 0' if inside else 'goto moving'}; }}"
 
     def _comes_back(self, node: _Node) -> bool:
         """Whether the parser can return to a state without having moved in the packet."""
@@ -186,7 +241,7 @@ class Parser:
             return align(max(self.deepest, 8), 8)
         return _DEEPEST
 
-    def _label(self, node: _Node) -> str:
+    def _label(self, node: _Node) -> int:
         if node not in self.nodes:
             if len(self.nodes) >= _MOST_NODES and self.known:
                 raise _TooMany
@@ -196,13 +251,15 @@ class Parser:
                 )
             self.nodes[node] = len(self.nodes)
             self.todo.append(node)
-        return f"state_{self.nodes[node]}"
+        return self.nodes[node]
 
     def _node(self, node: _Node) -> list[str]:
         state = self.program.parse_states[node.state]
         self.current = node
         where = node.offset if node.offset is not None else "st->offset"
-        lines = [f"state_{self.nodes[node]}: __attribute__((unused)) /* {state.name} at {where} */", "\t{"]
+        number = self.nodes[node]
+        label = f"state_{number}: __attribute__((unused))" if node.offset is not None else f"case {number}:"
+        lines = [f"{label} /* {state.name} at {where} */", "\t{"]
         offset: int | None = node.offset
         following = list(node.next)
         for op in state.ops:
@@ -388,7 +445,7 @@ class Parser:
             return f"{{ phv->parsed = {self._place(offset)}; goto done; }}"
         node = _Node(state, offset, following)
         self.edges[self.current].add(node)
-        return f"goto {self._label(node)};"
+        return self._enter(node, inside=self.current.offset is None)
 
     def _select(self, state: ParseState, offset: int | None, following: tuple[int, ...]) -> list[str]:
         lines = [

@@ -5,6 +5,14 @@
 #ifndef SOFTSWITCH_STATE_H
 #define SOFTSWITCH_STATE_H
 
+#define PARSE_DONE 0xffffffff
+#define PARSE_DEEP 0xfffffffe
+
+struct parsing {
+	struct __sk_buff *skb;
+	struct state *st;
+};
+
 struct search {
 	struct state *st;
 	__u64 half;
@@ -15,6 +23,7 @@ struct state {
 	__u32 have; /* bytes of the packet */
 	__u32 offset; /* the parser's place, once it is no constant */
 	__u32 written; /* bytes in out */
+	__u32 state, error; /* the parser's, where its place is no constant */
 	__u64 now; /* time, once it was asked for */
 	__u64 best, slot; /* of a table search */
 	struct phv phv;
