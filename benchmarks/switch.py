@@ -33,7 +33,8 @@ from controlplane.routing import desired_state
 from controlplane.topology import leaf_spine
 from ebpf import Object, compile_bpf
 from machine.errors import EntrainError
-from machine.record import Record, clean_stale, ending_on_signals
+from machine.record import Record, clean_stale
+from machine.signals import ending_once
 from mininet_topos.isolation import private_namespace
 from mininet_topos.network import LOSSY_FEATURES, Network
 
@@ -59,7 +60,7 @@ def main(argv: Sequence[str]) -> None:
     options = parser.parse_args(argv)
     if options.measure:
         kind, switches = options.measure
-        with ending_on_signals():
+        with ending_once():
             print(json.dumps(_measure(kind, int(switches), options.seconds)))
         return
     clean_stale()

@@ -13,7 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ebpf.errors import EbpfError
+from machine import cache
 from machine.errors import MissingTool
+
+_CACHED = 8
+"""How many compiled versions of one program are kept."""
 
 _ARCH = {"x86_64": "x86", "aarch64": "arm64", "riscv64": "riscv", "ppc64le": "powerpc", "s390x": "s390"}
 
@@ -66,11 +70,11 @@ def compile_cached(source: Path, *, defines: Mapping[str, str | int] | None = No
 
     It lies in $XDG_CACHE_HOME/entrain (default ~/.cache/entrain), for all processes of this user.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "entrain"
     digest = hashlib.sha256(repr(sorted((defines or {}).items())).encode())
     for path in [source, *sorted(source.parent.glob("*.h"))]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    output = cache / f"{source.stem}-{digest.hexdigest()[:16]}.o"
+    output = cache.directory() / f"{source.stem}-{digest.hexdigest()[:16]}.o"
     if not output.exists():
         compile_bpf(source, output, includes=[source.parent], defines=defines)
+        cache.prune(f"{source.stem}-*.o", keep=_CACHED)
     return output

@@ -22,9 +22,9 @@ from controlplane.controller import Controller, serve
 from controlplane.routing import Routing
 from controlplane.store import Store
 from controlplane.topology import Target, Topology, load_topology
-from entrain.signals import ending_once
 from machine.errors import BadInput, EntrainError
 from machine.record import Record, Resource
+from machine.signals import ending_once
 from mininet_topos.isolation import private_namespace
 from mininet_topos.network import Network
 

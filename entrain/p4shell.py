@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from machine import cache
 from machine.errors import EntrainError, MissingTool
 
 VERSION = "0.0.6"
@@ -21,15 +22,9 @@ PYTHON = Path("/usr/bin/python3")
 _INSTALL_TIMEOUT_S = 300
 
 
-def cache() -> Path:
-    """Where the environment lives."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "entrain/p4runtime-shell"
-
-
 def ensure(on_install: Callable[[], None] = lambda: None) -> Path:
     """The environment's Python, installed if it was not; raises EntrainError with pip's words."""
-    root = cache()
+    root = cache.directory() / "p4runtime-shell"
     python, marker = root / "venv/bin/python", root / f"ready-{VERSION}"
     root.mkdir(parents=True, exist_ok=True)
     with _locked(root / "lock"):
@@ -54,7 +49,12 @@ def command(python: Path, address: str, device_id: int, election_id: tuple[int, 
 
 def environment() -> dict[str, str]:
     """A session's environment: IPython keeps its files in the cache, gRPC leaves proxies alone."""
-    return {**os.environ, "IPYTHONDIR": str(cache() / "ipython"), "no_grpc_proxy": "*", "NO_PROXY": "*"}
+    return {
+        **os.environ,
+        "IPYTHONDIR": str(cache.directory() / "p4runtime-shell/ipython"),
+        "no_grpc_proxy": "*",
+        "NO_PROXY": "*",
+    }
 
 
 def _run(command: list[str], hint: str) -> None:

@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 from machine.errors import EntrainError
@@ -191,18 +190,3 @@ def clean_stale(root: Path = RECORDS) -> list[Resource]:
         if not alive:
             removed += _remove_all(path)
     return removed
-
-
-@contextlib.contextmanager
-def ending_on_signals() -> Iterator[None]:
-    """Within, SIGTERM and SIGHUP raise SystemExit, so that `with Record(...)` cleans up as on SIGINT."""
-
-    def leave(signum: int, _: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
-
-    before = {sig: signal.signal(sig, leave) for sig in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for sig, handler in before.items():
-            signal.signal(sig, handler)

@@ -7,15 +7,13 @@ CLOCK_MONOTONIC of one machine, so intervals of different links compare without 
 
 from __future__ import annotations
 
-import hashlib
-import os
 import socket
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebpf import Object, RingBuffer, TcAttachment, compile_bpf
+from ebpf import Object, RingBuffer, TcAttachment, compile_cached
 from mininet_topos.network import FabricPort
 
 SOURCE = Path(__file__).parent / "bpf" / "link_monitor.bpf.c"
@@ -67,7 +65,7 @@ class LinkMonitor:
         self._attached: list[TcAttachment] = []
 
     def __enter__(self) -> LinkMonitor:
-        self._object = Object.open(_compiled())
+        self._object = Object.open(compile_cached(SOURCE))
         try:
             self._object.set_rodata("gap_ns", self._gap_ns.to_bytes(8, "little"))
             self._object.load()
@@ -126,13 +124,3 @@ class LinkMonitor:
         )
         if packets:
             self._bursts.append(Burst(ifindex, flow, dscp, first, last, size, packets))
-
-
-def _compiled() -> Path:
-    """The compiled program, from the cache when it was compiled before."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "entrain"
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
-    output = cache / f"link_monitor-{digest}.o"
-    if not output.exists():
-        compile_bpf(SOURCE, output)
-    return output

@@ -7,6 +7,7 @@ a clsact qdisc, which stays after `kill -9`: then the record owns the qdisc, unl
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import subprocess
 from collections.abc import Callable
@@ -28,7 +29,7 @@ def attach(program: Program, ifindex: int, record: Callable[[], Record]) -> Call
     except EbpfError as error:
         if error.errno not in _NO_TCX:
             raise
-    qdisc = Resource("qdisc", socket.if_indextoname(ifindex), detail="clsact")
+    qdisc = Resource("qdisc", socket.if_indextoname(ifindex), netns=_namespace(), detail="clsact")
     ours = not _has_clsact(qdisc.name)
     if ours:
         record().own(qdisc)
@@ -40,6 +41,12 @@ def attach(program: Program, ifindex: int, record: Callable[[], Record]) -> Call
             record().release(qdisc)
 
     return take_off
+
+
+def _namespace() -> str:
+    """The name of the present network namespace, or nothing where it has none (the machine's own)."""
+    command = ["ip", "netns", "identify", str(os.getpid())]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _has_clsact(interface: str) -> bool:

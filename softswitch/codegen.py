@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ebpf import compile_bpf
+from machine import cache
 from softswitch.codegen_actions import Actions
 from softswitch.codegen_copies import Copies
 from softswitch.codegen_deparser import Deparser
@@ -22,6 +22,8 @@ from softswitch.program import Program
 from softswitch.table_layout import ProfileLayout, TableLayout
 
 RUNTIME = Path(__file__).parent / "runtime"
+_CACHED = 200
+"""How many compiled programs are kept."""
 IFINDICES = 65536  # interfaces found by index in an array; the others by a hash map
 LOOP_PORT = 0xFFFE
 MOST_PORTS = 512  # runtime/state.h
@@ -172,25 +174,21 @@ def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None)
     )
 
 
-def cache_directory() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "entrain"
-
-
 def build(code: Code) -> Path:
     """The BPF object of generated C, from the cache or clang; switches that start at once compile once."""
     digest = hashlib.sha256(code.source.encode())
     for header in sorted(RUNTIME.glob("*.h")):
         digest.update(header.read_bytes())
-    directory = cache_directory()
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = cache.directory()
     stem = directory / f"softswitch-{digest.hexdigest()[:24]}"
     output = stem.with_suffix(".o")
-    if output.exists():
-        return output
-    with stem.with_suffix(".lock").open("w") as lock:
+    with (directory / "softswitch.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not output.exists():
             source = stem.with_suffix(".c")
             source.write_text(code.source)
             compile_bpf(source, output, includes=[RUNTIME])
+            for suffix in ("c", "o"):
+                cache.prune(f"softswitch-*.{suffix}", keep=_CACHED)
+        output.touch()  # prune keeps what was used last
     return output

@@ -77,7 +77,7 @@ def command(
 def _run_slot_rates(file: Path, out: Path | None, as_json: bool, seed: int | None) -> None:
     """An experiment on one host's datapath: no switches, no jobs."""
     from entrain import slot_rates
-    from entrain.signals import ending_once
+    from machine.signals import ending_once
 
     name, trials = slot_rates.load(file, seed)
     if os.geteuid() != 0:
@@ -97,8 +97,8 @@ def _run_slot_rates(file: Path, out: Path | None, as_json: bool, seed: int | Non
 def _run(experiment: Experiment, out: Path | None, console: Console, *, keep: bool) -> list[RunResult]:
     """Everything that touches the machine: from removing what crashes left to removing what we made."""
     from entrain.runner import bring_up, run_all
-    from entrain.signals import ending_once
     from machine.record import RECORDS, Record, Resource, clean_stale
+    from machine.signals import ending_once
     from mininet_topos.isolation import private_namespace
 
     with ending_once() as ignore_signals, Record("run") as record, _progress(console) as report:

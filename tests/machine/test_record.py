@@ -17,8 +17,9 @@ _OWNER = textwrap.dedent(
     """
     import subprocess, sys
     from pathlib import Path
-    from machine.record import Record, Resource, ending_on_signals, process
-    with ending_on_signals(), Record("test", records=Path(sys.argv[1])) as record:
+    from machine.record import Record, Resource, process
+    from machine.signals import ending_once
+    with ending_once(), Record("test", records=Path(sys.argv[1])) as record:
         child = subprocess.Popen(["sleep", "1000"])
         record.own(process(child.pid))
         record.own(Resource("path", sys.argv[2]))

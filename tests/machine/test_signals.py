@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from entrain.signals import ending_once
+from machine.signals import ending_once
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,25 @@
+"""Where compiled things are kept between runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def directory() -> Path:
+    """$XDG_CACHE_HOME/entrain, by default ~/.cache/entrain; made where it is missing."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    path = (Path(home) if home else Path.home() / ".cache") / "entrain"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def prune(pattern: str, keep: int) -> None:
+    """Remove all but the `keep` files of the cache that match `pattern` and were used last."""
+    used = []
+    for path in directory().glob(pattern):
+        with contextlib.suppress(FileNotFoundError):
+            used.append((path.stat().st_mtime, path))
+    for _, path in sorted(used, reverse=True)[keep:]:
+        path.unlink(missing_ok=True)
