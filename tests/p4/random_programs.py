@@ -224,7 +224,9 @@ class RandomProgram:
     def _table(self, number: int, available: range | None = None) -> str:
         rng = self.rng
         keys, used = [], set[str]()
-        for name in rng.sample(sorted(self.variables), rng.randint(1, 3)):
+        # The copy's fields have the names of the original's, and P4Info's aliases must differ.
+        named = [name for name in sorted(self.variables) if not name.startswith(f"hdr.h{len(self.headers)}.")]
+        for name in rng.sample(named, rng.randint(1, 3)):
             kind = self.variables[name]
             match = rng.choice(MATCH_KINDS)
             if kind.signed:
