@@ -8,6 +8,7 @@ flows it depends on, and its own. All rates are bytes/s, slots are numbered from
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -162,6 +163,41 @@ def decide_flow(
         )
 
 
+@compiled
+def decide_flows(
+    path_load: Floats,
+    headroom: Floats,
+    progress: Floats,
+    capacity: float,
+    slot_s: float,
+    price: float,
+    schedules: Floats,
+) -> None:
+    """`decide_flow` for each row of `path_load`, `headroom` and `schedules` (n, K).
+
+    `progress` (n, 5) holds sent, total, target, limit and seen of each flow.
+    """
+    horizon = path_load.shape[1]
+    cap, trial, rank = np.empty(horizon), np.empty(horizon), np.empty(horizon, np.int64)
+    for f in range(len(path_load)):
+        decide_flow(
+            path_load[f],
+            headroom[f],
+            progress[f, 0],
+            progress[f, 1],
+            progress[f, 2],
+            progress[f, 3],
+            progress[f, 4],
+            capacity,
+            slot_s,
+            price,
+            schedules[f],
+            cap,
+            trial,
+            rank,
+        )
+
+
 @dataclass(frozen=True)
 class Dependency:
     """Progress of the flows that a flow follows, in bytes accumulated to the end of this slot as far as
@@ -187,6 +223,9 @@ class Dependency:
         if self.role is Role.RING:
             return self.behind, self.behind + self.chunk
         return -math.inf, math.inf
+
+
+FREE = Dependency()
 
 
 class SlotScheduler:
@@ -215,7 +254,6 @@ class SlotScheduler:
         self.window = window
         self.price = price
         self._seen: dict[object, list[float]] = {}
-        self._cap, self._trial, self._rank = np.zeros(horizon), np.zeros(horizon), np.zeros(horizon, np.int64)
 
     def decide(
         self,
@@ -224,34 +262,40 @@ class SlotScheduler:
         headroom: Floats,
         sent: float,
         total: float,
-        dependency: Dependency | None = None,
+        dependency: Dependency = FREE,
     ) -> Floats:
         """Return the schedule (K,) of `flow`; `path_load` and `headroom` (K,) come from the switches,
         bytes/s."""
-        if len(path_load) != self.horizon or len(headroom) != self.horizon:
+        schedules: Floats = self.decide_all(
+            [flow], path_load[None, :], headroom[None, :], [sent], [total], [dependency]
+        )[0]
+        return schedules
+
+    def decide_all(
+        self,
+        flows: Sequence[object],
+        path_load: Floats,
+        headroom: Floats,
+        sent: Sequence[float],
+        total: Sequence[float],
+        dependencies: Sequence[Dependency],
+    ) -> Floats:
+        """Return the schedules (n, K) of `flows`, one row each of all arguments. Flows do not see each
+        other's new plans."""
+        shape = (len(flows), self.horizon)
+        if path_load.shape != shape or headroom.shape != shape:
             raise ValueError(
-                f"feedback must have {self.horizon} slots, not {len(path_load)} and {len(headroom)}"
+                f"feedback must have {self.horizon} slots a flow, not {path_load.shape} {headroom.shape}"
             )
-        target, limit = dependency.bounds() if dependency is not None else (-math.inf, math.inf)
-        seen = max(self._seen.get(flow, ()), default=self.capacity)
-        schedule = np.empty(self.horizon)
-        decide_flow(
-            path_load,
-            headroom,
-            sent,
-            total,
-            target,
-            limit,
-            seen,
-            self.capacity,
-            self.slot_s,
-            self.price,
-            schedule,
-            self._cap,
-            self._trial,
-            self._rank,
+        progress = np.array(
+            [
+                (s, t, *d.bounds(), max(self._seen[f]) if f in self._seen else self.capacity)
+                for f, s, t, d in zip(flows, sent, total, dependencies, strict=True)
+            ]
         )
-        return schedule
+        schedules = np.empty(shape)
+        decide_flows(path_load, headroom, progress, self.capacity, self.slot_s, self.price, schedules)
+        return schedules
 
     def observe(self, flow: object, planned: float, achieved: float, others: float) -> None:
         """Record a slot that has passed: the rate planned and achieved, and what others had planned on the

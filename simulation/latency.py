@@ -23,17 +23,15 @@ def decision_latencies(
     line = 1.25e9
     scheduler = SlotScheduler(line, horizon=horizon)
     roles = (Role.FREE, Role.AGGREGATION, Role.BROADCAST, Role.RING)
-    inputs = []
-    for i in range(flows):
-        planned = rng.uniform(0.0, line, horizon)
-        progress = float(rng.uniform(0.0, 4e8))
-        dependency = Dependency(roles[i % 4], ahead=progress, behind=progress, chunk=5e7)
-        inputs.append((planned * 2.0, line - planned, float(rng.uniform(0.0, 2e8)), 5e8, dependency))
+    planned = rng.uniform(0.0, line, (flows, horizon))
+    sent = [float(x) for x in rng.uniform(0.0, 2e8, flows)]
+    ahead = [float(x) for x in rng.uniform(0.0, 4e8, flows)]
+    dependencies = [Dependency(roles[i % 4], ahead=a, behind=a, chunk=5e7) for i, a in enumerate(ahead)]
+    load, room, total, keys = planned * 2.0, line - planned, [5e8] * flows, list(range(flows))
     seconds = []
     for n in range(rounds + 20):
         begin = time.thread_time()
-        for flow, (load, room, sent, total, dependency) in enumerate(inputs):
-            scheduler.decide(flow, load, room, sent, total, dependency)
+        scheduler.decide_all(keys, load, room, sent, total, dependencies)
         if n >= 20:
             seconds.append(time.thread_time() - begin)
     return percentiles(seconds)

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from simulation.experiments import Experiment, Point, Result
 
 HIDDEN = (
@@ -60,10 +62,8 @@ def summarise(experiment: Experiment, points: list[Point], results: list[Result]
 
 
 def _ccts(result: Result) -> dict[str, float]:
-    ccts = sorted(c["cct_s"] for c in result.get("coflows", ()))
-    if not ccts:
-        return {}
-    return {"mean_cct_s": sum(ccts) / len(ccts), "p95_cct_s": ccts[min(len(ccts) - 1, int(0.95 * len(ccts)))]}
+    ccts = [c["cct_s"] for c in result.get("coflows", ())]
+    return {"mean_cct_s": float(np.mean(ccts)), "p95_cct_s": float(np.percentile(ccts, 95))} if ccts else {}
 
 
 def write(directory: Path, summary: dict[str, Any], points: list[Point], results: list[Result]) -> None:

@@ -178,23 +178,25 @@ SECTIONS: dict[str, Callable[[Summary], str]] = {
 def page(directory: Path) -> str:
     """Return the page for the summaries in `directory`'s sub-directories; raise BadInput if there are
     none."""
+    summaries = [json.loads(path.read_text()) for path in sorted(directory.glob("*/summary.json"))]
     text, found = HEAD, 0
-    notes = Path(__file__).with_name("notes")
+    notes = Path(__file__).resolve().parent.parent / "docs" / "results-notes"
     for name, section in SECTIONS.items():
-        path = directory / name / "summary.json"
-        if not path.is_file():
-            continue
-        found += 1
-        summary = json.loads(path.read_text())
-        limit = f" --limit {summary['limit']}" if summary["limit"] else ""
-        text += f"\n## {summary['title']}\n\n`entrain simulate {name} --seed {summary['seed']}{limit}`"
-        settings = {k: v for k, v in summary["settings"].items() if k != "trace"}
-        text += (f" with {', '.join(f'{k} = {v}' for k, v in settings.items())}" if settings else "") + "\n"
-        text += section(summary)
-        if summary["paper"]:
-            text += "\nThe paper: " + "; ".join(f"{k}: {v}" for k, v in summary["paper"].items()) + ".\n"
+        here = [summary for summary in summaries if summary["experiment"] == name]
+        found += len(here)
+        for n, summary in enumerate(here):
+            text += f"\n## {summary['title']}\n" if n == 0 else ""
+            limit = f" --limit {summary['limit']}" if summary["limit"] else ""
+            text += f"\n`entrain simulate {name} --seed {summary['seed']}{limit}`"
+            settings = {k: v for k, v in summary["settings"].items() if k != "trace"}
+            text += (
+                f" with {', '.join(f'{k} = {v}' for k, v in settings.items())}" if settings else ""
+            ) + "\n"
+            text += section(summary)
+        if here and here[0]["paper"]:
+            text += "\nThe paper: " + "; ".join(f"{k}: {v}" for k, v in here[0]["paper"].items()) + ".\n"
         note = notes / f"{name}.md"
-        if note.is_file():
+        if here and note.is_file():
             text += "\n" + note.read_text()
     if not found:
         raise BadInput(

@@ -183,7 +183,7 @@ def test_the_load_table_is_the_sum_of_what_flows_announced_last(steps: list[tupl
 
 
 def test_feedback_of_another_horizon_is_refused() -> None:
-    with pytest.raises(ValueError, match="4 slots"):
+    with pytest.raises(ValueError, match="4 slots a flow"):
         scheduler().decide("f", np.zeros(5), np.zeros(5), 0.0, 1.0)
     with pytest.raises(ValueError, match="positive"):
         SlotScheduler(math.nan)
