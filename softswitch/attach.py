@@ -29,7 +29,7 @@ def attach(program: Program, ifindex: int, record: Callable[[], Record]) -> Call
     except EbpfError as error:
         if error.errno not in _NO_TCX:
             raise
-    qdisc = Resource("qdisc", socket.if_indextoname(ifindex), netns=_namespace(), detail="clsact")
+    qdisc = Resource("qdisc", socket.if_indextoname(ifindex), netns=namespace(), detail="clsact")
     ours = not _has_clsact(qdisc.name)
     if ours:
         record().own(qdisc)
@@ -43,7 +43,7 @@ def attach(program: Program, ifindex: int, record: Callable[[], Record]) -> Call
     return take_off
 
 
-def _namespace() -> str:
+def namespace() -> str:
     """The name of the present network namespace, or nothing where it has none (the machine's own)."""
     command = ["ip", "netns", "identify", str(os.getpid())]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

@@ -24,7 +24,7 @@ from ebpf import Object, RingBuffer
 from ebpf.errors import EbpfError
 from machine.errors import EntrainError
 from machine.record import Record, Resource
-from softswitch.attach import attach
+from softswitch.attach import attach, namespace
 from softswitch.codegen import IFINDICES, LOOP_PORT, MOST_PORTS, STATISTICS, Code, build, generate
 from softswitch.codegen_layout import Record as Layout
 from softswitch.codegen_layout import arguments
@@ -163,22 +163,9 @@ class Datapath(Externs):
         global _loops
         _loops += 1
         name = f"sw{os.getpid():x}-{_loops:x}"
-        link = self._own().own(Resource("link", name))
-        command = [
-            "ip",
-            "link",
-            "add",
-            name,
-            "mtu",
-            "65535",
-            "type",
-            "veth",
-            "peer",
-            "name",
-            f"{name}p",
-            "mtu",
-            "65535",
-        ]
+        link = self._own().own(Resource("link", name, netns=namespace()))
+        ends = f"{name} mtu 65535 type veth peer name {name}p mtu 65535"
+        command = ["ip", "link", "add", *ends.split()]
         for step in (command, ["ip", "link", "set", name, "up"], ["ip", "link", "set", f"{name}p", "up"]):
             result = subprocess.run(step, capture_output=True, text=True, check=False)
             if result.returncode:
