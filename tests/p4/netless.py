@@ -57,7 +57,7 @@ class Netless(Target):
         self._loop.close()
 
     async def _end(self, server: Any) -> None:
-        await server.stop(0)
+        await server.stop(1.0)  # the client has gone: its calls end at once
         self._switch.close()
 
     def start(self) -> None:
