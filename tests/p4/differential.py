@@ -6,7 +6,8 @@ BMv2's outcome is not determined by the packet, it is masked, here and nowhere e
 - metadata.p4: timestamps, queue depths and times in queues, and what random() drew (`UNSTEADY`);
 - fabric.p4: ECN marking, which depends on the queue's depth, is left off (threshold 0);
 - meters run at rate 0, so that their colours depend on bursts alone and not on time;
-- resubmission and recirculation are limited to three rounds (random_packets.tame);
+- resubmission and recirculation are limited to three rounds, and multicast groups to 15 bits, because BMv2
+  keeps clone sessions' replicas in groups beyond (random_packets.tame);
 - ports that no target has an interface for are left out, on both sides.
 """
 

@@ -229,10 +229,19 @@ def mutated(rng: random.Random, packet: bytes) -> bytes:
 
 
 def tame(name: str, packet: bytes) -> bytes:
-    """Without what BMv2 does not survive: thousands of rounds of resubmission or recirculation."""
-    if name == "replicate" and packet[12:14] == b"\xa0\x00" and len(packet) >= 19 and packet[14] & 24:
-        return packet[:17] + bytes([0, packet[18] & 3]) + packet[19:]
-    return packet
+    """Without what BMv2 does not survive, or does in a way of its own.
+
+    That is thousands of rounds of resubmission or recirculation, and multicast groups from 0x8000 on, where it
+    keeps the replicas of clone sessions.
+    """
+    if name != "replicate" or packet[12:14] != b"\xa0\x00" or len(packet) < 19:
+        return packet
+    op, group, argument = packet[14], packet[15:17], packet[17:19]
+    if op & 4:
+        group = bytes([group[0] & 0x7F, group[1]])
+    if op & 24:
+        argument = bytes([0, argument[1] & 3])
+    return packet[:15] + group + argument + packet[19:]
 
 
 def packets(name: str, generate: Generate, rng: random.Random, count: int) -> list[Injected]:
