@@ -231,8 +231,8 @@ def mutated(rng: random.Random, packet: bytes) -> bytes:
 def tame(name: str, packet: bytes) -> bytes:
     """Without what BMv2 does not survive, or does in a way of its own.
 
-    That is thousands of rounds of resubmission or recirculation, and multicast groups from 0x8000 on, where it
-    keeps the replicas of clone sessions.
+    That is thousands of rounds of resubmission or recirculation, and multicast groups from 0x8000 on, where
+    it keeps the replicas of clone sessions.
     """
     if name != "replicate" or packet[12:14] != b"\xa0\x00" or len(packet) < 19:
         return packet
