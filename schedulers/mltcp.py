@@ -16,6 +16,8 @@ UNIT = 1024
 LEARN_ITERATIONS = 4
 LEARN_GAP_NS = 5_000_000
 """Shorter gaps are never learned as the computing phase."""
+LEARN_GAPS = 8
+"""An iteration that lasts longer than so many of the longest gap: that gap was no computing phase."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class Progress:
     Bytes are the job's, over all of its connections from one host; so is F. An acknowledgement opens a new
     iteration when it comes more than a threshold after the one before. The threshold must be below the time
     of computing and above the longest round trip or retransmission stall. Where total_bytes or gap_ns is
-    None, it is learned, and learned anew when four iterations in a row are off by more than an eighth.
+    None, it is learned, and learned anew when four iterations in a row are off by more than an eighth, or
+    when the bytes of four come without a boundary: the pauses have become shorter than the threshold.
     """
 
     gain: Gain = field(default_factory=Gain)
@@ -76,6 +79,7 @@ class Progress:
     learned_gap_ns: int = field(default=0, init=False)
     relearned: int = field(default=0, init=False)
     _last_ack_ns: int | None = field(default=None, init=False)
+    _begin_ns: int = field(default=0, init=False)
     _longest_gap_ns: int = field(default=0, init=False)
     _shortest_gap_ns: int = field(default=0, init=False)
     _samples: list[int] = field(default_factory=list, init=False)
@@ -84,7 +88,12 @@ class Progress:
     @property
     def threshold_ns(self) -> int:
         """The gap from which on an acknowledgement opens a new iteration."""
-        return self.gap_ns or self.learned_gap_ns or max(self._longest_gap_ns // 2, LEARN_GAP_NS)
+        if gap_ns := self.gap_ns or self.learned_gap_ns:
+            return gap_ns
+        # The longest gap may have been no computing phase but, say, the time before training.
+        if (self._last_ack_ns or 0) > self._begin_ns + LEARN_GAPS * self._longest_gap_ns:
+            return LEARN_GAP_NS
+        return max(self._longest_gap_ns // 2, LEARN_GAP_NS)
 
     @property
     def factor(self) -> Fraction:
@@ -94,11 +103,16 @@ class Progress:
 
     def acked(self, now_ns: int, size: int) -> None:
         """Count `size` bytes acknowledged at `now_ns` (any clock that does not go back)."""
-        if self._last_ack_ns is not None and now_ns - self._last_ack_ns > self.threshold_ns:
+        if self._last_ack_ns is None:
+            self._begin_ns = now_ns
+        elif now_ns - self._last_ack_ns > self.threshold_ns:
             if self.total_bytes is None or self.gap_ns is None:
                 self._learn(now_ns - self._last_ack_ns)
             self.last_bytes, self.bytes = self.bytes, 0
+            self._begin_ns = now_ns
             self.iteration += 1
+        elif self.learned_total and self.bytes > LEARN_ITERATIONS * self.learned_total:
+            self._learn_anew()
         self._last_ack_ns = now_ns
         self.bytes += size
 
@@ -109,10 +123,10 @@ class Progress:
             self._misfits = self._misfits + 1 if off > self.learned_total // 8 else 0
             if self._misfits < LEARN_ITERATIONS:
                 return
-            self.learned_total = self.learned_gap_ns = self._longest_gap_ns = self._misfits = 0
-            self._samples.clear()
-            self.relearned += 1
-        if gap_ns > 2 * self._longest_gap_ns:  # what looked like iterations so far were parts of them
+            self._learn_anew()
+        longest = self._longest_gap_ns
+        # What looked like iterations so far were parts of them, or the longest gap was no computing phase.
+        if gap_ns > 2 * longest or (self.gap_ns is None and gap_ns < longest // 2):
             self._samples.clear()
             self._longest_gap_ns = self._shortest_gap_ns = gap_ns
             return
@@ -123,3 +137,8 @@ class Progress:
         if len(self._samples) == LEARN_ITERATIONS:
             self.learned_total = sum(sorted(self._samples)[1:3]) // 2
             self.learned_gap_ns = self._shortest_gap_ns // 4 * 3
+
+    def _learn_anew(self) -> None:
+        self.learned_total = self.learned_gap_ns = self._longest_gap_ns = self._misfits = 0
+        self._samples.clear()
+        self.relearned += 1

@@ -12,6 +12,7 @@
 
 #define MLTCP_LEARN_ITERATIONS 4
 #define MLTCP_LEARN_GAP_NS 5000000ULL // shorter gaps are never learned as the computing phase
+#define MLTCP_LEARN_GAPS 8	      // an iteration that lasts longer than so many of the longest gap: it was none
 
 enum { MLTCP_SCALE_DECREASE = 1 };
 
@@ -109,8 +110,9 @@ static __always_inline u64 mltcp_median(const u64 *values)
 	return ((low > low2 ? low : low2) + (high < high2 ? high : high2)) / 2;
 }
 
-// The gap from which on an acknowledgement opens a new iteration.
-static __always_inline u64 mltcp_threshold(const struct mltcp_params *params, const struct mltcp_job *job)
+// The gap from which on an acknowledgement opens a new iteration; `last` is when the one before came.
+static __always_inline u64 mltcp_threshold(const struct mltcp_params *params, const struct mltcp_job *job,
+					   u64 last)
 {
 	u64 half = job->longest_gap_ns / 2;
 
@@ -118,7 +120,21 @@ static __always_inline u64 mltcp_threshold(const struct mltcp_params *params, co
 		return params->gap_ns;
 	if (job->gap_ns)
 		return job->gap_ns;
+	// The longest gap may have been no computing phase but, say, the time before training: do not wait for
+	// another one for ever.
+	if (last > job->iteration_ns + MLTCP_LEARN_GAPS * job->longest_gap_ns)
+		return MLTCP_LEARN_GAP_NS;
 	return half > MLTCP_LEARN_GAP_NS ? half : MLTCP_LEARN_GAP_NS;
+}
+
+static __always_inline void mltcp_learn_anew(struct mltcp_job *job)
+{
+	job->total_bytes = 0;
+	job->gap_ns = 0;
+	job->longest_gap_ns = 0;
+	job->samples = 0;
+	job->misfits = 0;
+	job->relearned++;
 }
 
 // An iteration ended after which nothing was acknowledged for `gap`. Learns from it what is to be learned.
@@ -132,14 +148,10 @@ static __always_inline void mltcp_learn(const struct mltcp_params *params, struc
 		job->misfits = off > job->total_bytes / 8 ? job->misfits + 1 : 0;
 		if (job->misfits < MLTCP_LEARN_ITERATIONS)
 			return;
-		job->total_bytes = 0;
-		job->gap_ns = 0;
-		job->longest_gap_ns = 0;
-		job->samples = 0;
-		job->misfits = 0;
-		job->relearned++;
+		mltcp_learn_anew(job);
 	}
-	if (gap > 2 * job->longest_gap_ns) { // what looked like boundaries before were pauses within an iteration
+	// What looked like boundaries before were pauses within an iteration, or the longest gap was none.
+	if (gap > 2 * job->longest_gap_ns || (!params->gap_ns && gap < job->longest_gap_ns / 2)) {
 		job->samples = 0;
 		job->longest_gap_ns = gap;
 		job->shortest_gap_ns = gap;
@@ -155,6 +167,26 @@ static __always_inline void mltcp_learn(const struct mltcp_params *params, struc
 		return;
 	job->total_bytes = mltcp_median(job->learned);
 	job->gap_ns = job->shortest_gap_ns / 4 * 3;
+}
+
+// The job's bytes so far were acknowledged until `last`; more are `now`.
+static __always_inline void mltcp_advance(const struct mltcp_params *params, struct mltcp_job *job, u64 last,
+					  u64 now)
+{
+	if (!last) {
+		job->iteration_ns = now;
+	} else if (now - last > mltcp_threshold(params, job, last)) {
+		if (!params->total_bytes || !params->gap_ns)
+			mltcp_learn(params, job, now - last);
+		job->last_bytes = job->bytes;
+		job->bytes = 0;
+		job->iteration_ns = now;
+		job->iteration++;
+	} else if (job->total_bytes && job->bytes > MLTCP_LEARN_ITERATIONS * job->total_bytes) {
+		// The bytes of that many iterations without a boundary: the pauses have become shorter than the
+		// threshold, and F would stay at its maximum.
+		mltcp_learn_anew(job);
+	}
 }
 
 // To be called on every acknowledgement of new data, before the window grows.
@@ -175,22 +207,9 @@ static __always_inline void mltcp_acked(struct sock *sk)
 	if (!job)
 		return;
 	last = job->last_ack_ns;
-	if (!last) {
-		job->last_ack_ns = now;
-		job->iteration_ns = now;
-	} else if (now > last) {
-		// Flows of one job may be acknowledged on two processors at once: one of them opens the iteration.
-		bool boundary = now - last > mltcp_threshold(params, job);
-
-		if (__sync_val_compare_and_swap(&job->last_ack_ns, last, now) == last && boundary) {
-			if (!params->total_bytes || !params->gap_ns)
-				mltcp_learn(params, job, now - last);
-			job->last_bytes = job->bytes;
-			job->bytes = 0;
-			job->iteration_ns = now;
-			job->iteration++;
-		}
-	}
+	// Flows of one job may be acknowledged on two processors at once: one of them opens the iteration.
+	if (now > last && __sync_val_compare_and_swap(&job->last_ack_ns, last, now) == last)
+		mltcp_advance(params, job, last, now);
 	__sync_fetch_and_add(&job->bytes, bytes);
 	flow->flags = params->flags;
 	total = params->total_bytes ? params->total_bytes : job->total_bytes;

@@ -54,7 +54,7 @@ def test_an_iteration_without_bytes_is_refused() -> None:
         Gain().at(0, 0)
 
 
-def _burst(job: Progress, begin_ms: int, size: int = 1000, acks: int = 10) -> int:
+def _burst(job: Progress | KernelProgress, begin_ms: int, size: int = 1000, acks: int = 10) -> int:
     """Acknowledge an iteration of `size` bytes, one acknowledgement a millisecond; return when it ended."""
     for i in range(acks):
         job.acked((begin_ms + i) * MS, size // acks)
@@ -110,6 +110,8 @@ def test_a_job_that_changes_is_learned_anew() -> None:
 
 
 _GAIN = struct.Struct("=IIQQQII")
+_PARAMS = struct.Struct("=IIQQII")
+_JOB = struct.Struct("=8Q4I4Q")
 
 
 @pytest.fixture(scope="module")
@@ -152,8 +154,84 @@ def test_gain_is_the_kernels(
     assert growth + Fraction(credit, UNIT * total) == due
 
 
-_PARAMS = struct.Struct("=IIQQII")
-_JOB = struct.Struct("=8Q4I4Q")
+class KernelProgress:
+    """Progress as mltcp.h keeps it."""
+
+    def __init__(self, learning: Object, total_bytes: int | None = None, gap_ns: int | None = None) -> None:
+        self._acknowledge = learning.programs["acknowledge"]
+        self._question = learning.maps["question"]
+        self._params = _PARAMS.pack(1792, 256, total_bytes or 0, gap_ns or 0, 0, 0)
+        self._state = bytes(_JOB.size)
+
+    def acked(self, now_ns: int, size: int) -> None:
+        self._question[bytes(4)] = self._params + self._state + struct.pack("=QQ", now_ns, size)
+        assert self._acknowledge.test_run(ctx_in=bytes(8)).retval == 0
+        self._state = self._question[bytes(4)][_PARAMS.size : _PARAMS.size + _JOB.size]
+        _, _, self.bytes, self.last_bytes, self.learned_total, self.learned_gap_ns, *rest = _JOB.unpack(
+            self._state
+        )
+        _, _, self.iteration, _, _, self.relearned, *_ = rest
+
+
+@pytest.fixture(params=["twin", pytest.param("kernel", marks=pytest.mark.root)])
+def learner(request: pytest.FixtureRequest) -> Progress | KernelProgress:
+    """A job that is told nothing, in either half."""
+    return (
+        Progress() if request.param == "twin" else KernelProgress(request.getfixturevalue("kernel_learning"))
+    )
+
+
+def _iterate(
+    job: Progress | KernelProgress, begin_ms: int, count: int, pause_ms: int, size: int = 1000, acks: int = 10
+) -> int:
+    for _ in range(count):
+        begin_ms = _burst(job, begin_ms, size, acks) + pause_ms
+    return begin_ms
+
+
+def test_a_pause_before_training_is_forgotten(learner: Progress | KernelProgress) -> None:
+    """Connections are made, 30 s of set-up, then iterations with pauses of 200 ms: they are learned once the
+    set-up lies eight times its length back."""
+    learner.acked(1 * MS, 100)
+    begin = _iterate(learner, 30_001, count=8 * 30_000 // 249 + 1, pause_ms=200, size=5000, acks=50)
+    assert learner.learned_total == 0
+    _iterate(learner, begin, count=LEARN_ITERATIONS + 2, pause_ms=200, size=5000, acks=50)
+    assert (learner.learned_total, learner.learned_gap_ns, learner.relearned) == (5000, 150 * MS, 0)
+
+
+def test_long_iterations_keep_the_gap_that_they_learn_from(learner: Progress | KernelProgress) -> None:
+    """Communication 20 times as long as computing, without stalls, is no reason to doubt the gap."""
+    _iterate(learner, 1, count=LEARN_ITERATIONS + 2, pause_ms=50, size=100_000, acks=1000)
+    assert (learner.learned_total, learner.relearned) == (100_000, 0)
+
+
+def test_stalls_while_learning_are_no_boundaries(
+    learner: Progress | KernelProgress,
+) -> None:
+    """A retransmission stall of 40 ms in every iteration of 400 ms; the computing phase is 100 ms."""
+    begin = 1
+    for _ in range(LEARN_ITERATIONS + 2):
+        begin = _burst(learner, _burst(learner, begin, acks=200) + 40, acks=200) + 100
+    assert (learner.learned_total, learner.learned_gap_ns) == (2000, 75 * MS)
+
+
+def test_pauses_shorter_than_the_threshold_are_learned(learner: Progress | KernelProgress) -> None:
+    """The pause falls from 200 ms to 100 ms: within the bytes of four iterations F is 1 again, not at its
+    maximum, and five iterations later the new pause is known."""
+    begin = _iterate(learner, 1, count=LEARN_ITERATIONS + 2, pause_ms=200)
+    assert learner.learned_gap_ns == 150 * MS
+    begin = _iterate(learner, begin, count=LEARN_ITERATIONS + 1, pause_ms=100)
+    assert (learner.learned_total, learner.relearned) == (0, 1)
+    _iterate(learner, begin, count=LEARN_ITERATIONS + 2, pause_ms=100)
+    assert (learner.learned_total, learner.learned_gap_ns, learner.relearned) == (1000, 75 * MS, 1)
+
+
+def test_a_job_that_varies_is_learned_once(learner: Progress | KernelProgress) -> None:
+    """Every fourth iteration has more than three times the bytes, and pauses differ by a quarter."""
+    begin = 1
+    for i in range(40):
+        begin = _burst(learner, begin, size=3500 if i % 4 == 3 else 1000) + (100, 125, 110)[i % 3]
+    assert (learner.learned_total, learner.relearned, learner.iteration) == (1000, 0, 39)
 
 
 @pytest.mark.root
@@ -178,6 +256,11 @@ _JOB = struct.Struct("=8Q4I4Q")
 @example(
     params=(None, None), stretches=[(6, 1, 100, 900 * MS), (12, 1, 200, 800 * MS), (9, 1, 200, 100 * MS)]
 )
+# A gap that is doubted while learning; pauses that fall below the threshold learned.
+@example(params=(None, None), stretches=[(2, 1, 100, 900 * MS), (40, 1, 100, 250 * MS)])
+@example(params=(30_000, None), stretches=[(2, 1, 100, 900 * MS), (90, 1, 100, 90 * MS)])
+@example(params=(None, None), stretches=[(6, 1, 100, 250 * MS), (12, 1, 100, 90 * MS)])
+@example(params=(None, 20 * MS), stretches=[(6, 1, 100, 250 * MS), (12, 1, 100, 3 * MS)])
 def test_iterations_are_the_kernels(
     kernel_learning: Object,
     params: tuple[int | None, int | None],
@@ -185,19 +268,15 @@ def test_iterations_are_the_kernels(
 ) -> None:
     """After every acknowledgement both halves agree on the iteration, its bytes and all that was learned."""
     total, gap = params
-    kernel = kernel_learning.maps["question"]
+    kernel = KernelProgress(kernel_learning, total, gap)
     job = Progress(total_bytes=total, gap_ns=gap)
-    raw_params = _PARAMS.pack(1792, 256, total or 0, gap or 0, 0, 0)
-    state = bytes(_JOB.size)
     now = 1
     for alike, acks, size, pause in stretches:
         for i in range(alike * acks):
             now += MS + (pause if i and i % acks == 0 else 0)
             job.acked(now, size)
-            kernel[bytes(4)] = raw_params + state + struct.pack("=QQ", now, size)
-            assert kernel_learning.programs["acknowledge"].test_run(ctx_in=bytes(8)).retval == 0
-            state = kernel[bytes(4)][_PARAMS.size : _PARAMS.size + _JOB.size]
-            _, _, count, last, learned, learned_gap, _, _, iteration, _, _, relearned, *_ = _JOB.unpack(state)
-            assert (count, last, iteration) == (job.bytes, job.last_bytes, job.iteration)
-            assert (learned, learned_gap, relearned) == (job.learned_total, job.learned_gap_ns, job.relearned)
+            kernel.acked(now, size)
+            assert (kernel.bytes, kernel.last_bytes) == (job.bytes, job.last_bytes)
+            assert (kernel.iteration, kernel.relearned) == (job.iteration, job.relearned)
+            assert (kernel.learned_total, kernel.learned_gap_ns) == (job.learned_total, job.learned_gap_ns)
         now += pause

@@ -23,20 +23,12 @@ int acknowledge(void *unused)
 	u32 zero = 0;
 	struct question *asked = bpf_map_lookup_elem(&question, &zero);
 	struct mltcp_job *job;
-	u64 gap;
 
 	if (!asked)
 		return 1;
 	// As in mltcp_acked, which needs a socket.
 	job = &asked->job;
-	gap = asked->now - job->last_ack_ns;
-	if (job->last_ack_ns && gap > mltcp_threshold(&asked->params, job)) {
-		if (!asked->params.total_bytes || !asked->params.gap_ns)
-			mltcp_learn(&asked->params, job, gap);
-		job->last_bytes = job->bytes;
-		job->bytes = 0;
-		job->iteration++;
-	}
+	mltcp_advance(&asked->params, job, job->last_ack_ns, asked->now);
 	job->last_ack_ns = asked->now;
 	job->bytes += asked->size;
 	return 0;
