@@ -12,7 +12,7 @@
 
 #define MLTCP_LEARN_ITERATIONS 4
 #define MLTCP_LEARN_GAP_NS 5000000ULL // shorter gaps are never learned as the computing phase
-#define MLTCP_LEARN_GAPS 8	      // an iteration that lasts longer than so many of the longest gap: it was none
+#define MLTCP_LEARN_GAPS 8 // after an iteration of more longest gaps than this, that gap is doubted
 
 enum { MLTCP_SCALE_DECREASE = 1 };
 
