@@ -32,8 +32,8 @@ class Resource:
     """One thing on the machine.
 
     `name` is the namespace's or interface's name, the process id, or the path. `netns` is the named namespace
-    that a link or qdisc lives in (empty: that of the caller). `detail` is a process's start time in clock
-    ticks, so that a reused id is never killed, or a qdisc's parent (`clsact`, `root`).
+    that a link or qdisc lives in (empty: the one in which it was written down). `detail` is a process's start
+    time in clock ticks, so that a reused id is never killed, or a qdisc's parent (`clsact`, `root`).
     """
 
     kind: Kind
@@ -57,9 +57,24 @@ def process(pid: int) -> Resource:
     return Resource("process", str(pid), detail=process_start(pid) or "")
 
 
-def _ip(resource: Resource, *args: str) -> None:
-    netns = ["-n", resource.netns] if resource.netns else []
-    subprocess.run(["ip", *netns, *args], capture_output=True, check=False)
+def _namespace() -> int:
+    """Identifies the present network namespace."""
+    return Path("/proc/thread-self/ns/net").stat().st_ino
+
+
+def _entering(namespace: int) -> list[str] | None:
+    """What to put before a command so that it runs in `namespace`; None where nobody is in it any more."""
+    if namespace == _namespace():
+        return []
+    for path in (*Path("/run/netns").glob("*"), *Path("/proc").glob("[0-9]*/ns/net")):
+        with contextlib.suppress(OSError):
+            if path.stat().st_ino == namespace:
+                return ["nsenter", f"--net={path}"]
+    return None
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, capture_output=True, check=False)
 
 
 def _end_process(resource: Resource, grace_s: float = 3.0) -> None:
@@ -80,19 +95,26 @@ def _end_process(resource: Resource, grace_s: float = 3.0) -> None:
             time.sleep(0.01)
 
 
-def remove(resource: Resource) -> None:
-    """Remove one resource; it is not an error that it is already gone."""
+def remove(resource: Resource, namespace: int | None = None) -> None:
+    """Remove one resource; it is not an error that it is already gone.
+
+    `namespace` is the network namespace in which a resource without `netns` was made, by default the present
+    one. A namespace that cannot be entered any more has taken what was in it along.
+    """
+    netns = ["-n", resource.netns] if resource.netns else []
     match resource.kind:
         case "process":
             _end_process(resource)
-        case "link":
-            _ip(resource, "link", "del", resource.name)
         case "netns":
-            _ip(resource, "netns", "del", resource.name)
-        case "qdisc":
-            netns = ["-n", resource.netns] if resource.netns else []
-            command = ["tc", *netns, "qdisc", "del", "dev", resource.name, resource.detail]
-            subprocess.run(command, capture_output=True, check=False)
+            _run(["ip", "netns", "del", resource.name])
+        case "link" | "qdisc":
+            enter = [] if netns or namespace is None else _entering(namespace)
+            if enter is None:
+                return
+            if resource.kind == "link":
+                _run([*enter, "ip", *netns, "link", "del", resource.name])
+            else:
+                _run([*enter, "tc", *netns, "qdisc", "del", "dev", resource.name, resource.detail])
         case "path":
             path = Path(resource.name)
             if path.is_dir() and not path.is_symlink():
@@ -126,7 +148,7 @@ class Record:
 
     def own(self, resource: Resource) -> Resource:
         """Write down that this run owns `resource`. Call it before making a named thing."""
-        self._append({"own": asdict(resource)})
+        self._append({"own": asdict(resource), "namespace": _namespace()})
         return resource
 
     def release(self, resource: Resource) -> None:
@@ -145,21 +167,21 @@ class Record:
         self.close()
 
 
-def _read(path: Path) -> tuple[Resource, list[Resource]]:
-    """The owner and what is still owned, in the order of making."""
+def _read(path: Path) -> tuple[Resource, dict[Resource, int]]:
+    """The owner, and what is still owned, in the order of making, with the network namespace of each."""
     lines = []
     for text in path.read_text().splitlines():
         with contextlib.suppress(json.JSONDecodeError):  # the crash may have cut the last line
             lines.append(json.loads(text))
     if not lines or "owner" not in lines[0]:
-        return Resource("process", "0", detail="gone"), []
-    owned: dict[Resource, None] = {}
+        return Resource("process", "0", detail="gone"), {}
+    owned: dict[Resource, int] = {}
     for line in lines[1:]:
         if "own" in line:
-            owned[Resource(**line["own"])] = None
+            owned[Resource(**line["own"])] = line["namespace"]
         else:
             owned.pop(Resource(**line["released"]), None)
-    return Resource(**lines[0]["owner"]), list(owned)
+    return Resource(**lines[0]["owner"]), owned
 
 
 def _remove_all(path: Path) -> list[Resource]:
@@ -167,10 +189,10 @@ def _remove_all(path: Path) -> list[Resource]:
         _, owned = _read(path)
     except FileNotFoundError:
         return []
-    for resource in reversed(owned):
-        remove(resource)
+    for resource, namespace in reversed(owned.items()):
+        remove(resource, namespace)
     path.unlink(missing_ok=True)
-    return owned
+    return list(owned)
 
 
 def records(root: Path = RECORDS) -> Iterator[tuple[Path, Resource, list[Resource], bool]]:
@@ -180,7 +202,7 @@ def records(root: Path = RECORDS) -> Iterator[tuple[Path, Resource, list[Resourc
             owner, owned = _read(path)
         except FileNotFoundError:  # its owner has just closed it
             continue
-        yield path, owner, owned, process_start(int(owner.name)) == owner.detail
+        yield path, owner, list(owned), process_start(int(owner.name)) == owner.detail
 
 
 def clean_stale(root: Path = RECORDS) -> list[Resource]:

@@ -116,3 +116,26 @@ for number in range(200):
 """
     runs = [subprocess.Popen([sys.executable, "-c", busy, str(tmp_path), name]) for name in ("a", "b", "c")]
     assert [run.wait(60) for run in runs] == [0, 0, 0]
+
+
+@pytest.mark.root
+def test_a_link_is_removed_where_it_was_made_whoever_cleans(tmp_path: Path) -> None:
+    """A switch in a namespace of its own cleans, at its start, what a dead one left in the machine's."""
+    name = f"rec{os.getpid()}"[:15]
+    left = f"""
+import os, subprocess
+from pathlib import Path
+from machine.record import Record, Resource
+record = Record("test", records=Path({str(tmp_path)!r}))
+record.own(Resource("link", {name!r}))
+subprocess.run(["ip", "link", "add", {name!r}, "type", "veth", "peer", "name", "{name[:13]}-p"], check=True)
+os._exit(1)
+"""
+    subprocess.run([sys.executable, "-c", left], check=False)
+    try:
+        assert Path(f"/sys/class/net/{name}").exists()
+        clean = "import pathlib, sys, machine.record as r; r.clean_stale(pathlib.Path(sys.argv[1]))"
+        subprocess.run(["unshare", "--net", sys.executable, "-c", clean, str(tmp_path)], check=True)
+        assert not Path(f"/sys/class/net/{name}").exists()
+    finally:
+        subprocess.run(["ip", "link", "del", name], capture_output=True, check=False)
