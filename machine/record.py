@@ -178,7 +178,7 @@ def _read(path: Path) -> tuple[Resource, dict[Resource, int]]:
     owned: dict[Resource, int] = {}
     for line in lines[1:]:
         if "own" in line:
-            owned[Resource(**line["own"])] = line["namespace"]
+            owned[Resource(**line["own"])] = line.get("namespace", 0)
         else:
             owned.pop(Resource(**line["released"]), None)
     return Resource(**lines[0]["owner"]), owned
