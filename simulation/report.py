@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from machine.errors import BadInput
+from simulation.experiments import EXPERIMENTS
 
 Summary = dict[str, Any]
 
@@ -16,9 +17,10 @@ HEAD = """# Results of the simulator, beside the papers'
 Every figure here was measured by the command above its table; this page is made by
 
     for name in parrot-jct parrot-scale parrot-eta parrot-theta parrot-load parrot-ps \\
-            slots-jct slots-latency coflow-fb2010; do
+            slots-jct slots-latency coflow-fb2010 mltcp-two-jobs; do
         entrain simulate $name --out results/$name
     done
+    entrain simulate slots-jct --limit 100 --out results/slots-jct-100
     entrain simulate results --out results > docs/results.md
 
 Nothing was tuned to come closer to a paper. Where figures differ, the reason that could be found stands
@@ -162,6 +164,23 @@ def _fb2010(summary: Summary) -> str:
     return "\n" + _table(["policy", "mean CCT (s)", "p95 CCT (s)", "sum (s)", "events"], rows)
 
 
+def _plain(summary: Summary) -> str:
+    """All points of an experiment that has no section of its own: what varies, and its figures."""
+    points = summary["points"]
+    varied = [k for k in summary["parameters"] if len({str(p[k]) for p in points}) > 1]
+    figures = [
+        k for k, v in points[0].items() if k not in summary["parameters"] and not isinstance(v, dict | list)
+    ]
+    rows = [
+        [
+            *(str(p[k]) for k in varied),
+            *(f"{p[k]:.4g}" if isinstance(p[k], float) else str(p[k]) for k in figures),
+        ]
+        for p in points
+    ]
+    return "\n" + _table([*varied, *figures], rows)
+
+
 SECTIONS: dict[str, Callable[[Summary], str]] = {
     "parrot-jct": _parrot_jct,
     "parrot-scale": _scale,
@@ -181,7 +200,8 @@ def page(directory: Path) -> str:
     summaries = [json.loads(path.read_text()) for path in sorted(directory.glob("*/summary.json"))]
     text, found = HEAD, 0
     notes = Path(__file__).resolve().parent.parent / "docs" / "results-notes"
-    for name, section in SECTIONS.items():
+    for name in [*SECTIONS, *(e for e in EXPERIMENTS if e not in SECTIONS)]:
+        section = SECTIONS.get(name, _plain)
         here = [summary for summary in summaries if summary["experiment"] == name]
         found += len(here)
         for n, summary in enumerate(here):

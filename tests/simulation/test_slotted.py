@@ -93,9 +93,7 @@ def test_the_same_seed_gives_the_same_result_and_another_does_not() -> None:
 
 
 def test_two_flows_on_one_link_are_staggered_not_shared() -> None:
-    """Both ready at once: the second waits, so the mean is 1.5 transfers instead of 2."""
-    jobs = [training_job(f"{i}", 0.0, 0.0, [ring([2 * i, 4 + i], 20.0)], 1) for i in range(2)]
-    # Same destination leaf link: use a tree whose rack link is the bottleneck.
+    """Both cross their rack's link: the second waits, so the mean is 1.5 transfers instead of 2."""
     network = tree((2, 4), (100.0, 10.0))
     jobs = [training_job(f"{i}", 0.0, 0.0, [push_pull([i], [2], 20.0)[0]], 1) for i in range(2)]
     slots = Simulation(jobs, SlottedTransport(network, "slots", slot_s=0.5, check=True)).run()
