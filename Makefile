@@ -26,7 +26,7 @@ lint: .venv/.dev  ## Check style and types
 
 deploy: setup  ## Bring up TOPOLOGY on TARGET (softswitch or bmv2) and set its pipelines and tables
 	.venv/bin/entrain up $(TOPOLOGY) --target $(TARGET)
-	.venv/bin/entrain deploy --target $(TARGET)
+	.venv/bin/entrain deploy --target $(TARGET) --network $(basename $(notdir $(TOPOLOGY)))
 
 p4: setup  ## Compile the switch program anew (needs p4c)
 	$(PYTHON) -m wire
