@@ -7,6 +7,8 @@ import shutil
 
 import pytest
 
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else gRPC's log tells of every switch that a test ends
+
 _NEEDS = {
     "root": (lambda: os.geteuid() == 0, "needs root: namespaces, interfaces, BPF"),
     "bmv2": (
