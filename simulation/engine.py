@@ -76,9 +76,14 @@ class CoflowRecord:
     ident: str
     job: str
     arrival: float
-    bytes: float
+    work: Coflow
     finish: float = math.nan
     flow_times: Floats | None = None
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of all flows."""
+        return self.work.bytes
 
     @property
     def cct(self) -> float:
@@ -193,7 +198,7 @@ class Simulation:
         self._handle += 1
         record = None
         if self._keep:
-            record = CoflowRecord(f"{job.ident}/{self._state[j].iteration}/{i}", job.ident, now, work.bytes)
+            record = CoflowRecord(f"{job.ident}/{self._state[j].iteration}/{i}", job.ident, now, work)
             self.outcome.coflows.append(record)
         self._running[handle] = (j, i, record)
         self._transport.start(handle, j, work, now)

@@ -6,6 +6,7 @@ can run anywhere in any order with the same result.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from machine.errors import BadInput
 from schedulers.ccml import best_shift
 from schedulers.parrot import Parrot
 from schedulers.profile import Profile, up_down
-from simulation import two_jobs
+from simulation import detail, two_jobs
 from simulation.engine import Outcome, Simulation, SimulationError
 from simulation.jobs import Coflow, Job
 from simulation.latency import decision_latencies
@@ -28,6 +29,7 @@ from simulation.sharing import SharedTransport
 from simulation.slotted import SlottedTransport
 from simulation.topology import GBIT, Topology, switch, tree
 from simulation.traces import read_coflow_benchmark, read_tiresias
+from simulation.usage import Usage
 from simulation.workloads import ClusterJob, ParrotScale, cluster_jobs, parrot_jobs, sample_jobs
 
 Point = dict[str, Any]
@@ -65,18 +67,27 @@ def default_trace(name: str) -> Path:
     )
 
 
+def _usage(point: Point, topology: Topology) -> Usage | None:
+    return Usage(len(topology.capacity), point["usage_s"]) if "usage_s" in point else None
+
+
 def _result(
     outcome: Outcome,
     jobs: list[Job],
     topology: Topology,
     seconds: list[float],
+    *,
     waits: list[float] | None = None,
+    flow_times: bool = False,
+    usage: Usage | None = None,
 ) -> Result:
-    jct = np.array([record.jct for record in outcome.jobs]) + (np.array(waits) if waits else 0.0)
-    arrivals = np.array([record.arrival for record in outcome.jobs]) - (np.array(waits) if waits else 0.0)
+    held = np.array(waits) if waits else np.zeros(len(jobs))
+    jct = np.array([record.jct for record in outcome.jobs]) + held
+    arrivals = np.array([record.arrival for record in outcome.jobs]) - held
     bound = np.array([job.lower_bound(topology) for job in jobs])
     single = {job.ident for job in jobs if job.iterations == 1 and len(job.tasks) == 1}
-    return {
+    names = [c.job if c.job in single else c.ident for c in outcome.coflows]
+    result: Result = {
         "total_jct_s": float(jct.sum()),
         "mean_jct_s": float(jct.mean()),
         "p95_jct_s": float(np.percentile(jct, 95)),
@@ -91,21 +102,27 @@ def _result(
                 "job": r.ident,
                 "arrival_s": float(a),
                 "jct_s": float(t),
-                "waiting_s": r.waiting,
+                "waiting_s": r.waiting + float(h),
                 "lower_bound_s": float(b),
             }
-            for r, a, t, b in zip(outcome.jobs, arrivals, jct, bound, strict=True)
+            for r, a, t, h, b in zip(outcome.jobs, arrivals, jct, held, bound, strict=True)
         ],
         "coflows": [
             {
-                "coflow": c.job if c.job in single else c.ident,
+                "coflow": name,
                 "arrival_s": c.arrival,
                 "cct_s": c.cct,
                 "bytes": c.bytes,
             }
-            for c in outcome.coflows
+            for name, c in zip(names, outcome.coflows, strict=True)
         ],
     }
+    if flow_times:
+        result["flow_times"] = detail.flow_columns(names, outcome.coflows)
+    if usage is not None:
+        end = max(record.finish for record in outcome.jobs)
+        result["usage"] = detail.usage_record(usage, topology, end)
+    return result
 
 
 def check_theorem_4(outcome: Outcome, jobs: list[Job], topology: Topology, theta_max: float) -> float:
@@ -137,11 +154,17 @@ def run_parrot(point: Point) -> Result:
     policy = coflow_policy(point["policy"])
     if isinstance(policy, Parrot):
         policy = Parrot(theta_max=theta, conservation=policy.conservation)
+    flow_times, usage = point.get("flow_times", False), _usage(point, topology)
     transport = ScheduledTransport(
-        topology, policy, interval=point["eta_ms"] / 1000.0, check=point.get("check", False)
+        topology,
+        policy,
+        interval=point["eta_ms"] / 1000.0,
+        check=point.get("check", False),
+        flow_times=flow_times,
+        usage=usage,
     )
     outcome = Simulation(jobs, transport).run()
-    result = _result(outcome, jobs, topology, transport.decision_seconds)
+    result = _result(outcome, jobs, topology, transport.decision_seconds, flow_times=flow_times, usage=usage)
     if isinstance(policy, Parrot):
         result["competitive_ratio"] = check_theorem_4(outcome, jobs, topology, theta)
         result["competitive_bound"] = len(jobs) / (1.0 - theta)
@@ -195,19 +218,26 @@ def run_coflows(point: Point) -> Result:
     """Run a policy on a coflow-benchmark trace over a non-blocking switch of 1 Gbit/s ports."""
     trace = read_coflow_benchmark(Path(point["trace"]), limit=point["limit"])
     topology = switch(trace.ports, point["gbps"] * GBIT)
+    flow_times, usage = point.get("flow_times", False), _usage(point, topology)
     seconds: list[float] = []
     if point["policy"] in ("fair", "equal"):
         # Exact, and it touches only what an event changes; the policy of this name decides anew at each
         # flow's end.
-        sharing = SharedTransport(topology, sharing="max-min" if point["policy"] == "fair" else "equal")
+        sharing = SharedTransport(
+            topology, sharing="max-min" if point["policy"] == "fair" else "equal", usage=usage
+        )
         outcome = Simulation(trace.jobs, sharing).run()
     else:
         transport = ScheduledTransport(
-            topology, coflow_policy(point["policy"]), check=point.get("check", False)
+            topology,
+            coflow_policy(point["policy"]),
+            check=point.get("check", False),
+            flow_times=flow_times,
+            usage=usage,
         )
         outcome = Simulation(trace.jobs, transport).run()
         seconds = transport.decision_seconds
-    result = _result(outcome, trace.jobs, topology, seconds)
+    result = _result(outcome, trace.jobs, topology, seconds, flow_times=flow_times, usage=usage)
     result["flows"] = trace.flows
     return result
 
@@ -261,9 +291,17 @@ def run_cluster(point: Point) -> Result:
     policy, slot_s = point["policy"], point["slot_ms"] / 1000.0
     jobs = [job.staged() if policy == "mcs" else job.pipelined() for job in cluster]
     waits: list[float] | None = None
+    flow_times, usage = point.get("flow_times", False), _usage(point, topology)
     if policy == "mcs":
-        scheduled = ScheduledTransport(topology, coflow_policy("mcs"), interval=slot_s, blind=True)
-        outcome = Simulation(jobs, scheduled, keep_coflows=False).run()
+        scheduled = ScheduledTransport(
+            topology,
+            coflow_policy("mcs"),
+            interval=slot_s,
+            blind=True,
+            flow_times=flow_times,
+            usage=usage,
+        )
+        outcome = Simulation(jobs, scheduled, keep_coflows=flow_times).run()
         seconds = scheduled.decision_seconds
     else:
         if policy == "ccml":
@@ -279,11 +317,13 @@ def run_cluster(point: Point) -> Result:
             cross=point.get("cross", 0.0),
             seed=point["seed"],
             check=point.get("check", False),
+            flow_times=flow_times,
+            usage=usage,
         )
-        outcome = Simulation(jobs, slotted, keep_coflows=False).run()
+        outcome = Simulation(jobs, slotted, keep_coflows=flow_times).run()
         seconds = slotted.decision_seconds
     references = [job.pipelined() for job in cluster]
-    result = _result(outcome, references, topology, seconds, waits)
+    result = _result(outcome, references, topology, seconds, waits=waits, flow_times=flow_times, usage=usage)
     result["network_bytes"] = sum(
         sum(t.work.bytes for t in j.tasks if isinstance(t.work, Coflow)) * j.iterations for j in references
     )
@@ -433,10 +473,18 @@ EXPERIMENTS = {
 
 
 def points(
-    name: str, trace: Path | None, policy: str | None, limit: int | None, seed: int
+    name: str,
+    trace: Path | None,
+    policy: str | None,
+    limit: int | None,
+    seed: int,
+    *,
+    flow_times: bool = False,
+    usage_s: float | None = None,
 ) -> tuple[Experiment, list[Point]]:
     """Return the experiment called `name` and its points; raise BadInput for what does not exist or makes no
-    sense."""
+    sense. `flow_times` records the time of each flow, `usage_s` the links' utilisation in bins of so many s.
+    """
     if name not in EXPERIMENTS:
         raise BadInput(f"experiment {name!r} is unknown; use one of {', '.join(EXPERIMENTS)}")
     experiment = EXPERIMENTS[name]
@@ -455,7 +503,16 @@ def points(
                 coflow_policy(one)
     if trace is not None and experiment.trace is None:
         raise BadInput(f"{name} makes its own workload; leave out --trace")
+    if usage_s is not None and not (math.isfinite(usage_s) and usage_s > 0.0):
+        raise BadInput(f"--usage is {usage_s}; give the width of a bin, a positive number of seconds")
+    if (flow_times or usage_s is not None) and experiment.run in (run_latency, two_jobs.run_point):
+        raise BadInput(f"{name} has no flows over a network to record; leave out --flows and --usage")
     base: Point = {"experiment": name, "limit": limit, "seed": seed}
+    # Only what is asked for, so that results kept without either are found again.
+    if flow_times:
+        base["flow_times"] = True
+    if usage_s is not None:
+        base["usage_s"] = usage_s
     if experiment.trace is not None:
         path = trace or default_trace(experiment.trace)
         if not path.is_file():

@@ -1,5 +1,5 @@
-"""Writes what an experiment found: summary.json, jobs.csv, coflows.csv, Parquet where pyarrow is there, and a
-plot."""
+"""Writes what an experiment found: summary.json, jobs.csv, coflows.csv, on demand flows.csv and usage.csv,
+Parquet beside each where pyarrow is there, and plots."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from simulation import detail
 from simulation.experiments import Experiment, Point, Result
 
 HIDDEN = (
@@ -24,8 +25,13 @@ HIDDEN = (
     "jobs",
     "servers",
     "window_s",
+    "flow_times",
+    "usage_s",
 )
 """Parts of a point that are the same for all points of an experiment."""
+
+LISTS = ("jobs", "coflows", "flow_times", "usage")
+"""Parts of a result that go to files of their own."""
 
 
 def parameters(point: Point) -> dict[str, Any]:
@@ -36,7 +42,7 @@ def parameters(point: Point) -> dict[str, Any]:
 def summarise(experiment: Experiment, points: list[Point], results: list[Result]) -> dict[str, Any]:
     """Return the content of summary.json."""
     rows = [
-        {**parameters(p), **{k: v for k, v in r.items() if k not in ("jobs", "coflows")}, **_ccts(r)}
+        {**parameters(p), **{k: v for k, v in r.items() if k not in LISTS}, **_ccts(r)}
         for p, r in zip(points, results, strict=True)
     ]
     summary: dict[str, Any] = {
@@ -87,6 +93,28 @@ def write(directory: Path, summary: dict[str, Any], points: list[Point], results
 
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), directory / f"{name}.parquet")
     plot(directory / f"{summary['experiment']}.png", summary, points, results)
+    _write_details(directory, summary["experiment"], points, results)
+
+
+def _write_details(directory: Path, experiment: str, points: list[Point], results: list[Result]) -> None:
+    pairs = list(zip(points, results, strict=True))
+    flows = (_extend(r["flow_times"], p) for p, r in pairs if "flow_times" in r)
+    usage = (_extend(detail.usage_columns(r["usage"]), p) for p, r in pairs if "usage" in r)
+    if "flow_times" in points[0]:
+        detail.write_columns(directory, "flows", flows)
+    if "usage_s" in points[0]:
+        detail.write_columns(directory, "usage", usage)
+        settings: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+        for point, result in pairs:
+            setting = ", ".join(f"{k} = {v}" for k, v in parameters(point).items() if k != "policy")
+            settings.setdefault(setting, []).append((point["policy"], result["usage"]))
+        detail.plot_usage(directory / "usage.png", f"{experiment}: how much of the links is used", settings)
+
+
+def _extend(columns: detail.Columns, point: Point) -> detail.Columns:
+    """Add what distinguishes `point` from the others as columns of one value."""
+    rows = len(next(iter(columns.values())))
+    return {**columns, **{k: [v] * rows for k, v in parameters(point).items() if k not in columns}}
 
 
 def _write_csv(path: Path, columns: list[str], rows: Iterable[dict[str, Any]]) -> None:

@@ -23,6 +23,11 @@ Every figure here was measured by the command above its table; this page is made
     entrain simulate slots-jct --limit 100 --out results/slots-jct-100
     entrain simulate results --out results > docs/results.md
 
+Each directory also holds `jobs.csv` (completion time and waiting of each job), `coflows.csv` and a plot.
+With `--flows`, `flows.csv` gives each flow's completion time; with `--usage SECONDS`, `usage.csv` and
+`usage.png` give each link's utilisation in bins of so many seconds. `entrain simulate --help` lists the
+columns.
+
 Nothing was tuned to come closer to a paper. Where figures differ, the reason that could be found stands
 below.
 """

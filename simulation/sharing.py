@@ -21,6 +21,7 @@ from schedulers.compiled import Floats, Ints, Routes, compiled
 from simulation.engine import SAME, Finished, SimulationError
 from simulation.jobs import Coflow
 from simulation.topology import Topology
+from simulation.usage import Usage
 
 Sharing = Literal["max-min", "equal"]
 EPS = 1e-9
@@ -299,10 +300,10 @@ class SharedTransport:
     """Flows share links max-min fairly, or equally on their worst link (`sharing`), with no scheduler at all.
 
     `resolution` (s) ends together what would end within it, which saves events in dense networks. `check`
-    asserts capacity and that each class has a bottleneck, at each event.
+    asserts capacity and that each class has a bottleneck, at each event. `usage` records links.
     """
 
-    _PER_CLASS = ("count", "rate", "before", "served", "since", "target", "key")
+    _PER_CLASS = ("count", "rate", "before", "served", "since", "target", "key", "recorded")
     _PER_CLASS_INT = ("bottleneck", "mark", "position", "heap", "region")
 
     def __init__(
@@ -312,6 +313,7 @@ class SharedTransport:
         sharing: Sharing = "max-min",
         resolution: float = 0.0,
         check: bool = False,
+        usage: Usage | None = None,
     ) -> None:
         if sharing not in ("max-min", "equal"):
             raise BadInput(f"sharing {sharing!r} is unknown; use max-min or equal")
@@ -319,6 +321,7 @@ class SharedTransport:
         self.sharing = sharing
         self.resolution = resolution
         self.check = check
+        self.usage = usage
         self.classes_touched = 0
         n_links = len(topology.capacity)
         self._class_of: dict[bytes, int] = {}
@@ -354,7 +357,7 @@ class SharedTransport:
                 f["served"][c], f["since"][c], f["rate"][c] = 0.0, now, 0.0
             served = f["served"][c] + f["rate"][c] * (now - f["since"][c])
             heapq.heappush(self._ends[c], (served + float(size), handle, flow))
-            self._alter(c, 1.0)
+            self._alter(c, 1.0, now)
 
     def next_event(self) -> float:
         """See Transport."""
@@ -374,7 +377,7 @@ class SharedTransport:
             end = self._ends[c][0][0]
             while self._ends[c] and self._ends[c][0][0] <= max(reached, end):
                 _, handle, flow = heapq.heappop(self._ends[c])
-                self._alter(c, -1.0)
+                self._alter(c, -1.0, now)
                 self._times[handle][flow] = now
                 self._left[handle] -= 1
                 if not self._left[handle]:
@@ -439,6 +442,7 @@ class SharedTransport:
         for link in changed:
             if self._head[link] < 0:
                 self._used[link] = 0.0
+        self._record(i["region"], n, f["before"], now)
         _reschedule(
             i["region"],
             n,
@@ -468,8 +472,16 @@ class SharedTransport:
             if self._ends[c]
         }
 
-    def _alter(self, c: int, flows: float) -> None:
+    def _record(self, classes: Ints, n: int, rate: Floats, now: float) -> None:
+        """Account for what `classes[:n]` have sent at `rate` since they were last accounted for."""
+        if self.usage is not None:
+            f = self._f
+            self.usage.add_classes(classes, n, self._links, f["count"], rate, f["recorded"], now)
+
+    def _alter(self, c: int, flows: float, now: float) -> None:
         f = self._f
+        if self.usage is not None:
+            self._record(np.array([c]), 1, f["rate"], now)
         f["count"][c] += flows
         self._dirty.add(c)
         for link in self._links[c]:

@@ -31,6 +31,7 @@ from simulation.flows import CoflowTable, FlowTable
 from simulation.jobs import Coflow
 from simulation.scheduled import assert_feasible
 from simulation.topology import Topology, mix
+from simulation.usage import Usage
 
 SlotPolicy = Literal["slots", "fair"]
 AGGREGATION, BROADCAST, RING = 1, 2, 3
@@ -162,28 +163,45 @@ def _limit_rates(
 
 @compiled
 def _finish_times(
-    first: Ints, last: Ints, remaining: Floats, rate: Floats, begin: float, finish: Floats
+    first: Ints, last: Ints, remaining: Floats, rate: Floats, begin: float, finish: Floats, speed: Floats
 ) -> None:
+    """Write when each coflow will be done at its present rates, and its present speed, bytes/s."""
     for c in range(len(first)):
         longest = 0.0
+        speed[c] = 0.0
         for f in range(first[c], last[c]):
             if remaining[f] > 0.0:
+                speed[c] += rate[f]
                 longest = max(longest, remaining[f] / rate[f] if rate[f] > 0.0 else np.inf)
         finish[c] = begin + longest
 
 
 @compiled
-def _move(first: Ints, last: Ints, size: Floats, remaining: Floats, rate: Floats, seconds: float) -> None:
+def _move(
+    first: Ints,
+    last: Ints,
+    size: Floats,
+    remaining: Floats,
+    rate: Floats,
+    done: Floats,
+    begin: float,
+    seconds: float,
+) -> None:
+    """Move all coflows on by a slot that begins at `begin`: bytes left, times of flows that ended."""
     for c in range(len(first)):
         for f in range(first[c], last[c]):
-            if rate[f] > 0.0:
+            if remaining[f] > 0.0 and rate[f] > 0.0:
                 left = remaining[f] - rate[f] * seconds
-                remaining[f] = left if left > 1e-9 * size[f] else 0.0
+                if left <= 1e-9 * size[f]:
+                    done[f] = begin + min(remaining[f] / rate[f], seconds)
+                    left = 0.0
+                remaining[f] = left
 
 
 class SlottedTransport:
     """See the module. `rounds` is how often in a slot each flow announces and decides anew. `cross` (share of
-    each link, 0 to 1) is the mean of the cross traffic, drawn per link and slot from `seed`."""
+    each link, 0 to 1) is the mean of the cross traffic, drawn per link and slot from `seed`. `usage` records
+    what training puts on links."""
 
     def __init__(
         self,
@@ -197,6 +215,8 @@ class SlottedTransport:
         cross: float = 0.0,
         seed: int = 0,
         check: bool = False,
+        flow_times: bool = False,
+        usage: Usage | None = None,
     ) -> None:
         if policy not in ("slots", "fair"):
             raise BadInput(f"slot policy {policy!r} is unknown; use slots or fair")
@@ -217,6 +237,8 @@ class SlottedTransport:
         self.cross = cross
         self.seed = seed
         self.check = check
+        self.flow_times = flow_times
+        self.usage = usage
         self.decision_seconds: list[float] = []
         self.decided_flows: list[int] = []
         self._flows = FlowTable(hops=2)
@@ -250,8 +272,9 @@ class SlottedTransport:
             chunk=coflow.chunk if isinstance(coflow, Pipelined) else 0.0,
         )
         self._order += 1
-        boundary = math.ceil(now / self.slot_s * (1.0 - SAME))
-        self._due = max(boundary, self._slot + 1) if self._due is None else self._due
+        if len(self._coflows) == 1:
+            # Nobody was there to move the slots on: what was due may have passed.
+            self._due = max(math.ceil(now / self.slot_s * (1.0 - SAME)), self._slot + 1)
 
     def next_event(self) -> float:
         """See Transport."""
@@ -329,8 +352,15 @@ class SlottedTransport:
             self._remember(rows, planned, slot)
         if self.check:
             assert_feasible(flows.links, rows, flows.rate, self.topology, self.policy)
+        column = self._coflows.floats
         _finish_times(
-            first, last, flows.remaining, flows.rate, slot * self.slot_s, self._coflows.floats("finish")
+            first,
+            last,
+            flows.remaining,
+            flows.rate,
+            slot * self.slot_s,
+            column("finish"),
+            column("speed"),
         )
 
     def job_done(self, job: int) -> None:
@@ -398,7 +428,14 @@ class SlottedTransport:
     def _settle(self, slot: int) -> None:
         """Account for the slot that ends and let the window move on."""
         first, last, flows = self._coflows.ints("first"), self._coflows.ints("last"), self._flows
-        _move(first, last, flows.size, flows.remaining, flows.rate, self.slot_s)
+        begin = self._slot * self.slot_s
+        if self.usage is not None:
+            for a, b in zip(first, last, strict=True):
+                self.usage.add(flows, int(a), int(b), begin, begin + self.slot_s)
+        since, waiting = self._coflows.floats("since"), self._coflows.floats("waiting")
+        idle = self._coflows.floats("speed") == 0.0
+        waiting[idle] += np.maximum(slot * self.slot_s - np.maximum(since[idle], begin), 0.0)
+        _move(first, last, flows.size, flows.remaining, flows.rate, flows.done, begin, self.slot_s)
         for passed in range(max(self._slot, 0), min(slot, max(self._slot, 0) + self._own.shape[1])):
             self._table[:, passed % self._own.shape[1]] = 0.0
             self._own[:, passed % self._own.shape[1]] = 0.0
@@ -419,9 +456,19 @@ class SlottedTransport:
                     max(self._slot, 0) % len(nothing),
                     self._table,
                 )
+        begin = self._slot * self.slot_s
+        if self.usage is not None:
+            self.usage.add(self._flows, first, last, begin, finish)
+        times = None
+        if self.flow_times:
+            rows = np.arange(first, last)
+            rest = rows[self._flows.remaining[rows] > 0.0]
+            self._flows.done[rest] = begin + self._flows.remaining[rest] / self._flows.rate[rest]
+            times = np.minimum(self._flows.done[first:last], finish)
+        finished = Finished(handle, finish, float(coflows.floats("waiting")[row]), times)
         self._flows.remove(first, last)
         coflows.remove(row)
-        return Finished(handle, finish, 0.0)
+        return finished
 
     def _resize(self) -> None:
         rows = len(self._flows.size)

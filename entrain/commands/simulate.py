@@ -30,6 +30,16 @@ from machine.errors import BadInput
     type=click.Path(path_type=Path),
     help="Write results here; what is there already is not run again.",
 )
+@click.option(
+    "--flows", is_flag=True, help="Write each flow's completion time to flows.csv as well (needs --out)."
+)
+@click.option(
+    "--usage",
+    type=float,
+    metavar="SECONDS",
+    help="Write each link's utilisation over time to usage.csv and usage.png, in bins of SECONDS "
+    "(needs --out).",
+)
 @click.option("--workers", type=int, help="Processes at a time; all cores by default.")
 @click.option(
     "--engine",
@@ -46,13 +56,29 @@ def command(
     limit: int | None,
     seed: int,
     out: Path | None,
+    flows: bool,
+    usage: float | None,
     workers: int | None,
     engine: str,
     as_json: bool,
 ) -> None:
     """Run experiment NAME (parrot-jct, parrot-scale, parrot-eta, parrot-theta, parrot-load, parrot-ps,
     slots-jct, slots-latency, coflow-fb2010, mltcp-two-jobs), or write the page of results from what --out
-    holds (results)."""
+    holds (results).
+
+    \b
+    Files in --out; the columns are followed by those of what the experiment varies (policy, gbps, ...):
+      summary.json  totals per point, decisions' latency, the paper's claims
+      jobs.csv      job, arrival_s, jct_s, waiting_s (sending nothing though it had
+                    bytes to send), lower_bound_s (alone in the network)
+      coflows.csv   coflow, arrival_s, cct_s, bytes
+      flows.csv     with --flows: coflow, src, dst (hosts), bytes, arrival_s, fct_s
+      usage.csv     with --usage: time_s (where the bin begins), link,
+                    utilisation (mean share of its capacity, 0 to 1),
+                    capacity_gbit_s
+    NAME.png and usage.png plot them; .parquet files of the same columns lie
+    beside the .csv files where pyarrow is installed.
+    """
     # The simulator loads numpy and numba, which `entrain --help` need not wait for.
     from simulation import output, report, sweep
     from simulation.experiments import Point, points
@@ -67,7 +93,9 @@ def command(
         return
     if workers is not None and workers < 1:
         raise BadInput(f"--workers is {workers}; give at least 1")
-    experiment, todo = points(name, trace, policy, limit, seed)
+    if out is None and (flows or usage is not None):
+        raise BadInput("--flows and --usage write files; give --out DIR")
+    experiment, todo = points(name, trace, policy, limit, seed, flow_times=flows, usage_s=usage)
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=as_json or not sys.stderr.isatty()) as progress:

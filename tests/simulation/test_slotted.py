@@ -10,6 +10,7 @@ from schedulers.coflow import Mcs
 from schedulers.slots import Role
 from simulation.collectives import parameter_server, push_pull, ring, ring_steps, training_job
 from simulation.engine import Simulation
+from simulation.jobs import Compute, chain, coflow
 from simulation.scheduled import ScheduledTransport
 from simulation.slotted import SlotPolicy, SlottedTransport
 from simulation.topology import switch, tree
@@ -126,3 +127,13 @@ def test_a_cluster_that_is_too_small_is_refused() -> None:
         cluster_jobs(100, servers=10)
     with pytest.raises(BadInput, match="groups"):
         cluster_jobs(1, servers=25, domain=10)
+
+
+@pytest.mark.parametrize(("policy", "ends"), [("slots", [0.4, 1.6]), ("fair", [0.3, 1.5])])
+def test_slots_go_on_while_the_network_is_idle(policy: SlotPolicy, ends: list[float]) -> None:
+    """The second coflow is valid 1 s after the first one's end, slots later; it sends from the next slot on.
+
+    Half a slot's bytes take all of a slot (slots) or its first half (fair)."""
+    jobs = [chain("a", 0.05, [coflow([(0, 1, 1.0)]), Compute(1.0), coflow([(1, 0, 1.0)])])]
+    outcome = Simulation(jobs, SlottedTransport(switch(2, 10.0), policy, slot_s=0.2, check=True)).run()
+    assert [c.finish for c in outcome.coflows] == pytest.approx(ends)
