@@ -67,7 +67,8 @@ def command(
     holds (results).
 
     \b
-    Files in --out; the columns are followed by those of what the experiment varies (policy, gbps, ...):
+    Files in --out, with their columns; those of what the experiment varies
+    (policy, gbps, ...) follow:
       summary.json  totals per point, decisions' latency, the paper's claims
       jobs.csv      job, arrival_s, jct_s, waiting_s (sending nothing though it had
                     bytes to send), lower_bound_s (alone in the network)
