@@ -138,13 +138,20 @@ _VARIED = {
 
 
 def plot(path: Path, summary: dict[str, Any], points: list[Point], results: list[Result]) -> None:
-    """Plot completion times: distributions where only policies differ, else total JCT over what is varied."""
+    """Plot completion times: distributions where only policies differ, else total JCT over what is varied.
+
+    Draws nothing where neither says what was measured: no job ends, or something else differs between points.
+    """
+    varied = next((k for k in _VARIED if len({p.get(k) for p in points}) > 1), None)
+    drawn = [(p["policy"], _panel(p)) for p, r in zip(points, results, strict=True) if r.get("jobs")]
+    if not drawn or (varied is None and len(set(drawn)) < len(drawn)):
+        path.unlink(missing_ok=True)
+        return
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    varied = next((k for k in _VARIED if len({p.get(k) for p in points}) > 1), None)
     # As many colours as there are policies, the same in every panel.
     policies = list(dict.fromkeys(p["policy"] for p in points))
     colours = {policy: pyplot.get_cmap("tab20")(index % 20) for index, policy in enumerate(policies)}

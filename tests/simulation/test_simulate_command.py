@@ -17,6 +17,7 @@ from schedulers.coflow import Varys
 from simulation import output, report, sweep
 from simulation.engine import Simulation
 from simulation.experiments import EXPERIMENTS, default_trace, points
+from simulation.output import plot
 from simulation.scheduled import ScheduledTransport
 from simulation.topology import GBIT, switch
 from simulation.traces import read_coflow_benchmark
@@ -177,3 +178,22 @@ def test_varys_agrees_with_coflowsim_on_the_first_hundred_coflows() -> None:
     topology = switch(trace.ports, 125 * 2**20)
     outcome = Simulation(trace.jobs, ScheduledTransport(topology, Varys(dynamic=False), check=True)).run()
     assert np.sum([j.jct for j in outcome.jobs]) == pytest.approx(281.880, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("points", "results"),
+    [
+        ([{"policy": "slots"}], [{}]),
+        (
+            [{"policy": "slots", "scale": 1}, {"policy": "slots", "scale": 2}],
+            [{"jobs": [{"jct_s": 1.0}]}] * 2,
+        ),
+    ],
+)
+def test_no_plot_is_better_than_one_that_misleads(
+    tmp_path: Path, points: list[dict[str, object]], results: list[dict[str, object]]
+) -> None:
+    path = tmp_path / "plot.png"
+    path.write_text("of an earlier run")
+    plot(path, {"title": "t", "experiment": "e"}, points, results)
+    assert not path.exists()
