@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else gRPC's log tells of every switch that a test ends
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else its log tells of every switch that a test ends
 
 _NEEDS = {
     "root": (lambda: os.geteuid() == 0, "needs root: namespaces, interfaces, BPF"),
