@@ -15,7 +15,7 @@ from machine.errors import BadInput, EntrainError
 _COMMANDS = Path(__file__).parent / "commands"
 
 # gRPC's own log would tell of every switch that we end; it is read when the library is imported.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 class _LazyGroup(click.Group):
