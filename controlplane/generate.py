@@ -8,18 +8,19 @@ goes nowhere. `api_pb2*` come from `api.proto`, where grpcio-tools (a developmen
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import finsy as fy
 from finsy.proto import p4i
 
-from machine.errors import EntrainError, MissingTool
+from machine.errors import MissingTool
+from machine.protoc import grpc_modules
 
 _HERE = Path(__file__).resolve().parent
 P4INFO = _HERE.parent / "p4src/build/fabric.p4info.txtpb"
 CONSTANTS = _HERE / "constants.py"
+API = _HERE / "api.proto"
 
 _HEADER = '''"""Names and sizes of the switch program; made by `python -m controlplane.generate`."""
 
@@ -69,26 +70,11 @@ def _upper(alias: str) -> str:
     return alias.replace(".", "_").upper()
 
 
-def api_modules() -> dict[Path, str]:
-    """What protoc makes of `api.proto`, by path; raises MissingTool without grpcio-tools."""
-    try:
-        from grpc_tools import protoc
-    except ModuleNotFoundError as error:
-        raise MissingTool("grpcio-tools is missing: pip install -e '.[dev]'") from error
-    with tempfile.TemporaryDirectory() as output:
-        outputs = [f"--{kind}_out={output}" for kind in ("python", "pyi", "grpc_python")]
-        source = f"{_HERE.name}/api.proto"
-        if protoc.main(["protoc", f"-I{_HERE.parent}", *outputs, source]):
-            raise EntrainError(f"protoc failed on {source}")
-        made = Path(output) / _HERE.name
-        return {_HERE / path.name: path.read_text() for path in sorted(made.iterdir())}
-
-
 def main() -> None:
     """Write the constants of the fabric program, and the API's modules."""
     outputs = {CONSTANTS: constants(fy.P4Schema(P4INFO).p4info)}
     with contextlib.suppress(MissingTool):
-        outputs |= api_modules()
+        outputs |= grpc_modules(API)
     for path, text in outputs.items():
         path.write_text(text)
         print(f"wrote {path}")

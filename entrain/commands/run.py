@@ -41,7 +41,6 @@ def command(
     file: Path, out: Path | None, as_json: bool, target: str | None, seed: int | None, keep: bool
 ) -> None:
     """Run the experiment FILE and compare its routings and policies."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write between our lines
     from entrain.experiment import load_experiment
     from entrain.report import LEGEND, remarks, table, write
     from entrain.results import document

@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane import constants as p4
-from controlplane.generate import CONSTANTS, P4INFO, api_modules, constants
+from controlplane.generate import API, CONSTANTS, P4INFO, constants
 from controlplane.pipeline import Pipeline
 from controlplane.routing import Policy, desired_state
 from controlplane.topology import Host, Topology, dumbbell, leaf_spine, parse_topology
 from machine.errors import BadInput
+from machine.protoc import grpc_modules
 
 # No clock decides whether a test passes.
 UNTIMED = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -188,5 +189,5 @@ def test_constants_are_those_of_p4info() -> None:
 
 def test_the_apis_modules_are_those_of_its_definition() -> None:
     pytest.importorskip("grpc_tools", reason="grpcio-tools is a development dependency")
-    for path, text in api_modules().items():
+    for path, text in grpc_modules(API).items():
         assert text == path.read_text(), "run python -m controlplane.generate"

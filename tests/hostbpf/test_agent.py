@@ -16,9 +16,10 @@ import pytest
 
 from hostbpf import agent_pb2 as pb
 from hostbpf import agent_pb2_grpc as rpc
-from hostbpf.generate import modules
+from hostbpf.generate import PROTOS
 from hostbpf.slots import Flow
 from machine.errors import MissingTool
+from machine.protoc import grpc_modules
 
 from .conftest import Connection, Pair
 
@@ -76,9 +77,10 @@ def message(flow: Flow) -> pb.Flow:
     )
 
 
-def test_generated_modules_are_fresh() -> None:
+@pytest.mark.parametrize("proto", PROTOS, ids=lambda proto: str(proto.name))
+def test_generated_modules_are_fresh(proto: Path) -> None:
     try:
-        made = modules()
+        made = grpc_modules(proto)
     except MissingTool as error:
         pytest.skip(str(error))
     for path, text in made.items():
