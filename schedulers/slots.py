@@ -10,25 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 
 from schedulers.compiled import Floats, Ints, compiled
+from schedulers.roles import Role as Role
 
 HORIZON = 10
 SLOT_S = 0.06
 WINDOW = 4
 """Slots over which the largest rate seen bounds the next ones (IV-B, IV-C)."""
-
-
-class Role(IntEnum):
-    """What a flow does in its collective, which decides whose progress it follows."""
-
-    FREE = 0
-    AGGREGATION = 1
-    BROADCAST = 2
-    RING = 3
 
 
 @compiled

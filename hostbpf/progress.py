@@ -1,0 +1,331 @@
+"""The monitoring block (flow-scheduling paper, III-A): how far the training processes of a host are.
+
+Processes publish in files of shared memory (`machine.progress`, progress.h). What stands there is theirs:
+it is read without being mapped, so that a file that shrinks harms nobody, and nothing in it is believed that
+cannot be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebpf import EbpfError
+from hostbpf.slots import Flow, netns_cookie
+from machine.progress import (
+    CAPACITY_MAX,
+    ENTRY,
+    HEADER,
+    MAGIC,
+    SUFFIX,
+    VERSION,
+    Direction,
+    Entry,
+    Fields,
+    Header,
+    Phase,
+    Publisher,
+    make_directory,
+    progress_directory,
+)
+from machine.record import process_start
+from schedulers.roles import Role
+
+__all__ = ["Direction", "Entry", "FlowProgress", "Monitor", "Phase", "Publisher", "Role"]
+
+BYTES_MAX = 1 << 50
+FILES_MAX = 1024
+_ATTEMPTS = 8
+"""Readings of an entry that is being written; an update takes a microsecond."""
+_ROOT = 0
+
+
+@dataclass(frozen=True)
+class FlowProgress:
+    """One flow that a process of this host sends or receives.
+
+    Of the iteration's `total` bytes, `ready` may be sent by now and `done` are sent (received); `carried` is
+    what the flow has carried in all iterations. Flows of one `pid` and `group` depend on each other as their
+    roles say; `chunk` is the lag of a ring, in bytes. `updated_ns` is CLOCK_MONOTONIC.
+    """
+
+    job: str
+    pid: int
+    flow: Flow
+    direction: Direction
+    role: Role
+    group: int
+    phase: Phase
+    iteration: int
+    total: int
+    ready: int
+    done: int
+    carried: int
+    chunk: int
+    updated_ns: int
+
+
+class _Refused(Exception):
+    """What stands in a file or an entry cannot be; the message is the reason under which it is counted."""
+
+
+class _File:
+    """An open file of a process of this host."""
+
+    def __init__(self, fd: int, header: Header, uid: int) -> None:
+        self.fd, self.header, self.uid = fd, header, uid
+        self.last: dict[int, tuple[int, int]] = {}  # entry: iteration, carried
+        self.owned: dict[int, Flow] = {}  # entry: the flow that was found to be the process's
+
+    def intact(self) -> bool:
+        """Whether it still has a name and its size."""
+        now = os.fstat(self.fd)
+        return now.st_nlink > 0 and now.st_size >= HEADER.size + self.header.capacity * ENTRY.size
+
+
+class Monitor:
+    """Reads the progress of one host's flows.
+
+    `refused` counts by reason what was left out: files once each, entries each time they are read.
+    """
+
+    def __init__(self, directory: Path | None = None, cookie: int | None = None) -> None:
+        """Read in `directory` (default: that of the environment), which is made if it is not there, what
+        processes in the network namespace with `cookie` (default: the present one) publish."""
+        self._directory = directory or progress_directory()
+        make_directory(self._directory)
+        self._cookie = netns_cookie() if cookie is None else cookie
+        self._files: dict[str, tuple[int, _File | None]] = {}  # name: inode, None for what is not ours
+        self.refused: Counter[str] = Counter()
+
+    def read(self) -> list[FlowProgress]:
+        """The progress of all flows now. Files of processes that are dead are removed."""
+        self._look()
+        found: dict[tuple[Flow, Direction], FlowProgress | None] = {}
+        for name, (_, file) in list(self._files.items()):
+            if file is None:
+                continue
+            if not file.intact():
+                self._forget(name)
+                self.refused["truncated"] += 1
+                continue
+            if not _running(file.header):
+                self._remove(name)
+                continue
+            for each in self._flows(file):
+                key = each.flow, each.direction
+                if key in found:
+                    self.refused["claimed twice"] += 1
+                    found[key] = None  # neither is believed
+                else:
+                    found[key] = each
+        return [each for each in found.values() if each is not None]
+
+    def _look(self) -> None:
+        """Take in what is new in the directory, and forget what is gone."""
+        with os.scandir(self._directory) as entries:
+            there = {each.name: each.inode() for each in entries if each.name.endswith(SUFFIX)}
+        for name, (inode, file) in list(self._files.items()):
+            if there.get(name) != inode or (file and not os.fstat(file.fd).st_nlink):
+                self._forget(name)
+        for name, inode in there.items():
+            if name in self._files:
+                continue
+            if len(self._files) >= FILES_MAX:
+                self.refused["too many files"] += 1
+                return
+            try:
+                self._files[name] = inode, self._open(name)
+            except _Refused as reason:
+                self._files[name] = inode, None
+                self.refused[str(reason)] += 1
+
+    def _open(self, name: str) -> _File | None:
+        """The file, if it is of this host. Removes what a dead process left."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            fd = os.open(self._directory / name, flags)
+        except OSError:
+            raise _Refused("cannot be opened") from None
+        try:
+            status = os.fstat(fd)
+            header = _header(fd, status)
+            if not _running(header):
+                self._remove(name)
+                os.close(fd)
+                return None
+            if status.st_uid != _ROOT and Path(f"/proc/{header.pid}").stat().st_uid != status.st_uid:
+                raise _Refused("another user's process")
+            if self._is_here(header, status.st_uid):
+                return _File(fd, header, status.st_uid)
+        except OSError:  # the process has just ended
+            pass
+        except _Refused:
+            os.close(fd)
+            raise
+        os.close(fd)
+        return None
+
+    def _is_here(self, header: Header, uid: int) -> bool:
+        """Whether the process is in this host's namespace; what users say of it is not believed."""
+        if uid == _ROOT and header.netns:
+            return header.netns == self._cookie
+        try:
+            return netns_cookie(f"/proc/{header.pid}/ns/net") == self._cookie
+        except EbpfError:
+            return False
+
+    def _flows(self, file: _File) -> Iterator[FlowProgress]:
+        waiting = range(_used(file))
+        for _ in range(_ATTEMPTS):
+            torn = []
+            # The kernel copies in any order, so only what lies between two equal sequence numbers is whole.
+            before, data, after = (_entries(file.fd, len(waiting) and waiting[-1] + 1) for _ in range(3))
+            for number in waiting:
+                fields = Fields._make(ENTRY.unpack_from(data, number * ENTRY.size))
+                first, last = (_sequence(each, number) for each in (before, after))
+                if first != last or first % 2 or fields.sequence != first:
+                    torn.append(number)
+                    continue
+                try:
+                    yield self._checked(file, number, fields)
+                except _Refused as reason:
+                    if str(reason):
+                        self.refused[str(reason)] += 1
+            if not torn:
+                return
+            waiting = torn  # type: ignore[assignment]
+        self.refused["never stands still"] += len(waiting)
+
+    def _checked(self, file: _File, number: int, fields: Fields) -> FlowProgress:
+        """What an entry says, if that can be; raises _Refused, without a reason where it is not in use."""
+        if not fields.direction:
+            raise _Refused
+        if fields.direction not in _DIRECTIONS or fields.role not in _ROLES or fields.phase not in _PHASES:
+            raise _Refused("unknown direction, role or phase")
+        if max(fields.total, fields.carried, fields.chunk, fields.iteration) >= BYTES_MAX:
+            raise _Refused("beyond 2^50")
+        if not fields.done <= fields.ready <= fields.total:
+            raise _Refused("more done than ready, or more ready than there is")
+        if fields.carried < fields.done:
+            raise _Refused("less carried than done")
+        iteration, carried = file.last.get(number, (0, 0))
+        if fields.iteration < iteration or fields.carried < carried:
+            raise _Refused("going backwards")
+        flow = Flow(
+            socket.inet_ntoa(fields.source),
+            fields.source_port,
+            socket.inet_ntoa(fields.destination),
+            fields.destination_port,
+            fields.protocol,
+        )
+        direction = Direction(fields.direction)
+        if file.uid != _ROOT and file.owned.get(number) != flow:
+            if not _is_flow_of(flow, direction, file.header.pid, file.uid):
+                raise _Refused("another user's flow")
+            file.owned[number] = flow
+        file.last[number] = fields.iteration, fields.carried
+        return FlowProgress(
+            file.header.job.rstrip(b"\0").decode(errors="replace"),
+            file.header.pid,
+            flow,
+            direction,
+            Role(fields.role),
+            fields.group,
+            Phase(fields.phase),
+            fields.iteration,
+            fields.total,
+            fields.ready,
+            fields.done,
+            fields.carried,
+            fields.chunk,
+            fields.updated_ns,
+        )
+
+    def _forget(self, name: str) -> None:
+        _, file = self._files.pop(name)
+        if file:
+            os.close(file.fd)
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(OSError):
+            (self._directory / name).unlink()
+        if name in self._files:
+            self._forget(name)
+
+    def close(self) -> None:
+        """Close all files."""
+        for name in list(self._files):
+            self._forget(name)
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_DIRECTIONS, _ROLES, _PHASES = (frozenset(map(int, each)) for each in (Direction, Role, Phase))
+
+
+def _header(fd: int, status: os.stat_result) -> Header:
+    """The header of a file; raises _Refused."""
+    data = os.pread(fd, HEADER.size, 0) if stat.S_ISREG(status.st_mode) else b""
+    if len(data) < HEADER.size:
+        raise _Refused("no progress file")
+    header = Header._make(HEADER.unpack(data))
+    if header.magic != MAGIC:
+        raise _Refused("no progress file")
+    if header.version != VERSION:
+        raise _Refused(f"version {header.version}")
+    if not 0 < header.capacity <= CAPACITY_MAX:
+        raise _Refused("unlikely capacity")
+    if status.st_size < HEADER.size + header.capacity * ENTRY.size:
+        raise _Refused("truncated")
+    return header
+
+
+def _running(header: Header) -> bool:
+    """Whether the process runs; start 0 stands for any."""
+    start = process_start(header.pid)
+    return start is not None and header.start in (0, int(start))
+
+
+def _used(file: _File) -> int:
+    data = os.pread(file.fd, HEADER.size, 0)
+    if len(data) < HEADER.size:
+        return 0
+    return min(Header._make(HEADER.unpack(data)).used, file.header.capacity)
+
+
+def _entries(fd: int, count: int) -> bytes:
+    """The first entries; zeros (not in use) where the file has become too short."""
+    return os.pread(fd, count * ENTRY.size, HEADER.size).ljust(count * ENTRY.size, b"\0")
+
+
+def _sequence(entries: bytes, number: int) -> int:
+    return int.from_bytes(entries[number * ENTRY.size : number * ENTRY.size + 8], "little")
+
+
+def _is_flow_of(flow: Flow, direction: Direction, pid: int, uid: int) -> bool:
+    """Whether the kernel has a socket of the user's for `flow` in the process's network namespace."""
+    table = {socket.IPPROTO_TCP: "tcp", socket.IPPROTO_UDP: "udp"}.get(flow.protocol)
+    if table is None:
+        return False
+    ends = [
+        f"{int.from_bytes(socket.inet_aton(address), 'little'):08X}:{port:04X}"
+        for address, port in ((flow.source, flow.source_port), (flow.destination, flow.destination_port))
+    ]
+    local, remote = ends if direction is Direction.SENT else ends[::-1]
+    with contextlib.suppress(OSError), Path(f"/proc/{pid}/net/{table}").open() as lines:
+        for line in lines:
+            fields = line.split()
+            if fields[1] == local and fields[2] == remote:
+                return fields[7] == str(uid)
+    return False

@@ -1,0 +1,253 @@
+"""How a training process publishes its progress: a file of shared memory, laid out as in hostbpf/progress.h.
+
+    with Publisher("vgg16") as publisher:
+        entry = publisher.flow(flow, Direction.SENT, role=Role.RING, chunk=1_000_000)
+        entry.update(iteration=0, phase=Phase.COMMUNICATING, total=6_000_000, ready=1_000_000, done=0)
+
+The host's agent reads it (`hostbpf.progress.Monitor`) without the process taking part. An update is a few
+stores into memory: no system call, no lock. This module uses the standard library alone, because it is
+imported into other people's training processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import socket
+import struct
+import time
+from enum import IntEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from machine.errors import BadInput, EntrainError
+from machine.record import process_start
+
+DIRECTORY_VARIABLE = "ENTRAIN_PROGRESS"
+DIRECTORY = Path("/run/entrain/progress")
+SUFFIX = ".progress"
+
+MAGIC = b"ENTRPROG"
+VERSION = 1
+CAPACITY = 64
+CAPACITY_MAX = 1024
+HEADER = struct.Struct("<8sIIIIQQ64s24x")
+ENTRY = struct.Struct("<Q4s4sHHBBBxIIQQQQQQQ40x")
+
+_SO_NETNS_COOKIE = 71
+# The 8-byte words of an entry that change; each is written by one store.
+_PHASE, _ITERATION, _TOTAL, _READY, _DONE, _CARRIED, _CHUNK, _UPDATED = range(3, 11)
+
+Address = tuple[str, int, str, int, int]
+"""A flow as its sender sees it (`hostbpf.slots.Flow`): source, port, destination, port, protocol."""
+
+
+class Direction(IntEnum):
+    """Whether the process sends a flow or receives it; an entry with 0 is not in use."""
+
+    SENT = 1
+    RECEIVED = 2
+
+
+class Phase(IntEnum):
+    """What a flow's iteration is doing."""
+
+    COMPUTING = 0
+    COMMUNICATING = 1
+
+
+class Header(NamedTuple):
+    """The first 128 bytes of the file; `start` is the process's start time in clock ticks since boot."""
+
+    magic: bytes
+    version: int
+    capacity: int
+    used: int
+    pid: int
+    start: int
+    netns: int
+    job: bytes
+
+
+class Fields(NamedTuple):
+    """One entry of 128 bytes; an odd `sequence` means that it is being written."""
+
+    sequence: int
+    source: bytes
+    destination: bytes
+    source_port: int
+    destination_port: int
+    protocol: int
+    direction: int
+    role: int
+    group: int
+    phase: int
+    iteration: int
+    total: int
+    ready: int
+    done: int
+    carried: int
+    chunk: int
+    updated_ns: int
+
+
+def progress_directory() -> Path:
+    """Where processes publish: $ENTRAIN_PROGRESS, else /run/entrain/progress."""
+    return Path(os.environ.get(DIRECTORY_VARIABLE) or DIRECTORY)
+
+
+def make_directory(directory: Path) -> None:
+    """Make the directory that any user may publish in, none removing another's file; root's task at start-up.
+
+    Raises EntrainError where that is not allowed.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if directory.stat().st_uid == os.geteuid():
+            directory.chmod(0o1777)
+    except OSError as error:
+        raise EntrainError(
+            f"{directory}: cannot be made: {error.strerror}; let root make it, or set {DIRECTORY_VARIABLE}"
+        ) from error
+
+
+class Entry:
+    """One flow's progress. One thread writes it at a time."""
+
+    def __init__(self, words: memoryview, fixed: int, chunk: int) -> None:
+        self._words = words
+        self._fixed = fixed  # the group; the phase is in the upper half of the same word
+        self._iteration = self._done = self._before = 0
+        words[_CHUNK] = chunk
+
+    def update(self, iteration: int, phase: Phase | int, total: int, ready: int, done: int) -> None:
+        """Say how far the flow is: of the `total` bytes of this iteration, `ready` may be sent by now and
+        `done` are sent (received). A total that is not known yet is what is ready.
+        """
+        if iteration != self._iteration:
+            self._before += self._done
+            self._iteration = iteration
+        self._done = done
+        words = self._words
+        sequence = words[0] + 1
+        words[0] = sequence
+        words[_PHASE] = self._fixed | phase << 32
+        words[_ITERATION] = iteration
+        words[_TOTAL] = total
+        words[_READY] = ready
+        words[_DONE] = done
+        words[_CARRIED] = self._before + done
+        words[_UPDATED] = time.monotonic_ns()
+        words[0] = sequence + 1
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._words.release()
+
+
+class Publisher:
+    """The flows of one process. Use it as a context manager; the file goes when the process does."""
+
+    def __init__(
+        self, job: str, *, directory: Path | None = None, name: str | None = None, capacity: int = CAPACITY
+    ) -> None:
+        """Make `NAME.progress` (default: the job and the process id) in `directory` (default: that of the
+        environment), for `capacity` flows.
+
+        Raises BadInput for a capacity or a name that cannot be, EntrainError where the file cannot be made.
+        """
+        if not 0 < capacity <= CAPACITY_MAX:
+            raise BadInput(f"capacity {capacity}: must be from 1 to {CAPACITY_MAX}")
+        self._pid = os.getpid()
+        name = name or f"{job}-{self._pid}"
+        if "/" in name or name.startswith("."):
+            raise BadInput(f"name {name!r}: must be a file name")
+        directory = directory or progress_directory()
+        self.path = directory / f"{name}{SUFFIX}"
+        size = HEADER.size + capacity * ENTRY.size
+        header = Header(
+            MAGIC,
+            VERSION,
+            capacity,
+            0,
+            self._pid,
+            int(process_start(self._pid) or 0),
+            _netns_cookie(),
+            job.encode()[:63],
+        )
+        draft = directory / f".{name}.{self._pid}"
+        try:
+            if not directory.is_dir():
+                make_directory(directory)
+            # Whole from the start: the agent never sees a file without its header.
+            fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                os.truncate(fd, size)
+                os.pwrite(fd, HEADER.pack(*header), 0)
+                self._memory = mmap.mmap(fd, size)
+            finally:
+                os.close(fd)
+            draft.rename(self.path)
+        except OSError as error:
+            raise EntrainError(
+                f"{self.path}: cannot publish progress there: {error.strerror}; set {DIRECTORY_VARIABLE}"
+            ) from error
+        self._view = memoryview(self._memory)
+        self._capacity = capacity
+        self._entries: list[Entry] = []
+
+    def flow(
+        self, flow: Address, direction: Direction | int, role: int = 0, group: int = 0, chunk: int = 0
+    ) -> Entry:
+        """An entry for `flow`, which depends on the other flows of this process in `group` as `role` says
+        (schedulers.roles.Role); `chunk` is the lag that a ring allows, in bytes.
+
+        Raises BadInput when all entries are in use.
+        """
+        number = len(self._entries)
+        if number == self._capacity:
+            raise BadInput(f"{self.path}: no room for more than {number} flows; give a larger capacity")
+        begin = HEADER.size + number * ENTRY.size
+        source, source_port, destination, destination_port, protocol = flow
+        fields = Fields(
+            0,
+            socket.inet_aton(source),
+            socket.inet_aton(destination),
+            source_port,
+            destination_port,
+            protocol,
+            direction,
+            role,
+            group,
+            *[0] * 8,
+        )
+        self._memory[begin : begin + ENTRY.size] = ENTRY.pack(*fields)
+        entry = Entry(self._view[begin : begin + ENTRY.size].cast("Q"), group, chunk)
+        self._entries.append(entry)
+        entry.update(0, Phase.COMPUTING, 0, 0, 0)
+        struct.pack_into("<I", self._memory, 16, number + 1)  # `used`: from now on it is read
+        return entry
+
+    def close(self) -> None:
+        """Remove the file; a child of the process that has made it leaves it there."""
+        for entry in self._entries:
+            entry.close()
+        self._view.release()
+        self._memory.close()
+        if os.getpid() == self._pid:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _netns_cookie() -> int:
+    """The kernel's number of the present network namespace; 0 where it has none (before Linux 5.14)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        return int.from_bytes(probe.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), "little")
+    return 0
