@@ -23,7 +23,7 @@ import finsy as fy
 from controlplane import constants as p4
 from controlplane.network import Host, Port, Switch, Topology
 from machine.errors import BadInput
-from wire.slot_header import RATE_UNIT_MBPS
+from wire.slot_header import HEADROOM_OFFSET, RATE_UNIT_MBPS
 
 Routing = Literal["ecmp", "source"]
 Entity = fy.P4TableEntry | fy.P4ActionProfileMember | fy.P4ActionProfileGroup
@@ -235,7 +235,10 @@ def _arp_reply(host: Host) -> fy.P4TableEntry:
 def _link(port: Port, policy: Policy) -> fy.P4TableEntry:
     capacity = round(port.rate_mbps / policy.rate_unit_mbps)
     threshold = min(policy.ecn_threshold_packets, port.queue_packets)
-    parameters = {p4.PARAM_SET_LINK_CAPACITY: capacity, p4.PARAM_SET_LINK_ECN_THRESHOLD: threshold}
+    parameters = {
+        p4.PARAM_SET_LINK_CAPACITY: capacity + HEADROOM_OFFSET,
+        p4.PARAM_SET_LINK_ECN_THRESHOLD: threshold,
+    }
     return fy.P4TableEntry(
         p4.TABLE_LINK,
         match=fy.Match({p4.MATCH_LINK_EGRESS_PORT: port.number}),

@@ -23,7 +23,6 @@ from hostbpf.slots import PACED, Flow
 from machine.errors import BadInput, EntrainError
 from wire.slot_header import LANES, RATE_UNIT_MBPS
 
-_HEADROOM_UNKNOWN = 2**32 - 1
 _QUEUED = 10_000
 """Feedback that a slow watcher may leave unread; more is dropped for it."""
 _WATCH_POLL_S = 0.2
@@ -161,7 +160,7 @@ def _feedback(feedback: Feedback) -> Any:
             pb.PathSlot(
                 slot=lane.epoch * LANES + number,
                 load_mbps=lane.load * RATE_UNIT_MBPS,
-                headroom_mbps=-1 if lane.headroom == _HEADROOM_UNKNOWN else lane.headroom * RATE_UNIT_MBPS,
+                headroom_mbps=-1 if lane.left is None else max(lane.left, 0) * RATE_UNIT_MBPS,
             )
             for number, lane in enumerate(header.lanes)
         ],

@@ -162,18 +162,24 @@ def decide_flows(
     capacity: float,
     slot_s: float,
     price: float,
+    part: float,
     schedules: Floats,
 ) -> None:
     """`decide_flow` for each row of `path_load`, `headroom` and `schedules` (n, K).
 
-    `progress` (n, 5) holds sent, total, target, limit and seen of each flow.
+    `progress` (n, 5) holds sent, total, target, limit and seen of each flow; `part` of the present slot is
+    left.
     """
     horizon = path_load.shape[1]
     cap, trial, rank = np.empty(horizon), np.empty(horizon), np.empty(horizon, np.int64)
+    room = np.empty(horizon)
     for f in range(len(path_load)):
+        room[:] = headroom[f]
+        unseen = capacity - progress[f, 4]
+        room[0] = max(room[0] - unseen, 0.0) * part + unseen  # decided as the mean rate of a whole slot
         decide_flow(
             path_load[f],
-            headroom[f],
+            room,
             progress[f, 0],
             progress[f, 1],
             progress[f, 2],
@@ -187,6 +193,7 @@ def decide_flows(
             trial,
             rank,
         )
+        schedules[f, 0] /= part
 
 
 @dataclass(frozen=True)
@@ -270,9 +277,13 @@ class SlotScheduler:
         sent: Sequence[float],
         total: Sequence[float],
         dependencies: Sequence[Dependency],
+        part: float = 1.0,
     ) -> Floats:
         """Return the schedules (n, K) of `flows`, one row each of all arguments. Flows do not see each
-        other's new plans."""
+        other's new plans.
+
+        `part` (over 0, at most 1) is what is left of the present slot; its rates hold for that time.
+        """
         shape = (len(flows), self.horizon)
         if path_load.shape != shape or headroom.shape != shape:
             raise ValueError(
@@ -285,7 +296,7 @@ class SlotScheduler:
             ]
         )
         schedules = np.empty(shape)
-        decide_flows(path_load, headroom, progress, self.capacity, self.slot_s, self.price, schedules)
+        decide_flows(path_load, headroom, progress, self.capacity, self.slot_s, self.price, part, schedules)
         return schedules
 
     def observe(self, flow: object, planned: float, achieved: float, others: float) -> None:
@@ -372,12 +383,23 @@ class LoadTable:
             for _, own in self._own.values():
                 own[passed % self.horizon] = 0.0
         self.slot = slot
+        self._own = {flow: part for flow, part in self._own.items() if part[1].any()}
 
-    def update(self, flow: object, links: Ints, schedule: Floats) -> None:
-        """Take a flow's new schedule (K,) over `links`."""
+    def update(self, flow: object, links: Ints, schedule: Floats, slot: int | None = None) -> None:
+        """Take a flow's new schedule over `links`, its first rate in `slot` (default: the window's first).
+
+        It replaces the last one. Slots outside the window are left out.
+        """
         links = np.asarray(links, np.int64)
+        if flow in self._own and not np.array_equal(self._own[flow][0], links):
+            self.remove(flow)  # it has another path now
         _, own = self._own.setdefault(flow, (links, np.zeros(self.horizon)))
-        announce(links, own, schedule, self.slot % self.horizon, self.table)
+        begin = 0 if slot is None else slot - self.slot
+        first, end = max(begin, 0), min(begin + len(schedule), self.horizon)
+        window = np.zeros(self.horizon)
+        if first < end:
+            window[first:end] = schedule[first - begin : end - begin]
+        announce(links, own, window, self.slot % self.horizon, self.table)
 
     def remove(self, flow: object) -> None:
         """Drop a flow that has ended."""

@@ -30,6 +30,7 @@ ETHERTYPE: int = _DEFINED["ethertype"]
 VERSION: int = _DEFINED["version"]
 LANES: int = _DEFINED["lanes"]
 RATE_UNIT_MBPS: int = _DEFINED["rate_unit_mbps"]
+HEADROOM_OFFSET: int = _DEFINED["headroom_offset"]
 FIELDS = tuple(FieldSpec(**spec) for spec in _DEFINED["fields"])
 LANE_FIELDS = tuple(FieldSpec(**spec) for spec in _DEFINED["lane"])
 FIXED_BYTES = sum(spec.bits for spec in FIELDS) // 8
@@ -54,6 +55,11 @@ class Lane:
     delta: int = 0
     load: int = 0
     headroom: int = MAX_U32
+
+    @property
+    def left(self) -> int | None:
+        """What is left of the path's worst link, negative where too much is planned; None: no switch said."""
+        return None if self.headroom == MAX_U32 else self.headroom - HEADROOM_OFFSET
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from controlplane.routing import Policy, desired_state
 from controlplane.topology import Host, Topology, dumbbell, leaf_spine, parse_topology
 from machine.errors import BadInput
 from machine.protoc import grpc_modules
+from wire.slot_header import HEADROOM_OFFSET
 
 # No clock decides whether a test passes.
 UNTIMED = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -162,10 +163,13 @@ def test_leaves_answer_arp_for_every_host_and_every_port_has_its_link() -> None:
     assert len(model.table("leaf1", p4.TABLE_ARP_REPLY)) == 4
     assert not model.table("spine1", p4.TABLE_ARP_REPLY)
     links = {entry["egress_port"]: entry.action.args for entry in model.table("leaf1", p4.TABLE_LINK)}
-    assert links[1] == {"capacity": 1000, "ecn_threshold": 8}
-    assert links[3]["capacity"] == 400
+    assert links[1] == {"capacity": HEADROOM_OFFSET + 1000, "ecn_threshold": 8}
+    assert links[3]["capacity"] == HEADROOM_OFFSET + 400
     unit = Model(topology, Policy(rate_unit_mbps=10)).table("leaf1", p4.TABLE_LINK)
-    assert {entry.action.args["capacity"] for entry in unit} == {100, 40}
+    assert {entry.action.args["capacity"] for entry in unit} == {
+        HEADROOM_OFFSET + 100,
+        HEADROOM_OFFSET + 40,
+    }
 
 
 def test_wrong_vrfs_are_named() -> None:

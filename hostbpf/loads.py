@@ -1,0 +1,251 @@
+"""Where a host's scheduler learns what others plan on a flow's path (flow-scheduling paper, IV-A).
+
+Three sources: `InBand` asks the switches by carriers, `hostbpf.emulated.Emulated` asks the processes that
+stand for switches which are not programmable (V), and `HostOnly` asks nobody (VI-H). A path begins with the
+host's own outgoing link, which no switch knows, so every source keeps a table of that one link. All count
+plans in whole rate units, as carriers do, so the same plans give the same answers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+import numpy as np
+
+from hostbpf.carriers import Feedback
+from hostbpf.slots import Flow
+from schedulers.compiled import Floats
+from schedulers.slots import LoadTable
+from wire.slot_header import LANES, RATE_UNIT_MBPS, SlotHeader
+
+RATE_UNIT = RATE_UNIT_MBPS * 125_000
+"""The unit in which plans are announced, in bytes/s."""
+PATIENCE_S = 0.005
+"""How long the flows of one host wait for the answer to another's probe."""
+
+
+@dataclass(frozen=True)
+class PathLoads:
+    """What others plan on the path of a flow: the flow's own part is left out. Rates are in bytes/s."""
+
+    flow: Flow
+    slot: int
+    """The first of the K slots."""
+    load: Floats
+    """(K,): sum over the links of the path."""
+    headroom: Floats
+    """(K,): least capacity minus load over the links, at least 0."""
+    received: int = 0
+    """Bytes of the flow that its receiver has; 0: unknown."""
+    onward: int = 0
+    """Bytes that the receiver has itself sent onward; 0: unknown."""
+    delay_s: float = 0.0
+    """From asking to the answer: the negotiation delay (VI-G)."""
+
+
+class LoadSource(Protocol):
+    """What the scheduler of one host asks, in one thread."""
+
+    def ask(self, flows: Sequence[Flow], slot: int) -> None:
+        """Ask about `flows` for the K slots from `slot` on; what was asked before is no longer waited for.
+
+        Flows are asked about in this order.
+        """
+
+    def answers(self, timeout_s: float) -> Iterator[PathLoads]:
+        """Answers as they come, until all flows have one or `timeout_s` is over.
+
+        Decide and `tell` before taking the next one: it counts what was told so far, so that the flows of
+        a host do not all plan on the same headroom. A later call gives what comes late.
+        """
+
+    def tell(self, flow: Flow, slot: int, rates: Floats) -> None:
+        """`rates` (K,) from `slot` on are the schedule of `flow` that is in force now."""
+
+    def forget(self, flow: Flow) -> None:
+        """`flow` has ended, and plans nothing."""
+
+
+class Announcer(Protocol):
+    """The part of `hostbpf.carriers.Carriers` that announces."""
+
+    def probe(self, flow: Flow) -> None:
+        """Send a carrier for `flow` now."""
+
+    def announced(self, flow: Flow) -> dict[int, int]:
+        """What `flow` has announced last, in rate units by slot; KeyError when it does not announce."""
+
+    def withdraw(self, flow: Flow) -> None:
+        """Announce `flow` no more."""
+
+
+def in_units(rates: Floats) -> Floats:
+    """Rates in bytes/s as they are announced: whole rate units, rounded down."""
+    units: Floats = np.rint(rates) // RATE_UNIT
+    return units
+
+
+class OwnLink:
+    """What the flows of one host plan on its outgoing link, of `capacity` bytes/s."""
+
+    def __init__(self, capacity: float) -> None:
+        self._capacity = capacity
+        self._table = LoadTable(np.array([capacity]), LANES)
+
+    def begin(self, slot: int) -> None:
+        """Move the window to begin at `slot`; back only after the clock was set back, with no plans left."""
+        if slot < self._table.slot:
+            self._table = LoadTable(np.array([self._capacity]), LANES)
+        self._table.advance(slot)
+
+    def tell(self, flow: Flow, slot: int, rates: Floats) -> None:
+        """Take the schedule of `flow` from `slot` on."""
+        self._table.update(flow, _THE_LINK, in_units(rates) * RATE_UNIT, slot)
+
+    def forget(self, flow: Flow) -> None:
+        """Drop what `flow` plans."""
+        self._table.remove(flow)
+
+    def before(self, rest: PathLoads) -> PathLoads:
+        """The loads of the whole path, of which `rest` are those behind this link."""
+        load, headroom = self._table.ask(rest.flow, _THE_LINK)
+        passed = min(max(rest.slot - self._table.slot, 0), LANES)
+        load = np.concatenate([load[passed:], np.zeros(passed)])
+        headroom = np.concatenate([headroom[passed:], np.full(passed, self._capacity)])
+        return replace(rest, load=rest.load + load, headroom=np.minimum(rest.headroom, headroom))
+
+
+_THE_LINK = np.array([0])
+
+
+def unloaded(flow: Flow, slot: int) -> PathLoads:
+    """The loads of a path without links."""
+    return PathLoads(flow, slot, np.zeros(LANES), np.full(LANES, np.inf))
+
+
+class HostOnly:
+    """Tables in the host alone: a flow's path counts as its host's outgoing link (VI-H)."""
+
+    def __init__(self, capacity: float) -> None:
+        self._link = OwnLink(capacity)
+        self._asked: deque[Flow] = deque()
+        self._slot = 0
+
+    def ask(self, flows: Sequence[Flow], slot: int) -> None:
+        """See LoadSource."""
+        self._link.begin(slot)
+        self._slot = slot
+        self._asked = deque(flows)
+
+    def answers(self, timeout_s: float) -> Iterator[PathLoads]:
+        """See LoadSource; all answers are there at once."""
+        while self._asked:
+            yield self._link.before(unloaded(self._asked.popleft(), self._slot))
+
+    def tell(self, flow: Flow, slot: int, rates: Floats) -> None:
+        """See LoadSource."""
+        self._link.tell(flow, slot, rates)
+
+    def forget(self, flow: Flow) -> None:
+        """See LoadSource."""
+        self._link.forget(flow)
+
+
+class InBand:
+    """Load tables of P4 switches, asked by carriers on the flow's own path.
+
+    One flow is probed after the other, each when the plan of the one before is announced: which links two
+    flows share is known to nobody but the switches. Hand `deliver` the feedback that arrives.
+    """
+
+    def __init__(self, carriers: Announcer, capacity: float, patience_s: float = PATIENCE_S) -> None:
+        """`capacity` (bytes/s) is that of the host's link; after `patience_s` the next flow is probed."""
+        self._carriers = carriers
+        self._patience_s = patience_s
+        self._link = OwnLink(capacity)
+        self._slot = 0
+        self._waiting: deque[Flow] = deque()  # not probed yet
+        self._probed: dict[Flow, float] = {}  # when
+        self._next_probe = 0.0
+        self._arrived: SimpleQueue[tuple[float, Feedback, dict[int, int]]] = SimpleQueue()
+
+    def deliver(self, feedback: Feedback) -> None:
+        """Take feedback; may be called from any thread."""
+        if feedback.flow not in self._probed or feedback.header.base_slot < self._slot:
+            return
+        try:
+            own = self._carriers.announced(feedback.flow)
+        except KeyError:
+            return
+        self._arrived.put((time.monotonic(), feedback, own))
+
+    def ask(self, flows: Sequence[Flow], slot: int) -> None:
+        """See LoadSource."""
+        self._link.begin(slot)
+        self._slot = slot
+        self._probed.clear()
+        self._waiting = deque(flows)
+        self._probe_next()
+
+    def answers(self, timeout_s: float) -> Iterator[PathLoads]:
+        """See LoadSource."""
+        deadline = time.monotonic() + timeout_s
+        while self._waiting or self._probed:
+            until = min(deadline, self._next_probe) if self._waiting else deadline
+            try:
+                at, feedback, own = self._arrived.get(timeout=max(until - time.monotonic(), 0.0))
+            except Empty:
+                if time.monotonic() >= deadline:
+                    return
+                self._probe_next()
+                continue
+            asked = self._probed.get(feedback.flow)
+            if asked is None or feedback.header.base_slot < self._slot:
+                continue
+            del self._probed[feedback.flow]
+            yield self._link.before(others(feedback, own, at - asked))
+            self._probe_next()
+
+    def _probe_next(self) -> None:
+        if self._waiting:
+            flow = self._waiting.popleft()
+            now = time.monotonic()
+            self._next_probe = now + self._patience_s
+            self._probed[flow] = now
+            self._carriers.probe(flow)
+
+    def tell(self, flow: Flow, slot: int, rates: Floats) -> None:
+        """See LoadSource; the schedule must be set already, and is announced at once."""
+        self._link.tell(flow, slot, rates)
+        self._carriers.probe(flow)
+
+    def forget(self, flow: Flow) -> None:
+        """See LoadSource; what it announced ages in the switches."""
+        self._link.forget(flow)
+        self._waiting = deque(each for each in self._waiting if each != flow)
+        self._probed.pop(flow, None)
+        self._carriers.withdraw(flow)
+
+
+def others(feedback: Feedback, own: dict[int, int], delay_s: float = 0.0) -> PathLoads:
+    """What feedback says without the flow's own part, `own` rate units by slot, behind the host's link.
+
+    Each switch on the path has counted the flow's part once, so the path load falls by hops times the part.
+    What is left on every link rises by the part, so the least does.
+    """
+    header: SlotHeader = feedback.header
+    load, headroom = np.zeros(LANES), np.full(LANES, np.inf)
+    for offset in range(LANES):
+        slot = header.base_slot + offset
+        lane, part = header.lanes[slot % LANES], own.get(slot, 0)
+        if lane.epoch != slot // LANES or lane.left is None:
+            continue
+        load[offset] = max(lane.load - header.hops * part, 0) * RATE_UNIT
+        headroom[offset] = max(lane.left + part, 0) * RATE_UNIT
+    received, onward = header.bytes_received, header.bytes_onward
+    return PathLoads(feedback.flow, header.base_slot, load, headroom, received, onward, delay_s)
