@@ -34,8 +34,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from controlplane.network import MAX_PORT, Host, Link, Port, Role, Switch, Target, Topology, build
-from controlplane.toml import Strict, check, read_toml
 from machine.errors import BadInput
+from machine.toml import Strict, check, read_toml
 
 __all__ = [
     "Host",

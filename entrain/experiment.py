@@ -32,10 +32,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from controlplane.routing import Routing
-from controlplane.toml import Strict, check, read_toml
 from controlplane.topology import TABLES, Host, Target, Topology, load_topology, parse_topology
 from hostbpf.mltcp import PLAIN, VARIANTS
 from machine.errors import BadInput
+from machine.toml import Strict, check, read_toml
 from mininet_topos.links import Shaping
 from workloads.jobs import JobSpec, parse_job
 

@@ -13,10 +13,10 @@ import numpy as np
 from pydantic import Field
 from rich.table import Table
 
-from controlplane.toml import Strict, check, read_toml
 from hostbpf.slots import PACED, pacing_registered
 from hostbpf.trial import FlowSlot, Trial, run_trial
 from machine.errors import BadInput
+from machine.toml import Strict, check, read_toml
 
 SHOWN = 60
 """Slots in the picture."""
