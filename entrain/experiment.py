@@ -73,6 +73,9 @@ class ExperimentTable(Strict):
     policy: Annotated[tuple[Policy, ...], Field(min_length=1, strict=False)] = ("none",)
     congestion_control: Annotated[tuple[Control, ...], Field(min_length=1, strict=False)] | None = None
     seed: Annotated[tuple[Seed, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)] = (1,)
+    start_spread_ms: Milliseconds = 0.0
+    alone_iterations: Annotated[int, Field(ge=0)] = 0
+    sample_ms: Factor | None = None
     target: Target | None = None
     topology: str | None = None
     timeout_s: Factor = 120.0
@@ -152,6 +155,12 @@ class Experiment:
     seeds: tuple[int, ...]
     timeout_s: float
     controls: tuple[str, ...] = ()
+    start_spread_ms: float = 0.0
+    """Each job begins at a random time, drawn from the seed, within so long."""
+    alone_iterations: int = 0
+    """So many iterations each job runs alone, for what it takes with the network for itself; 0: it does not."""
+    sample_ms: float | None = None
+    """The length of the bins in which the jobs' throughput is recorded; None: it is not."""
 
     def combinations(self) -> Iterator[Combination]:
         """Every run, seeds innermost. Policy `mltcp` takes the MLTCP variant of each congestion control."""
@@ -163,7 +172,8 @@ class Experiment:
 
     def _controls(self, policy: Policy) -> tuple[str | None, ...]:
         if policy == "mltcp":
-            return tuple(MLTCP_VARIANT[each] for each in self.controls if each in MLTCP_VARIANT)
+            variants = (MLTCP_VARIANT[each] for each in self.controls if each in MLTCP_VARIANT)
+            return tuple(dict.fromkeys(variants))  # reno and bpf_reno have the same
         return self.controls or (None,)
 
     @property
@@ -209,6 +219,9 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
         seeds=_unique(path, "seed", table.seed) if seed is None else (seed,),
         timeout_s=table.timeout_s,
         controls=controls,
+        start_spread_ms=table.start_spread_ms,
+        alone_iterations=table.alone_iterations,
+        sample_ms=table.sample_ms,
     )
 
 
