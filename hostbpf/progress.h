@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a training process tells its host's scheduler how far it is: the flows that it sends and receives, in one
+// file of shared memory. For NCCL network plugins, parameter-server libraries and whatever else moves gradients; C
+// and C++, Linux, no library. machine/progress.py has the same layout for Python, docs/monitor.md tells the whole.
+//
+//     struct entrain_publisher publisher;
+//     struct entrain_flow_progress *sent;
+//
+//     if (entrain_progress_open(&publisher, "my-job", 64) == 0)
+//         sent = entrain_progress_socket(&publisher, fd, ENTRAIN_SENT, ENTRAIN_RING, 0, chunk_bytes);
+//     ...
+//     entrain_progress_update(sent, iteration, ENTRAIN_COMMUNICATING, total, ready, done);
+//     ...
+//     entrain_progress_close(&publisher);
+//
+// One thread at a time writes an entry; different entries need no lock between them. Numbers are little-endian.
+#ifndef ENTRAIN_PROGRESS_H
+#define ENTRAIN_PROGRESS_H
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <netinet/in.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the layout is little-endian"
+#endif
+
+#define ENTRAIN_PROGRESS_MAGIC "ENTRPROG"
+#define ENTRAIN_PROGRESS_VERSION 1
+#define ENTRAIN_PROGRESS_CAPACITY_MAX 1024
+#define ENTRAIN_PROGRESS_DIRECTORY "/run/entrain/progress" // unless $ENTRAIN_PROGRESS names another
+
+enum entrain_direction { ENTRAIN_UNUSED = 0, ENTRAIN_SENT = 1, ENTRAIN_RECEIVED = 2 };
+
+// What a flow does in its collective, and so whose progress it follows.
+enum entrain_role {
+	ENTRAIN_FREE = 0,
+	ENTRAIN_AGGREGATION = 1, // worker to parameter server
+	ENTRAIN_BROADCAST = 2,   // parameter server to worker
+	ENTRAIN_RING = 3,        // to the successor in a ring
+};
+
+enum entrain_phase { ENTRAIN_COMPUTING = 0, ENTRAIN_COMMUNICATING = 1 };
+
+struct entrain_progress_header {
+	char magic[8];
+	uint32_t version;
+	uint32_t capacity; // entries in the file
+	uint32_t used;     // entries that were ever in use, from the first on; grows
+	uint32_t pid;
+	uint64_t start; // of the process, in clock ticks since boot (/proc/PID/stat, field 22); 0: unknown
+	uint64_t netns; // cookie of its network namespace (SO_NETNS_COOKIE); 0: unknown
+	char job[64];   // ends with a zero byte
+	uint8_t reserved[24];
+};
+
+struct entrain_flow_progress {
+	uint64_t sequence;   // odd while the entry is being written
+	uint8_t source[4];   // IPv4; the flow's key is what its sender sees, at both ends
+	uint8_t destination[4];
+	uint16_t source_port; // in host byte order
+	uint16_t destination_port;
+	uint8_t protocol;  // IPPROTO_TCP or IPPROTO_UDP
+	uint8_t direction; // enum entrain_direction: what this process does with it
+	uint8_t role;      // enum entrain_role
+	uint8_t reserved0;
+	uint32_t group; // flows of one process and group depend on each other: a parameter server, a place in a ring
+	uint32_t phase; // enum entrain_phase
+	uint64_t iteration;
+	uint64_t total;   // bytes of this iteration; as much as is ready, while it is not known
+	uint64_t ready;   // of them, may be sent by now
+	uint64_t done;    // of them, handed to the kernel (or received)
+	uint64_t carried; // bytes done in all iterations, this one included
+	uint64_t chunk;   // of a ring: by how much the sender may be ahead of what it has received
+	uint64_t updated_ns; // CLOCK_MONOTONIC
+	uint8_t reserved1[40];
+};
+
+#ifdef __cplusplus
+#define ENTRAIN_ASSERT(condition) static_assert(condition, #condition)
+#else
+#define ENTRAIN_ASSERT(condition) _Static_assert(condition, #condition)
+#endif
+ENTRAIN_ASSERT(sizeof(struct entrain_progress_header) == 128);
+ENTRAIN_ASSERT(offsetof(struct entrain_progress_header, used) == 16);
+ENTRAIN_ASSERT(offsetof(struct entrain_progress_header, start) == 24);
+ENTRAIN_ASSERT(offsetof(struct entrain_progress_header, job) == 40);
+ENTRAIN_ASSERT(sizeof(struct entrain_flow_progress) == 128);
+ENTRAIN_ASSERT(offsetof(struct entrain_flow_progress, source_port) == 16);
+ENTRAIN_ASSERT(offsetof(struct entrain_flow_progress, group) == 24);
+ENTRAIN_ASSERT(offsetof(struct entrain_flow_progress, iteration) == 32);
+ENTRAIN_ASSERT(offsetof(struct entrain_flow_progress, updated_ns) == 80);
+
+struct entrain_publisher {
+	struct entrain_progress_header *header; // NULL: not open
+	struct entrain_flow_progress *entries;  // behind the header
+	char path[PATH_MAX];
+};
+
+// Between begin and end any field may be written, `sequence` excepted; readers wait, so be quick.
+static inline void entrain_progress_begin(struct entrain_flow_progress *entry)
+{
+	__atomic_store_n(&entry->sequence, entry->sequence + 1, __ATOMIC_RELAXED);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST); // the sequence is odd before anything changes
+}
+
+static inline void entrain_progress_end(struct entrain_flow_progress *entry)
+{
+	__atomic_store_n(&entry->sequence, entry->sequence + 1, __ATOMIC_RELEASE);
+}
+
+static inline uint64_t entrain_progress_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+// How far the flow is. `carried` follows from the iterations. A NULL entry is allowed: nobody is told.
+static inline void entrain_progress_update(struct entrain_flow_progress *entry, uint64_t iteration,
+					   enum entrain_phase phase, uint64_t total, uint64_t ready, uint64_t done)
+{
+	if (!entry)
+		return;
+	entrain_progress_begin(entry);
+	entry->carried += iteration == entry->iteration ? done - entry->done : done;
+	entry->iteration = iteration;
+	entry->phase = phase;
+	entry->total = total;
+	entry->ready = ready;
+	entry->done = done;
+	entry->updated_ns = entrain_progress_now_ns();
+	entrain_progress_end(entry);
+}
+
+static inline uint64_t entrain_progress_start_(void)
+{
+	char text[1024], *field;
+	FILE *file = fopen("/proc/self/stat", "re");
+	size_t length = file ? fread(text, 1, sizeof(text) - 1, file) : 0;
+
+	if (file)
+		fclose(file);
+	text[length] = '\0';
+	field = strrchr(text, ')'); // the name before it may contain anything
+	for (int i = 2; field && i < 22; i++)
+		field = strchr(field + 1, ' ');
+	return field ? strtoull(field, NULL, 10) : 0;
+}
+
+static inline uint64_t entrain_progress_netns_(void)
+{
+	uint64_t cookie = 0;
+	socklen_t length = sizeof(cookie);
+	int probe = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	if (probe >= 0) {
+		if (getsockopt(probe, SOL_SOCKET, 71 /* SO_NETNS_COOKIE */, &cookie, &length))
+			cookie = 0;
+		close(probe);
+	}
+	return cookie;
+}
+
+// Make this process's file, with room for `capacity` flows. Returns 0, or -1 with errno.
+static inline int entrain_progress_open(struct entrain_publisher *publisher, const char *job, uint32_t capacity)
+{
+	const char *directory = getenv("ENTRAIN_PROGRESS");
+	size_t size = sizeof(struct entrain_progress_header) + capacity * sizeof(struct entrain_flow_progress);
+	char draft[PATH_MAX];
+	void *memory = MAP_FAILED;
+	int fd, error;
+
+	publisher->header = NULL;
+	if (!capacity || capacity > ENTRAIN_PROGRESS_CAPACITY_MAX || strchr(job, '/') || *job == '.') {
+		errno = EINVAL;
+		return -1;
+	}
+	if (!directory || !*directory)
+		directory = ENTRAIN_PROGRESS_DIRECTORY;
+	if (snprintf(publisher->path, PATH_MAX, "%s/%s-%d.progress", directory, job, getpid()) >= PATH_MAX ||
+	    snprintf(draft, PATH_MAX, "%s/.%s-%d", directory, job, getpid()) >= PATH_MAX) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	fd = open(draft, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -1;
+	if (ftruncate(fd, (off_t)size) == 0)
+		memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	error = errno;
+	close(fd);
+	if (memory == MAP_FAILED) {
+		unlink(draft);
+		errno = error;
+		return -1;
+	}
+	publisher->header = (struct entrain_progress_header *)memory;
+	publisher->entries = (struct entrain_flow_progress *)(publisher->header + 1);
+	memcpy(publisher->header->magic, ENTRAIN_PROGRESS_MAGIC, sizeof(publisher->header->magic));
+	publisher->header->version = ENTRAIN_PROGRESS_VERSION;
+	publisher->header->capacity = capacity;
+	publisher->header->pid = (uint32_t)getpid();
+	publisher->header->start = entrain_progress_start_();
+	publisher->header->netns = entrain_progress_netns_();
+	strncpy(publisher->header->job, job, sizeof(publisher->header->job) - 1);
+	if (rename(draft, publisher->path)) { // whole from the start: nobody sees it without its header
+		error = errno;
+		munmap(memory, size);
+		unlink(draft);
+		publisher->header = NULL;
+		errno = error;
+		return -1;
+	}
+	return 0;
+}
+
+// An entry for the flow from `source` to `destination`, as its sender sees it. NULL with errno where there is no room.
+static inline struct entrain_flow_progress *
+entrain_progress_flow(struct entrain_publisher *publisher, const struct sockaddr_in *source,
+		      const struct sockaddr_in *destination, uint8_t protocol, enum entrain_direction direction,
+		      enum entrain_role role, uint32_t group, uint64_t chunk)
+{
+	struct entrain_flow_progress *entry;
+
+	if (!publisher->header || publisher->header->used >= publisher->header->capacity) {
+		errno = ENOSPC;
+		return NULL;
+	}
+	entry = &publisher->entries[publisher->header->used];
+	memcpy(entry->source, &source->sin_addr, 4);
+	memcpy(entry->destination, &destination->sin_addr, 4);
+	entry->source_port = ntohs(source->sin_port);
+	entry->destination_port = ntohs(destination->sin_port);
+	entry->protocol = protocol;
+	entry->direction = (uint8_t)direction;
+	entry->role = (uint8_t)role;
+	entry->group = group;
+	entry->chunk = chunk;
+	entry->updated_ns = entrain_progress_now_ns();
+	__atomic_store_n(&publisher->header->used, publisher->header->used + 1, __ATOMIC_RELEASE);
+	return entry;
+}
+
+// The same for a connected TCP socket over IPv4. NULL with errno where it is none.
+static inline struct entrain_flow_progress *
+entrain_progress_socket(struct entrain_publisher *publisher, int fd, enum entrain_direction direction,
+			enum entrain_role role, uint32_t group, uint64_t chunk)
+{
+	struct sockaddr_in here, there;
+	socklen_t length = sizeof(here), length_there = sizeof(there);
+
+	if (getsockname(fd, (struct sockaddr *)&here, &length) ||
+	    getpeername(fd, (struct sockaddr *)&there, &length_there))
+		return NULL;
+	if (here.sin_family != AF_INET) {
+		errno = EAFNOSUPPORT;
+		return NULL;
+	}
+	if (direction == ENTRAIN_SENT)
+		return entrain_progress_flow(publisher, &here, &there, IPPROTO_TCP, direction, role, group, chunk);
+	return entrain_progress_flow(publisher, &there, &here, IPPROTO_TCP, direction, role, group, chunk);
+}
+
+// The connection of an entry is closed: the entry is no flow's any more (and is not used again).
+static inline void entrain_progress_forget(struct entrain_flow_progress *entry)
+{
+	if (!entry)
+		return;
+	entrain_progress_begin(entry);
+	entry->direction = ENTRAIN_UNUSED;
+	entrain_progress_end(entry);
+}
+
+// Remove the file. What a process that dies leaves behind, the host's agent removes.
+static inline void entrain_progress_close(struct entrain_publisher *publisher)
+{
+	if (!publisher->header)
+		return;
+	if (publisher->header->pid == (uint32_t)getpid()) // not in a child
+		unlink(publisher->path);
+	munmap(publisher->header, sizeof(struct entrain_progress_header) +
+					  publisher->header->capacity * sizeof(struct entrain_flow_progress));
+	publisher->header = NULL;
+}
+
+#endif

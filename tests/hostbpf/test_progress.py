@@ -1,0 +1,371 @@
+"""The shared memory in which training processes tell their progress, in Python and in C."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hostbpf.progress import BYTES_MAX, Direction, FlowProgress, Monitor, Phase, Publisher, Role
+from hostbpf.slots import Flow, netns_cookie
+from machine.errors import BadInput, EntrainError
+from machine.progress import ENTRY, HEADER, Fields, Header
+
+HERE = Path(__file__).parent
+INCLUDE = HERE.parents[1] / "hostbpf"
+FLOW = Flow("10.0.0.1", 20000, "10.0.0.2", 7000)
+COMPILERS = [
+    ("cc", "c"),
+    ("clang", "c"),
+    ("c++", "c++"),
+]
+
+
+@pytest.fixture
+def monitor(tmp_path: Path) -> Iterator[Monitor]:
+    with Monitor(tmp_path) as each:
+        yield each
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C program that uses the header."""
+    compiler = shutil.which("cc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    path = tmp_path_factory.mktemp("publish") / "publish"
+    _compile(compiler, "c", path)
+    return path
+
+
+def _compile(compiler: str, language: str, output: Path) -> None:
+    standard = "-std=c++17" if language == "c++" else "-std=gnu11"
+    command = [compiler, standard, "-O2", "-Wall", "-Wextra", "-Werror", "-I", INCLUDE, "-o", output]
+    subprocess.run([*command, "-x", language, HERE / "publish.c"], check=True)
+
+
+@contextlib.contextmanager
+def running(program: Path, mode: str, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The program, when it has published."""
+    process = subprocess.Popen(
+        [program, mode],
+        env={**os.environ, "ENTRAIN_PROGRESS": str(directory)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout
+    try:
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(("compiler", "language"), COMPILERS)
+def test_the_header_compiles_without_a_warning(compiler: str, language: str, tmp_path: Path) -> None:
+    found = shutil.which(compiler)
+    if found is None:
+        pytest.skip(f"needs {compiler}")
+    _compile(found, language, tmp_path / "publish")
+
+
+def test_what_a_c_program_publishes_is_read(program: Path, tmp_path: Path, monitor: Monitor) -> None:
+    with running(program, "publish", tmp_path) as process:
+        sent, received = monitor.read()
+        assert (sent.job, sent.pid, sent.flow) == ("from-c", process.pid, FLOW)
+        assert (sent.direction, sent.role, sent.group, sent.phase) == (1, Role.RING, 5, 1)
+        assert (sent.iteration, sent.total, sent.ready, sent.done) == (1, 900, 600, 300)
+        assert (sent.carried, sent.chunk) == (1300, 77)
+        assert received.flow == Flow("10.0.0.2", 7000, "10.0.0.1", 20000, socket.IPPROTO_UDP)
+        assert received.direction is Direction.RECEIVED
+        process.communicate(b"\n", timeout=30)
+        assert process.returncode == 0
+        assert monitor.read() == []
+        assert list(tmp_path.iterdir()) == []
+        assert not monitor.refused
+
+
+def test_python_and_c_have_the_same_layout(program: Path, tmp_path: Path) -> None:
+    flow = Flow("1.2.3.4", 5, "6.7.8.9", 10, 17)
+    with Publisher("from-python", directory=tmp_path, capacity=3) as publisher:
+        entry = publisher.flow(flow, Direction.RECEIVED, Role.BROADCAST, group=11, chunk=12)
+        entry.update(13, Phase.COMMUNICATING, 1600, 1500, 1400)
+        entry.update(14, Phase.COMMUNICATING, 160, 150, 140)
+        read = subprocess.run([program, "dump", publisher.path], capture_output=True, text=True, check=True)
+        data = publisher.path.read_bytes()
+    header = Header._make(HEADER.unpack_from(data))
+    fields = Fields._make(ENTRY.unpack_from(data, HEADER.size))
+    first, second = read.stdout.splitlines()
+    texts = [each.rstrip(b"\0").decode() if isinstance(each, bytes) else str(each) for each in header]
+    assert first.split() == texts
+    assert texts[1:5] == ["1", "3", "1", str(os.getpid())]
+    assert second.split() == [
+        ".".join(map(str, each)) if isinstance(each, bytes) else str(each) for each in fields
+    ]
+    assert fields[1:] == (
+        bytes([1, 2, 3, 4]), bytes([6, 7, 8, 9]), 5, 10, 17, 2, 2, 11, 1, 14, 160, 150, 140, 1540, 12,
+        fields.updated_ns,
+    )  # fmt: skip
+
+
+def _readings(monitor: Monitor) -> list[FlowProgress]:
+    """Readings while somebody writes, at 200 different iterations."""
+    readings: dict[int, FlowProgress] = {}
+    while len(readings) < 200:
+        for each in monitor.read():
+            readings.setdefault(each.iteration, each)
+    return list(readings.values())
+
+
+def test_reading_is_whole_while_an_entry_is_written(program: Path, tmp_path: Path, monitor: Monitor) -> None:
+    with running(program, "hammer", tmp_path):
+        readings = _readings(monitor)
+    for each in readings:
+        i = each.iteration
+        assert (each.total, each.ready, each.done) == (3 * i, 2 * i, i)
+        assert each.carried == i * (i + 1) // 2
+    assert set(monitor.refused) <= {"never stands still"}
+
+
+def test_a_python_writer_is_read_whole(tmp_path: Path, monitor: Monitor) -> None:
+    code = (
+        "import itertools, sys\n"
+        "from machine.progress import *\n"
+        "with Publisher('fast') as publisher:\n"
+        "    entry = publisher.flow(('10.0.0.1', 1, '10.0.0.2', 2, 6), Direction.SENT)\n"
+        "    for i in itertools.count():\n"
+        "        entry.update(i, i % 2, 3 * i, 2 * i, i)\n"
+        "        if i == 0: print('ready', flush=True)\n"
+        "        for _ in range(200): pass\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "ENTRAIN_PROGRESS": str(tmp_path), "PYTHONPATH": str(INCLUDE.parent)},
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == b"ready\n"
+    readings = _readings(monitor)
+    process.kill()
+    process.communicate()
+    for each in readings:
+        i = each.iteration
+        assert (each.phase, each.total, each.ready, each.done) == (i % 2, 3 * i, 2 * i, i)
+        assert each.carried == i * (i + 1) // 2
+    assert monitor.read() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_bytes_of_all_iterations_add_up(tmp_path: Path, monitor: Monitor) -> None:
+    with Publisher("job", directory=tmp_path) as publisher:
+        entry = publisher.flow(FLOW, Direction.SENT)
+        for iteration in range(3):
+            for done in (0, 40, 100):
+                entry.update(iteration, Phase.COMMUNICATING, 100, 100, done)
+            assert [each.carried for each in monitor.read()] == [100 * (iteration + 1)]
+
+
+def test_a_flow_that_one_process_sends_and_another_receives_is_two(tmp_path: Path, monitor: Monitor) -> None:
+    with Publisher("a", directory=tmp_path) as one, Publisher("b", directory=tmp_path) as other:
+        one.flow(FLOW, Direction.SENT)
+        other.flow(FLOW, Direction.RECEIVED)
+        assert {each.direction for each in monitor.read()} == {Direction.SENT, Direction.RECEIVED}
+
+
+NONSENSE = {
+    "more done than ready": {"done": 200},
+    "more ready than there is": {"ready": 2000},
+    "beyond 2^50": {"total": BYTES_MAX},
+    "beyond": {"chunk": 2**64 - 1},
+    "unknown direction": {"direction": 7},
+    "role": {"role": 4},
+    "phase": {"phase": 9},
+    "less carried than done": {"carried": 3},
+    "backwards": {"carried": 50},
+    "going backwards": {"iteration": 1},
+}
+
+
+@pytest.mark.parametrize("reason", NONSENSE)
+def test_nonsense_is_left_out_and_counted(reason: str, tmp_path: Path, monitor: Monitor) -> None:
+    with Publisher("bad", directory=tmp_path) as bad, Publisher("good", directory=tmp_path) as good:
+        entry = bad.flow(FLOW, Direction.SENT)
+        entry.update(1, Phase.COMMUNICATING, 1000, 100, 50)
+        entry.update(2, Phase.COMMUNICATING, 1000, 100, 50)
+        good.flow(FLOW._replace(source_port=1), Direction.SENT)
+        assert len(monitor.read()) == 2
+        fields = Fields._make(ENTRY.unpack_from(bad.path.read_bytes(), HEADER.size))
+        with bad.path.open("r+b") as file:
+            file.seek(HEADER.size)
+            file.write(ENTRY.pack(*fields._replace(**NONSENSE[reason])))
+        assert [each.job for each in monitor.read()] == ["good"]
+        [counted] = monitor.refused
+        assert reason in counted
+        entry.update(3, Phase.COMMUNICATING, 1000, 100, 50)  # it comes to reason, but for what is not written
+        assert len(monitor.read()) == (1 if {"direction", "role", "chunk"} & NONSENSE[reason].keys() else 2)
+
+
+def test_an_entry_whose_writer_stopped_in_the_middle_is_left_out(tmp_path: Path, monitor: Monitor) -> None:
+    with Publisher("stopped", directory=tmp_path) as publisher:
+        publisher.flow(FLOW, Direction.SENT)
+        with publisher.path.open("r+b") as file:
+            file.seek(HEADER.size)
+            file.write((2**32 + 1).to_bytes(8, "little"))
+        assert monitor.read() == []
+        assert monitor.refused == {"never stands still": 1}
+
+
+def test_a_flow_that_two_processes_claim_is_left_out(tmp_path: Path, monitor: Monitor) -> None:
+    with Publisher("a", directory=tmp_path) as one, Publisher("b", directory=tmp_path) as other:
+        one.flow(FLOW, Direction.SENT)
+        other.flow(FLOW, Direction.SENT)
+        assert monitor.read() == []
+        assert monitor.refused == {"claimed twice": 1}
+
+
+def test_a_dead_process_leaves_nothing(program: Path, tmp_path: Path, monitor: Monitor) -> None:
+    with running(program, "publish", tmp_path) as process:
+        assert len(monitor.read()) == 2
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert len(list(tmp_path.iterdir())) == 1
+        assert monitor.read() == []
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_of_a_process_whose_number_another_has_now_is_removed(tmp_path: Path) -> None:
+    with Publisher("job", directory=tmp_path) as publisher:
+        data = bytearray(publisher.path.read_bytes())
+    data[24:32] = (1).to_bytes(8, "little")  # started right after boot
+    (tmp_path / "old.progress").write_bytes(data)
+    with Monitor(tmp_path) as monitor:
+        assert monitor.read() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "no progress file"),
+        (b"x" * 4096, "no progress file"),
+        (HEADER.pack(b"ENTRPROG", 2, 1, 1, 1, 0, 0, b"") + bytes(128), "version 2"),
+        (HEADER.pack(b"ENTRPROG", 1, 2**31, 1, 1, 0, 0, b"") + bytes(128), "unlikely capacity"),
+        (HEADER.pack(b"ENTRPROG", 1, 2, 2, 1, 0, 0, b"") + bytes(128), "truncated"),
+    ],
+)
+def test_a_foreign_file_is_refused_once_and_stays(
+    content: bytes, reason: str, tmp_path: Path, monitor: Monitor
+) -> None:
+    path = tmp_path / "foreign.progress"
+    path.write_bytes(content)
+    assert monitor.read() == monitor.read() == []
+    assert monitor.refused == {reason: 1}
+    assert path.exists()
+
+
+def test_what_is_no_regular_file_holds_nobody_up(tmp_path: Path, monitor: Monitor) -> None:
+    os.mkfifo(tmp_path / "pipe.progress")
+    (tmp_path / "link.progress").symlink_to("/etc/passwd")
+    (tmp_path / "directory.progress").mkdir()
+    assert monitor.read() == []
+    assert monitor.refused == {"no progress file": 2, "cannot be opened": 1}
+
+
+def test_a_file_that_shrinks_while_it_is_read_harms_nobody(tmp_path: Path, monitor: Monitor) -> None:
+    with Publisher("bad", directory=tmp_path) as bad, Publisher("good", directory=tmp_path) as good:
+        bad.flow(FLOW, Direction.SENT)
+        good.flow(FLOW._replace(source_port=1), Direction.SENT)
+        assert len(monitor.read()) == 2
+        os.truncate(bad.path, 100)
+        assert [each.job for each in monitor.read()] == ["good"]
+        assert monitor.refused == {"truncated": 1}
+        os.truncate(bad.path, HEADER.size + 64 * ENTRY.size)  # else our own memory is gone
+
+
+def test_a_file_that_says_it_has_more_entries_than_room_is_read_as_far_as_it_goes(
+    tmp_path: Path, monitor: Monitor
+) -> None:
+    with Publisher("bad", directory=tmp_path, capacity=2) as publisher:
+        publisher.flow(FLOW, Direction.SENT)
+        with publisher.path.open("r+b") as file:
+            file.seek(16)
+            file.write((2**32 - 1).to_bytes(4, "little"))
+        assert [each.flow for each in monitor.read()] == [FLOW]
+
+
+@pytest.mark.root
+def test_the_progress_of_another_host_is_not_ours(tmp_path: Path) -> None:
+    with Publisher("job", directory=tmp_path) as publisher, Monitor(tmp_path, cookie=1) as other:
+        publisher.flow(FLOW, Direction.SENT)
+        assert other.read() == []
+        with Monitor(tmp_path, netns_cookie()) as own:
+            assert len(own.read()) == 1
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("own", [True, False])
+def test_a_user_can_speak_for_own_connections_alone(own: bool, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    directory = tmp_path / "progress"
+    nobody = 65534
+    listener = socket.create_server(("127.0.0.1", 0))
+    with Monitor(directory) as monitor, listener:
+        for parent in (directory, *directory.parents[:3]):  # pytest keeps its directories to itself
+            parent.chmod(parent.stat().st_mode | 0o011)
+        mine = socket.create_connection(listener.getsockname())
+        reading, writing = os.pipe()
+        back, done = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                os.setuid(nobody)
+                theirs = socket.create_connection(listener.getsockname())
+                publisher = Publisher("theirs", directory=directory)
+                publisher.flow(Flow.of(theirs if own else mine), Direction.SENT)
+                os.write(writing, b"!")
+                os.read(back, 1)
+                publisher.close()
+            finally:
+                os._exit(0)
+        assert os.read(reading, 1) == b"!"
+        found = monitor.read()
+        os.write(done, b"!")
+        os.waitpid(child, 0)
+        mine.close()
+        for each in (reading, writing, back, done):
+            os.close(each)
+        assert len(found) == (1 if own else 0)
+        assert monitor.refused == ({} if own else {"another user's flow": 1})
+
+
+@pytest.mark.root
+def test_a_user_cannot_speak_for_a_process_of_root(tmp_path: Path, monitor: Monitor) -> None:
+    with Publisher("job", directory=tmp_path) as publisher:
+        publisher.flow(FLOW, Direction.SENT)
+        os.chown(publisher.path, 65534, 65534)
+        assert monitor.read() == []
+        assert monitor.refused == {"another user's process": 1}
+
+
+def test_what_cannot_be_published_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="capacity"):
+        Publisher("job", directory=tmp_path, capacity=0)
+    with pytest.raises(BadInput, match="file name"):
+        Publisher("../job", directory=tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(EntrainError, match="ENTRAIN_PROGRESS"):
+        Publisher("job", directory=tmp_path / "file")
+    with Publisher("job", directory=tmp_path, capacity=1) as publisher:
+        publisher.flow(FLOW, Direction.SENT)
+        with pytest.raises(BadInput, match="larger capacity"):
+            publisher.flow(FLOW, Direction.RECEIVED)
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
