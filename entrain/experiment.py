@@ -31,7 +31,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from controlplane.routing import Routing
+from controlplane.routing import ECN_THRESHOLD_PACKETS, Routing
 from controlplane.topology import TABLES, Host, Target, Topology, load_topology, parse_topology
 from hostbpf.mltcp import PLAIN, VARIANTS
 from machine.errors import BadInput
@@ -91,6 +91,7 @@ class NetworkTable(Strict):
     slow_start_after_idle: bool | None = None
     loss: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=False)] = 0.0
     receive_buffer_bytes: Annotated[int, Field(ge=4096)] | None = None
+    ecn_threshold_packets: Annotated[int, Field(ge=0)] = ECN_THRESHOLD_PACKETS
     gap_ms: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)] | None = None
 
 
@@ -158,7 +159,7 @@ class Experiment:
     start_spread_ms: float = 0.0
     """Each job begins at a random time, drawn from the seed, within so long."""
     alone_iterations: int = 0
-    """So many iterations each job runs alone, for what it takes with the network for itself; 0: it does not."""
+    """Each job first runs so many iterations with the network for itself."""
     sample_ms: float | None = None
     """The length of the bins in which the jobs' throughput is recorded; None: it is not."""
 

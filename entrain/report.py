@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -83,22 +84,17 @@ def write(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) ->
     results = document(experiment, runs)
     (directory / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     jobs, links = [], []
-    for run in results["runs"]:
-        which = {key: run[key] for key in ("routing", "policy", "congestion_control", "target", "seed")}
-        for job in run["jobs"]:
-            jobs.append({**which, **job, "hosts": " ".join(job["hosts"])})
-        links += [{**which, **link} for link in run["links"]]
+    for run, values in zip(runs, results["runs"], strict=True):
+        for job in values["jobs"]:
+            jobs.append({**_which(run), **job, "hosts": " ".join(job["hosts"])})
+        links += [{**_which(run), **link} for link in values["links"]]
     _write_csv(directory / "jobs.csv", jobs)
     _write_csv(directory / "links.csv", links)
     _write_csv(
         directory / "iterations.csv",
         [
             {
-                "routing": run.combination.routing,
-                "policy": run.combination.policy,
-                "congestion_control": run.combination.control,
-                "target": run.target,
-                "seed": run.combination.seed,
+                **_which(run),
                 "job": job.name,
                 "iteration": number,
                 "iteration_ms": iteration,
@@ -111,6 +107,40 @@ def write(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) ->
             )
         ],
     )
+
+
+def write_samples(directory: Path, runs: Sequence[RunResult]) -> None:
+    """`throughput.csv` and `windows.csv` in `directory`: what was sampled during the runs."""
+    _write_csv(
+        directory / "throughput.csv",
+        [
+            {
+                **_which(run),
+                "link": each.link,
+                "job": each.job,
+                "time_s": round(place * each.bin_ms / 1e3, 6),
+                "mbps": round(mbps, 3),
+            }
+            for run in runs
+            for each in run.timeline.throughput
+            for place, mbps in enumerate(each.mbps)
+        ],
+    )
+    _write_csv(
+        directory / "windows.csv",
+        [{**_which(run), **asdict(each)} for run in runs for each in run.timeline.windows],
+    )
+
+
+def _which(run: RunResult) -> dict[str, Any]:
+    """What tells `run` from others, as the first columns of a CSV file."""
+    return {
+        "routing": run.combination.routing,
+        "policy": run.combination.policy,
+        "congestion_control": run.combination.control,
+        "target": run.target,
+        "seed": run.combination.seed,
+    }
 
 
 def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:

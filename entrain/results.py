@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any
 
 from entrain.contention import LinkContention
 from entrain.experiment import Combination, Experiment, Job
+from entrain.samples import Throughput, Window
 from mininet_topos.links import FRAME_BYTES
 from workloads.collectives import Options, steps
 from workloads.records import Summary
@@ -20,15 +22,23 @@ PAYLOAD_PER_FRAME = 1448
 class JobResult:
     """A job in one run.
 
-    summary: what its ranks measured. ideal_ms: the iteration time that it would have with the network for
-    itself. max_flows_per_link: the most flows of one of its steps on one link at one time.
+    summary: what its ranks measured. bound_ms: the iteration time that it would have if only its hosts' links
+    limited it. max_flows_per_link: the most flows of one of its steps on one link at one time. alone_ms: the
+    iteration time that it did have with the network for itself, under the same congestion control; None: that
+    was not measured.
     """
 
     name: str
     hosts: tuple[str, ...]
     summary: Summary
-    ideal_ms: float
+    bound_ms: float
     max_flows_per_link: int
+    alone_ms: float | None = None
+
+    @property
+    def ideal_ms(self) -> float:
+        """The iteration time with the network for itself: as measured, else as computed."""
+        return self.bound_ms if self.alone_ms is None else self.alone_ms
 
     @property
     def mean_ms(self) -> float:
@@ -42,6 +52,27 @@ class JobResult:
 
 
 @dataclass(frozen=True)
+class Timeline:
+    """What was sampled during a run; empty unless the experiment asks for it."""
+
+    throughput: tuple[Throughput, ...] = ()
+    windows: tuple[Window, ...] = ()
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What MLTCP found out about a job on one host: how many iterations it saw, what it took for the bytes of
+    one and for the shortest pause between two (0: nothing yet), and how often it began anew."""
+
+    job: str
+    host: str
+    iterations: int
+    total_bytes: int
+    gap_ms: float
+    relearned: int
+
+
+@dataclass(frozen=True)
 class RunResult:
     """One run of the experiment. `overhead` says what emulating and measuring cost; see `document`."""
 
@@ -50,6 +81,8 @@ class RunResult:
     jobs: tuple[JobResult, ...]
     links: tuple[LinkContention, ...]
     overhead: Mapping[str, float] = field(default_factory=dict)
+    timeline: Timeline = Timeline()
+    learned: tuple[Learned, ...] = ()
 
     @property
     def max_flows_per_link(self) -> int:
@@ -75,13 +108,42 @@ CONVERGED = 1.05
 """A run has converged where the mean of so many successive iterations of each job is within 5 % of ideal."""
 
 
+def last_ms(job: JobResult) -> float:
+    """Mean of the job's last iterations."""
+    return fmean(job.summary.iteration_ms[-LAST:])
+
+
 def over_ideal_last(run: RunResult) -> float:
     """Iteration time over ideal in the last iterations of each job, mean over the jobs."""
-    ratios = []
-    for job in run.jobs:
-        last = job.summary.iteration_ms[-LAST:]
-        ratios.append(sum(last) / len(last) / job.ideal_ms)
-    return sum(ratios) / len(ratios)
+    return fmean(last_ms(job) / job.ideal_ms for job in run.jobs)
+
+
+def over_bound_last(run: RunResult) -> float:
+    """The same over what would be possible by the hosts' links."""
+    return fmean(last_ms(job) / job.bound_ms for job in run.jobs)
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """How evenly the jobs of a run advance. A job's progress is its ideal iteration time over its mean one: 1
+    is unhindered. `jain` is Jain's index of the progresses: 1 is even, 1/n is one job alone."""
+
+    slowest: float
+    fastest: float
+    jain: float
+    longest_over_ideal: float
+    """The longest iteration of any job, over its ideal."""
+
+
+def fairness(run: RunResult) -> Fairness:
+    """Of all jobs, over all of their iterations."""
+    progress = [1 / job.ratio_to_ideal for job in run.jobs]
+    return Fairness(
+        min(progress),
+        max(progress),
+        sum(progress) ** 2 / (len(progress) * sum(each**2 for each in progress)),
+        max(max(job.summary.iteration_ms) / job.ideal_ms for job in run.jobs),
+    )
 
 
 def converged_at(run: RunResult) -> int | None:
@@ -95,7 +157,7 @@ def converged_at(run: RunResult) -> int | None:
     return None
 
 
-def ideal_ms(job: Job, host_rates_mbps: Sequence[float]) -> float:
+def bound_ms(job: Job, host_rates_mbps: Sequence[float]) -> float:
     """Iteration time of a job that has the network for itself, if only its hosts' links limit it.
 
     Compute time, and per step of the collective the longest that a rank needs to send or to receive its share
@@ -139,7 +201,10 @@ def _run(run: RunResult) -> dict[str, Any]:
         "max_flows_per_link_any_step": run.max_flows_per_link_any_step,
         "max_flows_per_link_all": run.max_flows_per_link_all,
         "over_ideal_last50": over_ideal_last(run),
+        "over_bound_last50": over_bound_last(run),
         "converged_at_iteration": converged_at(run),
+        "fairness": asdict(fairness(run)),
+        "learned": [asdict(each) for each in run.learned],
         "jobs": [_job(job) for job in run.jobs],
         "links": [
             {
@@ -166,6 +231,8 @@ def _job(job: JobResult) -> dict[str, Any]:
         "iteration_ms_p99": job.summary.iteration_ms_p99,
         "iteration_ms_max": max(job.summary.iteration_ms),
         "iteration_ms_ideal": job.ideal_ms,
+        "iteration_ms_alone": job.alone_ms,
+        "iteration_ms_bound": job.bound_ms,
         "ratio_to_ideal": job.ratio_to_ideal,
         "jct_s": job.summary.jct_s,
         "max_flows_per_link": job.max_flows_per_link,

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
+from types import MappingProxyType
 
 import psutil
 
@@ -23,9 +26,11 @@ from controlplane.routing import Policy, Routing, desired_state
 from controlplane.topology import Topology
 from entrain.contention import attribute, contention, per_job
 from entrain.experiment import Combination, Experiment, Job
-from entrain.results import JobResult, RunResult, ideal_ms
+from entrain.results import JobResult, Learned, RunResult, Timeline, bound_ms
+from entrain.samples import Sampler, sampling
 from hostbpf.controls import controls
 from hostbpf.mltcp import PLAIN, VARIANTS, Jobs, Params
+from hostbpf.slots import netns_cookie
 from machine import record as records
 from machine.errors import EntrainError
 from machine.record import Record
@@ -33,7 +38,7 @@ from mininet_topos.linkmonitor import Burst, Flow, LinkMonitor
 from mininet_topos.loss import lossy
 from mininet_topos.network import FabricPort, Network, Tcp
 from workloads.jobs import JobSpec
-from workloads.records import read_records, summarize
+from workloads.records import Records, read_records, summarize
 
 POLL_S = 0.1
 """How often a run is looked at: its switches, its jobs, the monitor."""
@@ -99,7 +104,7 @@ def bring_up(
     ):  # one loop: gRPC does not outlive the first it sees
         pipeline = Pipeline.load()
         report("setting the switches", 0.0)
-        loop.run(_route(experiment.topology, pipeline, experiment.routing[0]))
+        loop.run(_route(experiment, pipeline, experiment.routing[0]))
         ports = tuple(network.fabric_ports())
         with (
             lossy([port.ifindex for port in ports], options.loss)
@@ -124,23 +129,60 @@ def _controls(experiment: Experiment, record: Record) -> Iterator[Jobs | None]:
 def run_all(running: Running, report: Report) -> list[RunResult]:
     """Every combination of the experiment, one after the other. Raises RunFailed."""
     combinations = list(running.experiment.combinations())
-    results = []
+    results: list[RunResult] = []
+    alone: Mapping[str, float] = {}
     for index, combination in enumerate(combinations):
 
         def progress(what: str, part: float, index: int = index) -> None:
             report(what, (index + part) / len(combinations))
 
-        results.append(run_one(running, combination, progress))
+        if running.experiment.alone_iterations and _differs(results, combination):
+            alone = run_alone(running, combination, progress)
+        results.append(run_one(running, combination, progress, alone))
     return results
 
 
-def run_one(running: Running, combination: Combination, report: Report) -> RunResult:
-    """One combination: tables, jobs, measurement. Raises RunFailed with the cause."""
-    parts = (combination.routing, combination.policy, combination.control, combination.seed)
+def _differs(results: Sequence[RunResult], combination: Combination) -> bool:
+    """Whether `combination` is, but for the seed, another one than that of the last result."""
+    return not results or replace(results[-1].combination, seed=combination.seed) != combination
+
+
+def run_alone(running: Running, combination: Combination, report: Report) -> dict[str, float]:
+    """By job: its median iteration time in ms with the network for itself; of equal jobs one is measured."""
+    experiment = running.experiment
+    measured: dict[object, float] = {}
+    found = {}
+    for job in experiment.jobs:
+        changes = {"iterations": experiment.alone_iterations, "start_ms": 0.0}
+        spec = job.spec.model_copy(update=changes)
+        what = (spec.model_dump_json(exclude={"name", "hosts", "port_base"}), *_rates(experiment, job))
+        if what not in measured:
+            only = replace(experiment, jobs=(replace(job, spec=spec),), start_spread_ms=0.0, sample_ms=None)
+            (result,) = run_one(
+                replace(running, experiment=only), combination, report, name=f"alone-{job.name}"
+            ).jobs
+            measured[what] = median(result.summary.iteration_ms)
+        found[job.name] = measured[what]
+    return found
+
+
+def run_one(
+    running: Running,
+    combination: Combination,
+    report: Report,
+    alone: Mapping[str, float] = MappingProxyType({}),
+    *,
+    name: str = "",
+) -> RunResult:
+    """One combination: tables, jobs, measurement. Raises RunFailed with the cause.
+
+    `alone` is what `run_alone` found; `name` tells runs of the same combination apart.
+    """
+    parts = (name or None, combination.routing, combination.policy, combination.control, combination.seed)
     name = "-".join(str(part) for part in parts if part is not None)
     report(f"{name}: writing tables", 0.0)
     began = time.monotonic()
-    applied = running.loop.run(_route(running.experiment.topology, running.pipeline, combination.routing))
+    applied = running.loop.run(_route(running.experiment, running.pipeline, combination.routing))
     table_s = time.monotonic() - began
     output = running.directory / name
     output.mkdir()
@@ -151,9 +193,12 @@ def run_one(running: Running, combination: Combination, report: Report) -> RunRe
     if running.mltcp is not None:  # what was learned from the run before is forgotten
         running.mltcp.remove(0)
         running.mltcp.set_params(0, Params())
-    _run_jobs(running, name, combination, output, report)
-    wall_s = time.monotonic() - began
-    busy = _busy(processor, psutil.cpu_times())
+    with _sampling(running) as sampler:
+        _run_jobs(running, name, combination, output, report, sampler)
+        wall_s = time.monotonic() - began
+        busy = _busy(processor, psutil.cpu_times())
+        found = read_records(output / "records")
+        timeline = _timeline(found, sampler) if sampler else Timeline()
     bursts = running.monitor.collect()
     if lost := running.monitor.lost - lost_before:
         raise RunFailed(
@@ -162,8 +207,10 @@ def run_one(running: Running, combination: Combination, report: Report) -> RunRe
     return _result(
         running,
         combination,
-        output / "records",
+        found,
         bursts,
+        alone,
+        timeline,
         {
             "bring_up_s": running.bring_up_s,
             "table_write_s": table_s,
@@ -174,16 +221,24 @@ def run_one(running: Running, combination: Combination, report: Report) -> RunRe
     )
 
 
-async def _route(topology: Topology, pipeline: Pipeline, routing: Routing) -> list[Applied]:
+async def _route(experiment: Experiment, pipeline: Pipeline, routing: Routing) -> list[Applied]:
     """Bring all switches into the state for `routing`; what differs is written, the rest stays."""
-    async with Fabric(topology, pipeline) as fabric:
-        return await fabric.apply(desired_state(topology, Policy(routing=routing)))
+    policy = Policy(routing=routing, ecn_threshold_packets=experiment.network.ecn_threshold_packets)
+    async with Fabric(experiment.topology, pipeline) as fabric:
+        return await fabric.apply(desired_state(experiment.topology, policy))
 
 
 # -- jobs
 
 
-def _run_jobs(running: Running, name: str, combination: Combination, output: Path, report: Report) -> None:
+def _run_jobs(
+    running: Running,
+    name: str,
+    combination: Combination,
+    output: Path,
+    report: Report,
+    sampler: Sampler | None,
+) -> None:
     """Start all jobs at once, watch them, and return when they have ended. Raises RunFailed."""
     go = output / "go"
     specs = [_spec(running, job, combination, output, go) for job in running.experiment.jobs]
@@ -199,6 +254,8 @@ def _run_jobs(running: Running, name: str, combination: Combination, output: Pat
         progress = _Progress(specs)
 
         def ended() -> bool:
+            if sampler is not None:
+                sampler.look()
             report(f"{name}: {progress.text()}", progress.part())
             return all(job.process.poll() is not None for job in jobs)
 
@@ -243,7 +300,7 @@ def _launched(running: Running, spec: JobSpec, output: Path) -> Iterator[_Launch
 
 def _spec(running: Running, job: Job, combination: Combination, output: Path, go: Path) -> JobSpec:
     """The job as its workers read it, for this run."""
-    namespaces = tuple(f"/proc/{running.network.net[host].pid}/ns/net" for host in job.hosts)
+    namespaces = tuple(_netns(running, host) for host in job.hosts)
     rendezvous = output / "rendezvous" / job.name
     rendezvous.mkdir(parents=True)
     return job.spec.model_copy(
@@ -252,10 +309,16 @@ def _spec(running: Running, job: Job, combination: Combination, output: Path, go
             "output": output / "records",
             "go": go,
             "seed": combination.seed,
+            "start_ms": job.spec.start_ms + _spread(running.experiment, combination.seed, job),
             "congestion_control": combination.control,
             "netns": namespaces,
         }
     )
+
+
+def _spread(experiment: Experiment, seed: int, job: Job) -> float:
+    """How much later than the file says the job starts, ms: what the seed changes about the jobs' times."""
+    return random.Random(f"{seed}/{job.name}").uniform(0, experiment.start_spread_ms)
 
 
 def _ready(spec: JobSpec) -> Path:
@@ -325,24 +388,25 @@ class _Progress:
 def _result(
     running: Running,
     combination: Combination,
-    directory: Path,
+    found: Records,
     bursts: Sequence[Burst],
+    alone: Mapping[str, float],
+    timeline: Timeline,
     overhead: dict[str, float],
 ) -> RunResult:
     experiment = running.experiment
-    found = read_records(directory)
-    owners = {Flow(flow.src_ip, flow.src_port, flow.dst_ip, flow.dst_port): flow.job for flow in found.flows}
-    uses, strangers = attribute(bursts, running.links, owners)
+    uses, strangers = attribute(bursts, running.links, _owners(found))
     most = per_job(uses)
     summaries = {summary.job: summary for summary in summarize(found)}
-    rates = {end: link.rate_mbps for link in experiment.topology.links for end in (link.a, link.b)}
     jobs = []
     for job in experiment.jobs:
         summary = summaries[job.name]
         if summary.error or summary.jct_s is None:
             raise RunFailed(f"job {job.name}: {summary.error or 'not all ranks ended their iterations'}")
-        alone = ideal_ms(job, [rates[host] for host in job.hosts])
-        jobs.append(JobResult(job.name, job.hosts, summary, alone, most.get(job.name, 0)))
+        bound = bound_ms(job, _rates(experiment, job))
+        jobs.append(
+            JobResult(job.name, job.hosts, summary, bound, most.get(job.name, 0), alone.get(job.name))
+        )
     return RunResult(
         combination,
         experiment.target,
@@ -354,7 +418,56 @@ def _result(
             "unattributed_bytes": sum(burst.bytes for burst in strangers),
             "workers_cpu_s": sum(summary.cpu_s for summary in summaries.values()),
         },
+        timeline,
+        tuple(_learned(running)),
     )
+
+
+def _rates(experiment: Experiment, job: Job) -> tuple[float, ...]:
+    """The rates of the links of the job's hosts, by rank."""
+    rates = {end: link.rate_mbps for link in experiment.topology.links for end in (link.a, link.b)}
+    return tuple(rates[host] for host in job.hosts)
+
+
+def _owners(found: Records) -> dict[Flow, str]:
+    """By flow, the job that sent it."""
+    return {Flow(flow.src_ip, flow.src_port, flow.dst_ip, flow.dst_port): flow.job for flow in found.flows}
+
+
+@contextlib.contextmanager
+def _sampling(running: Running) -> Iterator[Sampler | None]:
+    experiment = running.experiment
+    if experiment.sample_ms is None:
+        yield None
+        return
+    hosts = {host: _netns(running, host) for job in experiment.jobs for host in job.hosts}
+    with sampling(experiment.sample_ms, running.ports, hosts) as sampler:
+        yield sampler
+
+
+def _timeline(found: Records, sampler: Sampler) -> Timeline:
+    """What the sampler saw, from the first iteration's start to the last one's end."""
+    begin = min(each.start_ns for each in found.iterations)
+    end = max(each.end_ns for each in found.iterations)
+    owners = _owners(found)
+    return Timeline(sampler.throughput(owners, begin, end), sampler.windows(owners, begin))
+
+
+def _learned(running: Running) -> Iterator[Learned]:
+    """What MLTCP found out on each host that sent with it."""
+    if running.mltcp is None:
+        return
+    states = {key.netns: state for key, state in running.mltcp.states.items() if key.job == 0}
+    for job in running.experiment.jobs:
+        for host in job.hosts:
+            if state := states.get(netns_cookie(_netns(running, host))):
+                yield Learned(
+                    job.name, host, state.iteration, state.total_bytes, state.gap_ns / 1e6, state.relearned
+                )
+
+
+def _netns(running: Running, host: str) -> str:
+    return f"/proc/{running.network.net[host].pid}/ns/net"
 
 
 def _busy(before: object, after: object) -> float:

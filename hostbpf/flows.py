@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 import struct
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebpf import Object, compile_cached, in_netns
+from ebpf import Link, Object, Program, compile_cached, in_netns
 from hostbpf.mltcp import VARIANTS
 
 SOURCE = Path(__file__).parent / "bpf" / "flows.bpf.c"
@@ -56,16 +57,33 @@ def namespaces() -> list[str]:
     return list(found.values())
 
 
-def read_flows(netns: list[str | None]) -> Iterator[FlowState]:
-    """The established connections of each namespace (a name or path; None: the present one)."""
+class FlowReader:
+    """Reads the established connections of network namespaces, again and again; see `reading_flows`."""
+
+    def __init__(self, program: Program, link: Link) -> None:
+        self._program, self._link = program, link
+
+    def read(self, netns: str | None) -> list[FlowState]:
+        """Those of a namespace (a name or path; None: the present one), now."""
+        data = in_netns(netns, lambda: self._program.read_iterator(self._link))
+        return [_state(*fields) for fields in _STATE.iter_unpack(data)]
+
+
+@contextlib.contextmanager
+def reading_flows() -> Iterator[FlowReader]:
+    """Within, flows can be read; the program stays loaded."""
     with Object.open(compile_cached(SOURCE)) as obj:
         obj.load()
         program = obj.programs["list_flows"]
         with program.attach() as link:
-            for each in netns:
-                data = in_netns(each, lambda: program.read_iterator(link))
-                for fields in _STATE.iter_unpack(data):
-                    yield _state(*fields)
+            yield FlowReader(program, link)
+
+
+def read_flows(netns: list[str | None]) -> Iterator[FlowState]:
+    """The established connections of each namespace, once."""
+    with reading_flows() as reader:
+        for each in netns:
+            yield from reader.read(each)
 
 
 def _address(raw: int) -> str:

@@ -42,7 +42,7 @@ def command(
 ) -> None:
     """Run the experiment FILE and compare its routings and policies."""
     from entrain.experiment import load_experiment
-    from entrain.report import LEGEND, remarks, table, write
+    from entrain.report import LEGEND, remarks, table, write, write_samples
     from entrain.results import document
     from entrain.slot_rates import is_slot_rates
     from mininet_topos.network import check_possible
@@ -61,6 +61,8 @@ def command(
 
         write(out, experiment, results)
         plot(out / "results.png", experiment, results)
+        if experiment.sample_ms is not None:
+            write_samples(out, results)
     if as_json:
         click.echo(json.dumps(document(experiment, results), indent=2))
     else:

@@ -14,7 +14,7 @@ from entrain.contention import LinkContention
 from entrain.experiment import Combination, Experiment, load_experiment
 from entrain.plots import plot
 from entrain.report import remarks, table, write
-from entrain.results import JobResult, RunResult, converged_at, ideal_ms, over_ideal_last
+from entrain.results import JobResult, RunResult, bound_ms, converged_at, over_ideal_last
 from workloads.records import Summary
 
 EXPERIMENT = """
@@ -79,8 +79,8 @@ def test_last_iterations_and_convergence(experiment: Experiment) -> None:
 
 def test_ideal_is_compute_and_the_busiest_hosts_of_each_step(experiment: Experiment) -> None:
     # two steps of half of 1,448,000 bytes: 500 frames of 1514 bytes each, at 100 Mbit/s
-    assert ideal_ms(experiment.jobs[0], [100.0, 100.0]) == pytest.approx(50 + 2 * 500 * 1514 * 8 / 100e3)
-    assert ideal_ms(experiment.jobs[0], [100.0, 50.0]) == pytest.approx(50 + 2 * 500 * 1514 * 8 / 50e3)
+    assert bound_ms(experiment.jobs[0], [100.0, 100.0]) == pytest.approx(50 + 2 * 500 * 1514 * 8 / 100e3)
+    assert bound_ms(experiment.jobs[0], [100.0, 50.0]) == pytest.approx(50 + 2 * 500 * 1514 * 8 / 50e3)
 
 
 def test_results_json_has_the_stated_shape(
