@@ -20,12 +20,14 @@ from pathlib import Path
 import numpy as np
 
 from machine.errors import EntrainError
+from machine.progress import Address
 from workloads.jobs import SOURCE_PORTS, JobSpec
 from workloads.pattern import Buffer
 from workloads.rendezvous import Control, JobFailed
 
 _HELLO = struct.Struct("<4sII")  # magic, checksum of the job's name and seed, rank
 _HEADER = struct.Struct("<4sIIxxxxQQ")  # magic, iteration, step, bytes, start in CLOCK_MONOTONIC ns
+HEADER_BYTES = _HEADER.size
 _MAGIC = b"ntrn"
 
 _SEGMENT = 256 * 1024
@@ -62,6 +64,7 @@ class Outgoing:
     def __init__(self, sock: socket.socket, peer: int, where: str, epoll: select.epoll) -> None:
         self.peer, self.where, self.fd = peer, where, sock.fileno()
         self._sock, self._epoll = sock, epoll
+        self.flow: Address = (*sock.getsockname(), *sock.getpeername(), socket.IPPROTO_TCP)
         self._dscp = self._wanted_dscp = 0
         self._header = b""
         self._data = memoryview(b"")
@@ -75,6 +78,11 @@ class Outgoing:
         """Start to send `data`, marked with the step modulo 64 as DSCP."""
         self._header = _HEADER.pack(_MAGIC, iteration, step, len(data), time.monotonic_ns())
         self._data, self._position, self._wanted_dscp = data, 0, step % 64
+
+    @property
+    def moved(self) -> int:
+        """Bytes of the present transfer that the kernel has taken, the header included."""
+        return HEADER_BYTES - len(self._header) + self._position
 
     def advance(self) -> bool:
         """Send what the kernel takes; True when it has taken all. Raises PeerLost."""
@@ -131,6 +139,7 @@ class Incoming:
         self.peer, self.address, self.fd = peer, address, sock.fileno()
         self.where = f"{address[0]}:{address[1]}"
         self.start_ns = 0
+        self.flow: Address = (*sock.getpeername(), *sock.getsockname(), socket.IPPROTO_TCP)
         self._sock = sock
         self._header = bytearray(_HEADER.size)
         self._header_filled = 0
@@ -154,6 +163,11 @@ class Incoming:
             self._staging = np.empty(_SEGMENT // target.itemsize, target.dtype)
             self._staging_bytes = raw(self._staging)
         self._ask(_HEADER.size + self.size)
+
+    @property
+    def moved(self) -> int:
+        """Bytes of the present transfer that have come, the header included."""
+        return self._header_filled + self._received
 
     def advance(self) -> bool:
         """Take what has arrived; True when the transfer is complete.

@@ -9,16 +9,19 @@ import select
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
 import numpy as np
 
 from machine.errors import EntrainError
+from machine.progress import Publisher
 from workloads.collectives import Transfer, contributors
-from workloads.connections import Incoming, Outgoing, PeerLost, connect_all, raw
+from workloads.connections import HEADER_BYTES, Incoming, Outgoing, PeerLost, connect_all, raw
 from workloads.jobs import JobSpec
 from workloads.pattern import Buffer, Pattern
+from workloads.progress import Reported, reported
 from workloads.rendezvous import Control, JobFailed, Told
 
 _GO_POLL_S = 0.005
@@ -107,6 +110,11 @@ class _Step:
             if t.dst == rank
         ]
 
+    def sizes(self) -> Iterator[tuple[Outgoing | Incoming, int]]:
+        """The connections that move values, and how many bytes of them."""
+        yield from ((connection, len(data)) for connection, data in self.sends)
+        yield from ((connection, target.nbytes) for connection, target, _ in self.receives)
+
 
 class Engine:
     """The connections and buffers of one rank."""
@@ -119,6 +127,8 @@ class Engine:
         self._outgoing: dict[int, Outgoing] = {}
         self._incoming: dict[int, Incoming] = {}
         self._steps: list[_Step] = []
+        self._publisher: Publisher | None = None
+        self._reported: dict[int, Reported] = {}  # by descriptor; empty where nobody asked for it
         self._flows: list[tuple[int, int, int, int, int]] = []  # step, peer, bytes, start, end
         self._stall_s = job.timeout_s + 2 * job.compute_s()  # a peer may be computing
 
@@ -131,6 +141,17 @@ class Engine:
             step = _Step(index, transfers, self._rank, self._memory, self._outgoing, self._incoming)
             if step.sends or step.receives:
                 self._steps.append(step)
+        if self._job.progress:
+            self._publish(self._job.progress)
+
+    def _publish(self, directory: Path) -> None:
+        name = f"{self._job.name}-rank{self._rank}"
+        capacity = len(self._outgoing) + len(self._incoming)
+        self._publisher = Publisher(self._job.name, directory=directory, name=name, capacity=capacity)
+        transfers = [
+            (connection, HEADER_BYTES + size) for step in self._steps for connection, size in step.sizes()
+        ]
+        self._reported = reported(self._publisher, self._job, self._rank, transfers)
 
     def run(self, start_ns: int) -> None:
         """All iterations, the first at `start_ns`."""
@@ -141,6 +162,8 @@ class Engine:
             if finished:  # checking and writing belong to the next computation: they delay no other rank
                 self._finish(finished)
             self._memory.fill(iteration)
+            for each in self._reported.values():
+                each.compute(iteration)
             self._compute(begin + round(self._job.compute_s() * 1e9))
             compute_end = time.monotonic_ns()
             sent = self._communicate(iteration)
@@ -172,6 +195,8 @@ class Engine:
     def _communicate(self, iteration: int) -> int:
         """All steps of the collective; returns the bytes sent."""
         sent = 0
+        for each in self._reported.values():
+            each.communicate()
         for step in self._steps:
             pending: dict[int, Outgoing | Incoming] = {}
             for connection, data in step.sends:
@@ -181,6 +206,9 @@ class Engine:
             for source, target, reduce in step.receives:
                 source.begin(target, reduce, iteration, step.index)
                 pending[source.fd] = source
+            if self._reported:
+                for moving, size in step.sizes():
+                    self._reported[moving.fd].begin(HEADER_BYTES + size)
             try:
                 self._complete(pending, iteration, step.index)
             except PeerLost as error:
@@ -208,7 +236,10 @@ class Engine:
 
     def _advance(self, pending: dict[int, Outgoing | Incoming], fd: int, step: int) -> None:
         connection = pending[fd]
-        if not connection.advance():
+        complete = connection.advance()
+        if progress := self._reported.get(fd):
+            progress.moved(connection.moved, complete)
+        if not complete:
             return
         del pending[fd]
         if isinstance(connection, Incoming):
@@ -249,6 +280,8 @@ class Engine:
         for incoming in self._incoming.values():
             incoming.close()
         self._epoll.close()
+        if self._publisher:
+            self._publisher.close()
 
 
 def run_rank(job: JobSpec, rank: int) -> None:

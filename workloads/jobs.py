@@ -65,6 +65,9 @@ class JobSpec(BaseModel):
     dtype: Literal["int32", "float32"] = "int32"
     timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """How long a peer may take to appear, or stay silent in a step, before the job fails."""
+    progress: Path | None = None
+    """Directory in which every rank publishes how far its connections are, for the host's scheduler; default:
+    it does not."""
     netns: tuple[str, ...] = ()
     """For `python -m workloads launch`: the network namespace of each rank, as a path such as
     /proc/PID/ns/net."""

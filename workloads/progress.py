@@ -1,0 +1,93 @@
+"""How far a rank's connections are, for the host's scheduler (`machine.progress`; docs/monitor.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from machine.progress import Direction, Entry, Phase, Publisher
+from schedulers.roles import Role
+from workloads.collectives import Schedule
+from workloads.connections import Incoming, Outgoing
+from workloads.jobs import JobSpec
+
+
+class Reported:
+    """The progress of one connection. Bytes count as it carries them: headers and values."""
+
+    def __init__(self, entry: Entry, direction: Direction, total: int) -> None:
+        self._entry, self._total = entry, total
+        # When its peer may send is not known to who receives.
+        self._ready_before = 0 if direction is Direction.SENT else total
+        self._iteration, self._phase, self._ready, self._done = 0, Phase.COMPUTING, self._ready_before, 0
+        self._update()
+
+    def compute(self, iteration: int) -> None:
+        """An iteration begins, with its computation."""
+        self._iteration, self._phase, self._ready, self._done = (
+            iteration,
+            Phase.COMPUTING,
+            self._ready_before,
+            0,
+        )
+        self._update()
+
+    def communicate(self) -> None:
+        """Communication begins."""
+        self._phase = Phase.COMMUNICATING
+        self._update()
+
+    def begin(self, size: int) -> None:
+        """A transfer of `size` bytes may go now."""
+        self._ready = min(self._ready + size, self._total)
+        self._update()
+
+    def moved(self, size: int, complete: bool) -> None:
+        """So many bytes of the present transfer have gone or come."""
+        self._update(size)
+        if complete:
+            self._done += size
+
+    def _update(self, of_transfer: int = 0) -> None:
+        self._entry.update(self._iteration, self._phase, self._total, self._ready, self._done + of_transfer)
+
+
+class _Sizes(NamedTuple):
+    """Bytes of one connection: in an iteration, and of its largest transfer."""
+
+    total: int = 0
+    largest: int = 0
+
+
+def reported(
+    publisher: Publisher,
+    job: JobSpec,
+    rank: int,
+    transfers: Iterable[tuple[Outgoing | Incoming, int]],
+) -> dict[int, Reported]:
+    """A `Reported` for each connection by its descriptor; `transfers` are those of an iteration with their
+    sizes."""
+    sizes: dict[Outgoing | Incoming, _Sizes] = {}
+    for connection, size in transfers:
+        total, largest = sizes.get(connection, _Sizes())
+        sizes[connection] = _Sizes(total + size, max(largest, size))
+    found = {}
+    for connection, (total, largest) in sizes.items():
+        sent = isinstance(connection, Outgoing)
+        direction = Direction.SENT if sent else Direction.RECEIVED
+        role, group = role_of(job.schedule(), *((rank, connection.peer) if sent else (connection.peer, rank)))
+        entry = publisher.flow(
+            connection.flow, direction, role, group, chunk=largest if role is Role.RING else 0
+        )
+        found[connection.fd] = Reported(entry, direction, total)
+    return found
+
+
+def role_of(plan: Schedule, sender: int, receiver: int) -> tuple[Role, int]:
+    """The role of a flow between two ranks, and the group of flows on which it depends: the rank of the
+    parameter server, else 0."""
+    if plan.collective == "ring":
+        return Role.RING, 0
+    if plan.collective == "parameter-server":
+        return (Role.AGGREGATION, receiver) if sender in plan.sources else (Role.BROADCAST, sender)
+    return Role.FREE, 0
