@@ -303,9 +303,10 @@ class SlotScheduler:
         """Record a slot that has passed: the rate planned and achieved, and what others had planned on the
         path's worst link.
 
-        A flow that got what it asked for says nothing about the path's limit, so it counts as the line rate.
+        A flow that got what it asked for says nothing about the path's limit, so it counts as the line rate;
+        so do slots before the first.
         """
-        seen = self._seen.setdefault(flow, [])
+        seen = self._seen.setdefault(flow, [self.capacity] * self.window)
         seen.append(min(achieved + others, self.capacity) if achieved < 0.98 * planned else self.capacity)
         del seen[: -self.window]
 
@@ -360,6 +361,15 @@ def feedback(
         headroom[slot] = max(room, 0.0)
 
 
+def in_window(schedule: Floats, slot: int, begin: int, horizon: int) -> Floats:
+    """What `schedule`, which starts at `slot`, has for the `horizon` slots from `begin` on; 0 outside it."""
+    window = np.zeros(horizon)
+    first, end = max(slot, begin), min(slot + len(schedule), begin + horizon)
+    if first < end:
+        window[first - begin : end - begin] = schedule[first - slot : end - slot]
+    return window
+
+
 class LoadTable:
     """The emulated switches' table: what is planned per link and slot, and each flow's part in it (IV-A).
 
@@ -394,11 +404,7 @@ class LoadTable:
         if flow in self._own and not np.array_equal(self._own[flow][0], links):
             self.remove(flow)  # it has another path now
         _, own = self._own.setdefault(flow, (links, np.zeros(self.horizon)))
-        begin = 0 if slot is None else slot - self.slot
-        first, end = max(begin, 0), min(begin + len(schedule), self.horizon)
-        window = np.zeros(self.horizon)
-        if first < end:
-            window[first:end] = schedule[first - begin : end - begin]
+        window = in_window(schedule, self.slot if slot is None else slot, self.slot, self.horizon)
         announce(links, own, window, self.slot % self.horizon, self.table)
 
     def remove(self, flow: object) -> None:

@@ -130,7 +130,9 @@ def test_a_dependency_never_plans_more_than_the_flow_has() -> None:
 
 def test_the_bound_follows_what_the_path_carried_and_forgets_it() -> None:
     host = scheduler()
-    host.observe("f", planned=900.0, achieved=400.0, others=0.0)
+    for achieved in (400.0, 350.0, 350.0):
+        host.observe("f", planned=900.0, achieved=achieved, others=0.0)
+    assert host.decide("f", FREE, ROOM, 0.0, 1e6)[0] == pytest.approx(LINE)  # not yet a whole window
     host.observe("f", planned=900.0, achieved=350.0, others=0.0)
     assert host.decide("f", FREE, ROOM, 0.0, 1e6)[0] == pytest.approx(400.0)
     for _ in range(4):
@@ -140,7 +142,8 @@ def test_the_bound_follows_what_the_path_carried_and_forgets_it() -> None:
 
 def test_others_plans_come_off_the_bound() -> None:
     host = scheduler()
-    host.observe("f", planned=900.0, achieved=400.0, others=100.0)
+    for _ in range(4):
+        host.observe("f", planned=900.0, achieved=400.0, others=100.0)
     schedule = host.decide("f", FREE, np.full(4, LINE - 200.0), 0.0, 1e6)
     assert schedule[0] == pytest.approx(300.0)
 

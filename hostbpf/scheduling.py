@@ -1,0 +1,383 @@
+"""The slot scheduler of one host, at work: Algorithm 2 in each slot (flow-scheduling paper, IV-C).
+
+A slot is cut into turns. Each flow that communicates decides once per slot, in the turn that its job's name
+and the slot's number draw, and at once when its iteration begins: it asks for the loads of its path, plans K
+slots, and announces them. Flows of a host decide one after the other and see each other's new plans; hosts
+take their turns at different times, so that what one has announced is there when the next one asks.
+
+Nothing here limits a flow for longer than its schedule says: who stops renewing it sets the flow free.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from hostbpf.loads import LoadSource, PathLoads
+from hostbpf.progress import Direction, FlowProgress, Phase
+from hostbpf.slots import Flow, SlotClock
+from machine.errors import EntrainError
+from schedulers.compiled import Floats
+from schedulers.roles import Role
+from schedulers.slots import Dependency, SlotScheduler, in_window
+from wire.slot_header import LANES
+
+TURNS = 5
+"""Parts of a slot in which flows decide: a turn is long against a round trip, and short against a slot."""
+PATIENCE = 4
+"""Slots without an answer from the path after which a flow is left to TCP."""
+PAYLOAD = 0.95
+"""Share of a link's rate that is planned: headers, acknowledgements and carriers need the rest (a full
+segment's payload is 0.956 of its frame)."""
+LEAST_PART = 0.05
+"""Of a slot that is nearly over, so much counts as left: the rest of a division would mean nothing."""
+ANSWER_PART = 0.5
+"""Part of a turn for which answers are waited for."""
+EVENTS = 200
+"""The latest so many events are kept for the report."""
+SAMPLES = 4096
+"""The latest so many delays are kept for their quantiles."""
+
+
+class Progress(Protocol):
+    """Where the flows' progress comes from: `hostbpf.progress.Monitor`."""
+
+    refused: Counter[str]
+
+    def read(self) -> list[FlowProgress]:
+        """The progress of this host's flows now."""
+
+
+class Host(Protocol):
+    """What the scheduler does on its host: `hostbpf.agent.Agent`."""
+
+    def begin(self, flow: Flow) -> None:
+        """Let `flow` announce what it plans."""
+
+    def limit(self, flow: Flow, slot: int, rates: Floats) -> None:
+        """Let `flow` send at `rates` (K,) bytes/s from `slot` on, and as it likes afterwards."""
+
+    def release(self, flow: Flow) -> None:
+        """Limit `flow` no more."""
+
+    def set_onward(self, received: Flow, carried: int) -> None:
+        """Let the sender of `received` know how much of its data has been passed on."""
+
+    def arriving(self, received: Flow, slot: int) -> float | None:
+        """The rate (bytes/s) that the sender of `received` has announced for `slot`; None: unknown."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Rates (K,) in bytes/s, the first one in `slot`."""
+
+    slot: int
+    rates: Floats
+
+    def seen_from(self, slot: int) -> Floats:
+        """The rates (K,) from `slot` on; 0 beyond the plan."""
+        return in_window(self.rates, self.slot, slot, LANES)
+
+    def allows(self, begin_ns: int, end_ns: int, clock: SlotClock) -> float:
+        """Bytes that may leave between two times of CLOCK_MONOTONIC."""
+        total = 0.0
+        for number, rate in enumerate(self.rates):
+            start = clock.start_ns(self.slot + number)
+            total += rate * max(min(end_ns, start + clock.slot_ns) - max(begin_ns, start), 0) / 1e9
+        return total
+
+
+NOTHING = Plan(-LANES, np.zeros(LANES))
+
+
+@dataclass
+class _State:
+    """What is known of a flow between its decisions."""
+
+    slot: int = -1
+    """In which it decided last; -1: not in this iteration."""
+    plan: Plan = NOTHING
+    since_ns: int = 0
+    """When the plan came into force,"""
+    carried: int = 0
+    """how much the flow had carried then, and"""
+    others: float = 0.0
+    """what others had planned on the path's worst link."""
+    waited: bool = False
+    """Whether the application had nothing to send since then."""
+    unanswered: int = 0
+    """Slots in a row in which the path did not answer."""
+
+
+@dataclass
+class Delays:
+    """How long the latest negotiations and decisions took, seconds."""
+
+    negotiation: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    decision: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+
+
+class HostScheduler:
+    """The scheduler of one host; `run` is its thread.
+
+    `capacity` is the rate of the host's link, bytes/s. `counts` and `events` say what has happened.
+    """
+
+    def __init__(
+        self,
+        progress: Progress,
+        loads: LoadSource,
+        host: Host,
+        clock: Callable[[], SlotClock],
+        capacity: float,
+        *,
+        name: str = "",
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._progress = progress
+        self._loads = loads
+        self._host = host
+        self._clock = clock
+        self._now_ns = now_ns
+        self._overhead = capacity * (1 - PAYLOAD)
+        self._capacity = capacity * PAYLOAD
+        self._scheduler = SlotScheduler(self._capacity, horizon=LANES, slot_s=clock().slot_ns / 1e9)
+        self._states: dict[Flow, _State] = {}
+        self._phase = _draw(name) / 2**32
+        self._slot: int | None = None
+        self.counts: Counter[str] = Counter()
+        self.events: deque[str] = deque(maxlen=EVENTS)
+        self.delays = Delays()
+
+    def run(self, stop: threading.Event) -> None:
+        """Take turns until `stop` is set; then let all flows go."""
+        while not stop.wait(self._until_next_turn_s()):
+            try:
+                self.turn()
+            except (EntrainError, OSError) as error:
+                self.counts["failed_turns"] += 1
+                self._say(f"a turn failed: {error}")
+        for flow in list(self._states):
+            self._drop(flow)
+
+    def _until_next_turn_s(self) -> float:
+        clock = self._clock()
+        turn_ns = clock.slot_ns // TURNS
+        into = (self._now_ns() - clock.epoch_ns - round(self._phase * turn_ns)) % turn_ns
+        return (turn_ns - into) / 1e9
+
+    def turn(self) -> None:
+        """One turn: let the flows decide that are due."""
+        clock, now = self._clock(), self._now_ns()
+        slot = clock.slot(now)
+        self._check_clock(slot)
+        seen = self._progress.read()
+        sent = {each.flow: each for each in seen if each.direction is Direction.SENT}
+        received = [each for each in seen if each.direction is Direction.RECEIVED]
+        for flow in [flow for flow in self._states if flow not in sent]:
+            self._drop(flow)
+        self._tell_onward(sent.values(), received)
+        number = (now - clock.start_ns(slot)) * TURNS // clock.slot_ns
+        due = []
+        for each in sent.values():
+            state = self._states.get(each.flow)
+            if state is None:
+                self._host.begin(each.flow)
+                state = self._states[each.flow] = _State()
+            if each.phase is not Phase.COMMUNICATING or each.done >= each.total:
+                self._rest(each.flow, state, slot)
+            elif each.done >= each.ready:
+                state.waited = True
+            elif state.slot < 0 or (state.slot != slot and number >= _draw(f"{each.job} {slot}") % TURNS):
+                due.append(each)
+        if due:
+            self._decide_all(due, received, slot, clock)
+
+    # -- decisions
+
+    def _decide_all(
+        self, due: Sequence[FlowProgress], received: Sequence[FlowProgress], slot: int, clock: SlotClock
+    ) -> None:
+        """Ask about the flows that are due, and decide each as its path answers: it sees the plans of those
+        before it."""
+        due = sorted(due, key=lambda each: _draw(f"{each.job} {slot}"))
+        waiting = {each.flow: each for each in due}
+        self._loads.ask([each.flow for each in due], slot)
+        for answer in self._loads.answers(clock.slot_ns / 1e9 / TURNS * ANSWER_PART):
+            entry = waiting.pop(answer.flow, None)
+            if entry is not None and answer.slot == slot:
+                self._decide(entry, answer, received, clock)
+        for entry in waiting.values():
+            self._do_without(entry, slot)
+
+    def _decide(
+        self, entry: FlowProgress, answer: PathLoads, received: Sequence[FlowProgress], clock: SlotClock
+    ) -> None:
+        state = self._states[entry.flow]
+        if state.unanswered > PATIENCE:
+            self.counts["recovered"] += 1
+            self._say(f"{_name(entry)}: its path answers again")
+        state.unanswered = 0
+        state.slot = answer.slot
+        began = time.perf_counter()
+        self._observe(entry, state, clock)
+        rates = self._plan(entry, answer, received, clock)
+        self.delays.decision.append(time.perf_counter() - began)
+        self.delays.negotiation.append(answer.delay_s)
+        self.counts["decisions"] += 1
+        self._put(entry, state, answer.slot, rates)
+        state.others = self._capacity + self._overhead - float(answer.headroom[0])
+
+    def _plan(
+        self, entry: FlowProgress, answer: PathLoads, received: Sequence[FlowProgress], clock: SlotClock
+    ) -> Floats:
+        """Algorithm 2 for one flow: rates (K,) in bytes/s."""
+        left_s = max((clock.start_ns(answer.slot + 1) - self._now_ns()) / 1e9, 0.0)
+        dependency, total = self._dependency(entry, answer, received, left_s)
+        rates: Floats = self._scheduler.decide_all(
+            [entry.flow],
+            answer.load[None, :],
+            np.clip(answer.headroom - self._overhead, 0.0, self._capacity)[None, :],
+            [float(entry.done)],
+            [float(total)],
+            [dependency],
+            min(max(left_s * 1e9 / clock.slot_ns, LEAST_PART), 1.0),
+        )[0]
+        return rates
+
+    def _dependency(
+        self, entry: FlowProgress, answer: PathLoads, received: Sequence[FlowProgress], left_s: float
+    ) -> tuple[Dependency, int]:
+        """Whom a flow follows, and the bytes of this iteration that it can plan for.
+
+        What it depends on and has not arrived is expected, in the rest of this slot, at the rate that its
+        sender announced; where that is unknown, nothing but its own data holds the flow back.
+        """
+        earlier = entry.carried - entry.done  # in the iterations before
+        if entry.role is Role.AGGREGATION:
+            ahead = min(answer.onward - earlier, entry.ready)
+            return Dependency(Role.AGGREGATION, ahead=float(max(ahead, 0))), entry.ready
+        followed = Role.RING if entry.role is Role.RING else Role.AGGREGATION
+        upstream = [
+            each
+            for each in received
+            if (each.pid, each.group, each.role) == (entry.pid, entry.group, followed)
+        ]
+        if entry.role is Role.FREE or not upstream:
+            return Dependency(), entry.ready
+        rates = [self._host.arriving(each.flow, answer.slot) for each in upstream]
+        coming = min((rate * left_s for rate in rates if rate is not None), default=0.0)
+        limit = min(entry.ready + coming, float(entry.total))
+        if entry.role is Role.BROADCAST:
+            return Dependency(Role.BROADCAST, behind=limit), entry.total
+        have = max(min(each.carried for each in upstream) - earlier, 0) + coming
+        target = min(have, limit)
+        if None in rates or entry.ready == entry.total:
+            limit = math.inf
+        return Dependency(Role.RING, behind=target, chunk=limit - target), entry.total
+
+    def _observe(self, entry: FlowProgress, state: _State, clock: SlotClock) -> None:
+        """Compare what the flow was allowed with what it achieved, for the bound B."""
+        now = self._now_ns()
+        seconds = (now - state.since_ns) / 1e9
+        if state.plan is NOTHING or state.waited or seconds < clock.slot_ns / 2e9:
+            return
+        allowed = state.plan.allows(state.since_ns, now, clock)
+        achieved = entry.carried - state.carried
+        self._scheduler.observe(entry.flow, allowed / seconds, achieved / seconds, max(state.others, 0.0))
+
+    def _put(self, entry: FlowProgress, state: _State, slot: int, rates: Floats) -> None:
+        self._host.limit(entry.flow, slot, rates)
+        self._loads.tell(entry.flow, slot, rates)
+        state.plan = Plan(slot, rates)
+        state.since_ns = self._now_ns()
+        state.carried = entry.carried
+        state.waited = False
+
+    # -- without a decision
+
+    def _do_without(self, entry: FlowProgress, slot: int) -> None:
+        """The path has not answered: the last plan for as long as it sends, then an equal share of the host's
+        link, then TCP."""
+        state = self._states[entry.flow]
+        state.slot = slot
+        state.unanswered += 1
+        self.counts["unanswered"] += 1
+        if state.unanswered > PATIENCE:
+            if state.unanswered == PATIENCE + 1:
+                self.counts["left_to_tcp"] += 1
+                self._say(f"{_name(entry)}: its path has not answered for {PATIENCE} slots; left to TCP")
+                self._release(entry.flow, state)
+        elif state.plan.seen_from(slot)[0] <= 0.0:
+            self.counts["equal_shares"] += 1
+            self._put(entry, state, slot, np.full(LANES, self._capacity / len(self._states)))
+
+    def _rest(self, flow: Flow, state: _State, slot: int) -> None:
+        """The flow has nothing more to send in this iteration: what it has planned is free for others."""
+        if state.slot < 0:
+            return
+        state.slot = -1
+        if state.plan.seen_from(slot).any():
+            nothing = np.zeros(LANES)
+            self._host.limit(flow, slot, nothing)
+            self._loads.tell(flow, slot, nothing)
+        self._release(flow, state)
+
+    def _release(self, flow: Flow, state: _State) -> None:
+        self._host.release(flow)
+        state.plan = NOTHING
+
+    def _drop(self, flow: Flow) -> None:
+        """The flow has ended, or its process has, or it says what cannot be."""
+        self._loads.forget(flow)
+        self._release(flow, self._states.pop(flow))
+        self._scheduler.forget(flow)
+
+    # -- the rest of the host
+
+    def _tell_onward(self, sent: Iterable[FlowProgress], received: Sequence[FlowProgress]) -> None:
+        """Let the workers of a parameter server know how far it has broadcast."""
+        most: dict[tuple[int, int], int] = {}
+        for each in sent:
+            if each.role is Role.BROADCAST:
+                key = each.pid, each.group
+                most[key] = max(most.get(key, 0), each.carried)
+        for each in received:
+            if each.role is Role.AGGREGATION and (each.pid, each.group) in most:
+                self._host.set_onward(each.flow, most[each.pid, each.group])
+
+    def _check_clock(self, slot: int) -> None:
+        if self._slot is not None and not 0 <= slot - self._slot <= LANES:
+            self.counts["clock_steps"] += 1
+            self._say(f"the clock has stepped by {slot - self._slot} slots")
+            for state in self._states.values():
+                state.slot = -1
+        self._slot = slot
+
+    def _say(self, text: str) -> None:
+        self.events.append(text)
+        print(f"entrain-agent: {text}", file=sys.stderr, flush=True)
+
+    def status(self) -> Mapping[str, int]:
+        """All counters, those of refused progress among them."""
+        refused = {f"refused: {reason}": count for reason, count in self._progress.refused.items()}
+        return {**self.counts, **refused}
+
+
+def _draw(text: str) -> int:
+    """The same 32 bits for the same text everywhere."""
+    return zlib.crc32(text.encode())
+
+
+def _name(each: FlowProgress) -> str:
+    flow = each.flow
+    return f"{each.job}, {flow.source}:{flow.source_port} to {flow.destination}:{flow.destination_port}"

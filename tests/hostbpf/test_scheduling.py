@@ -1,0 +1,291 @@
+"""The host's slot scheduler: when flows decide, what they follow, and what they do without an answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from hostbpf.loads import HostOnly, PathLoads
+from hostbpf.progress import Direction, FlowProgress, Phase, Role
+from hostbpf.scheduling import PATIENCE, PAYLOAD, TURNS, HostScheduler
+from hostbpf.slots import Flow, SlotClock
+from schedulers.compiled import Floats
+from wire.slot_header import LANES
+
+SLOT_NS = 60_000_000
+SLOT_S = SLOT_NS / 1e9
+LINE = 62_500_000.0  # 500 Mbit/s
+FIRST = 1000
+FLOW = Flow("10.0.0.1", 20000, "10.0.0.2", 7000)
+OTHER = Flow("10.0.0.1", 20001, "10.0.0.3", 7001)
+ARRIVING = Flow("10.0.0.9", 20002, "10.0.0.1", 7000)
+
+
+@dataclass
+class Told:
+    """What the scheduler does on its host."""
+
+    schedules: dict[Flow, tuple[int, Floats]] = field(default_factory=dict)
+    begun: list[Flow] = field(default_factory=list)
+    onward: dict[Flow, int] = field(default_factory=dict)
+    announced: dict[Flow, float] = field(default_factory=dict)
+
+    def begin(self, flow: Flow) -> None:
+        self.begun.append(flow)
+
+    def limit(self, flow: Flow, slot: int, rates: Floats) -> None:
+        self.schedules[flow] = slot, rates
+
+    def release(self, flow: Flow) -> None:
+        self.schedules.pop(flow, None)
+
+    def set_onward(self, received: Flow, carried: int) -> None:
+        self.onward[received] = carried
+
+    def arriving(self, received: Flow, slot: int) -> float | None:
+        return self.announced.get(received)
+
+
+class Silent(HostOnly):
+    """A path that answers only while it is `up`."""
+
+    up = True
+
+    def answers(self, timeout_s: float) -> Iterator[PathLoads]:
+        return super().answers(timeout_s) if self.up else iter(())
+
+
+class Bench:
+    """A scheduler whose time, progress and host are the test's."""
+
+    def __init__(self) -> None:
+        self.now_ns = FIRST * SLOT_NS
+        self.epoch_ns = 0
+        self.flows: list[FlowProgress] = []
+        self.refused: Counter[str] = Counter()
+        self.host = Told()
+        self.loads = Silent(LINE)
+        self.scheduler = HostScheduler(
+            self,
+            self.loads,
+            self.host,
+            lambda: SlotClock(SLOT_NS, self.epoch_ns),
+            LINE,
+            now_ns=lambda: self.now_ns,
+        )
+
+    def read(self) -> list[FlowProgress]:
+        return list(self.flows)
+
+    def turns(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.scheduler.turn()
+            self.now_ns += SLOT_NS // TURNS
+
+    def slot(self) -> None:
+        """The turns up to the end of the next whole slot, in which every flow decides."""
+        end = (self.now_ns - self.epoch_ns) // SLOT_NS + 2
+        while (self.now_ns - self.epoch_ns) // SLOT_NS < end:
+            self.turns()
+
+    def rates(self, flow: Flow = FLOW) -> Floats:
+        return self.host.schedules[flow][1]
+
+
+def sending(flow: Flow = FLOW, total: int = 10_000_000, **changes: object) -> FlowProgress:
+    entry = FlowProgress(
+        "job", 1, flow, Direction.SENT, Role.FREE, 0, Phase.COMMUNICATING, 0, total, total, 0, 0, 0, 0
+    )
+    return replace(entry, **changes)  # type: ignore[arg-type]
+
+
+def receiving(done: int, role: Role, flow: Flow = ARRIVING, total: int = 10_000_000) -> FlowProgress:
+    return sending(flow, total, direction=Direction.RECEIVED, role=role, done=done, carried=done, ready=total)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def volume(rates: Floats) -> float:
+    return float(rates.sum()) * SLOT_S
+
+
+def test_a_flow_plans_what_it_has_to_send_when_its_iteration_begins(bench: Bench) -> None:
+    bench.flows = [sending(phase=Phase.COMPUTING)]
+    bench.turns(2)
+    assert not bench.host.schedules
+    bench.flows = [sending()]
+    bench.turns()
+    slot, rates = bench.host.schedules[FLOW]
+    assert slot == FIRST
+    assert volume(rates) >= 10_000_000  # part of the first slot is over
+    assert rates.max() <= PAYLOAD * LINE * 1.000001
+    assert bench.host.begun == [FLOW]
+
+
+def test_each_flow_decides_once_per_slot(bench: Bench) -> None:
+    bench.flows = [sending(total=10**9), sending(OTHER, 10**9, job="another")]
+    bench.slot()
+    before = bench.scheduler.counts["decisions"]
+    bench.turns(7 * TURNS)
+    assert bench.scheduler.counts["decisions"] == before + 2 * 7
+
+
+def test_rates_of_a_slot_that_is_half_over_hold_for_what_is_left(bench: Bench) -> None:
+    bench.now_ns += SLOT_NS // 2
+    bench.flows = [sending(total=round(PAYLOAD * LINE * SLOT_S / 4))]
+    bench.turns()
+    assert bench.rates()[0] == pytest.approx(PAYLOAD * LINE / 2, rel=1e-3)
+    assert not bench.rates()[1:].any()
+
+
+def test_flows_of_a_host_do_not_plan_the_same_headroom(bench: Bench) -> None:
+    bench.flows = [sending(total=8_000_000), sending(OTHER, 8_000_000)]
+    bench.turns()
+    assert (bench.rates() + bench.rates(OTHER)).max() <= LINE
+    assert volume(bench.rates()) + volume(bench.rates(OTHER)) == pytest.approx(16_000_000)
+
+
+def test_only_what_is_ready_is_planned(bench: Bench) -> None:
+    bench.flows = [sending(ready=2_000_000)]
+    bench.turns()
+    assert volume(bench.rates()) == pytest.approx(2_000_000)
+
+
+def test_a_flow_that_waits_for_data_keeps_its_plan(bench: Bench) -> None:
+    bench.flows = [sending(ready=2_000_000)]
+    bench.turns()
+    bench.flows = [sending(ready=2_000_000, done=2_000_000, carried=2_000_000)]
+    bench.turns()
+    assert FLOW in bench.host.schedules
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [sending(phase=Phase.COMPUTING), sending(done=10_000_000, carried=10_000_000)],
+    ids=["phase", "done"],
+)
+def test_at_the_end_of_an_iteration_the_plan_is_taken_back(bench: Bench, entry: FlowProgress) -> None:
+    bench.flows = [sending()]
+    bench.turns()
+    bench.flows = [entry]
+    bench.turns()
+    assert not bench.host.schedules
+    bench.flows = [entry, sending(OTHER)]
+    bench.turns()
+    assert bench.rates(OTHER)[0] == pytest.approx(PAYLOAD * LINE)
+
+
+def test_a_flow_that_has_ended_is_forgotten(bench: Bench) -> None:
+    bench.flows = [sending()]
+    bench.turns()
+    bench.flows = []
+    bench.turns()
+    assert not bench.host.schedules
+    bench.flows = [sending()]
+    bench.turns()
+    assert bench.host.begun == [FLOW, FLOW]
+
+
+def test_a_ring_flow_is_held_to_what_its_predecessor_brings(bench: Bench) -> None:
+    ring = sending(role=Role.RING, ready=1_000_000, done=500_000, carried=500_000)
+    bench.flows = [ring, receiving(500_000, Role.RING)]
+    bench.turns()
+    assert bench.rates()[0] > PAYLOAD * LINE / 2  # nothing announced: the predecessor may be fast
+    bench.host.announced[ARRIVING] = 5_000_000.0
+    bench.slot()
+    assert volume(bench.rates()[:1]) <= (500_000 + 5_000_000 * SLOT_S) * TURNS  # in what was left of the slot
+    assert not bench.rates()[1:].any()
+
+
+def test_a_broadcast_waits_for_the_slowest_aggregation(bench: Bench) -> None:
+    slow = Flow("10.0.0.8", 20002, "10.0.0.1", 7000)
+    broadcast = sending(role=Role.BROADCAST, ready=1_000_000)
+    bench.flows = [
+        broadcast,
+        receiving(4_000_000, Role.AGGREGATION),
+        receiving(1_000_000, Role.AGGREGATION, slow),
+    ]
+    bench.host.announced = {ARRIVING: 50e6, slow: 10e6}
+    bench.turns()
+    assert volume(bench.rates()) == pytest.approx(1_000_000 + 10e6 * SLOT_S)
+
+
+def test_workers_hear_how_far_the_server_has_broadcast(bench: Bench) -> None:
+    bench.flows = [
+        sending(role=Role.BROADCAST, done=100, carried=700),
+        sending(OTHER, role=Role.BROADCAST, done=300, carried=900),
+        receiving(1000, Role.AGGREGATION),
+    ]
+    bench.turns()
+    assert bench.host.onward == {ARRIVING: 900}
+
+
+def test_without_answers_the_last_plan_then_a_share_then_tcp_and_back(bench: Bench) -> None:
+    bench.flows = [sending(total=10**9)]
+    bench.turns()
+    planned = bench.host.schedules[FLOW]
+    bench.loads.up = False
+    while bench.scheduler.counts["unanswered"] < PATIENCE:
+        bench.turns()
+        assert bench.host.schedules[FLOW] is planned
+    bench.slot()
+    assert not bench.host.schedules
+    assert any("left to TCP" in event for event in bench.scheduler.events)
+    bench.loads.up = True
+    bench.slot()
+    assert volume(bench.rates()) > 0
+    assert any("answers again" in event for event in bench.scheduler.events)
+    assert bench.scheduler.counts["recovered"] == 1
+
+
+def test_a_new_flow_without_an_answer_gets_an_equal_share(bench: Bench) -> None:
+    bench.loads.up = False
+    bench.flows = [sending(), sending(OTHER)]
+    bench.turns()
+    assert bench.rates() == pytest.approx(np.full(LANES, PAYLOAD * LINE / 2))
+
+
+@pytest.mark.parametrize("step_s", [5, -5])
+def test_a_clock_step_holds_nobody_back(bench: Bench, step_s: int) -> None:
+    bench.flows = [sending(total=10**9)]
+    bench.slot()
+    bench.epoch_ns -= step_s * 10**9
+    bench.turns()
+    slot, rates = bench.host.schedules[FLOW]
+    assert slot == SlotClock(SLOT_NS, bench.epoch_ns).slot(bench.now_ns - SLOT_NS // TURNS)
+    assert rates[0] > 0
+    assert bench.scheduler.counts["clock_steps"] == 1
+
+
+def test_a_path_that_carries_less_than_planned_bounds_the_next_plans(bench: Bench) -> None:
+    carried = 0
+    planned = []
+    for _ in range(10 * TURNS):  # the path carries a third of the line rate
+        bench.flows = [sending(total=10**9, done=carried, carried=carried)]
+        bench.turns()
+        planned.append(bench.rates()[0])
+        carried += round(LINE / 3 * SLOT_S / TURNS)
+    assert min(planned) < 0.4 * LINE
+
+
+def test_jobs_take_turns_by_slot(bench: Bench) -> None:
+    """Over some slots each of two jobs is the first to decide."""
+    order: list[Sequence[Flow]] = []
+    ask = bench.loads.ask
+
+    def asked(flows: Sequence[Flow], slot: int) -> None:
+        order.append(flows)
+        ask(flows, slot)
+
+    bench.loads.ask = asked  # type: ignore[method-assign]
+    bench.flows = [sending(total=10**9), sending(OTHER, 10**9, job="another")]
+    bench.turns(20 * TURNS)
+    assert {flows[0] for flows in order} == {FLOW, OTHER}
+    assert all(len(flows) <= 2 for flows in order)
