@@ -1,6 +1,6 @@
 """Where a host's scheduler learns what others plan on a flow's path (flow-scheduling paper, IV-A).
 
-Three sources: `InBand` asks the switches by carriers, `hostbpf.emulated.Emulated` asks the processes that
+Three sources: `InBand` asks the switches by carriers, `hostbpf.emulated_loads.Emulated` asks processes that
 stand for switches which are not programmable (V), and `HostOnly` asks nobody (VI-H). A path begins with the
 host's own outgoing link, which no switch knows, so every source keeps a table of that one link. All count
 plans in whole rate units, as carriers do, so the same plans give the same answers.
@@ -19,13 +19,14 @@ import numpy as np
 
 from hostbpf.carriers import Feedback
 from hostbpf.slots import Flow
+from machine.errors import EntrainError
 from schedulers.compiled import Floats
-from schedulers.slots import LoadTable
+from schedulers.slots import LoadTable, in_window
 from wire.slot_header import LANES, RATE_UNIT_MBPS, SlotHeader
 
 RATE_UNIT = RATE_UNIT_MBPS * 125_000
 """The unit in which plans are announced, in bytes/s."""
-PATIENCE_S = 0.005
+PATIENCE_S = 0.002
 """How long the flows of one host wait for the answer to another's probe."""
 
 
@@ -70,15 +71,15 @@ class LoadSource(Protocol):
     def forget(self, flow: Flow) -> None:
         """`flow` has ended, and plans nothing."""
 
+    def problems(self) -> dict[str, str]:
+        """What keeps answers away, by the flow or switch that it concerns; empty when all is well."""
+
 
 class Announcer(Protocol):
     """The part of `hostbpf.carriers.Carriers` that announces."""
 
     def probe(self, flow: Flow) -> None:
         """Send a carrier for `flow` now."""
-
-    def announced(self, flow: Flow) -> dict[int, int]:
-        """What `flow` has announced last, in rate units by slot; KeyError when it does not announce."""
 
     def withdraw(self, flow: Flow) -> None:
         """Announce `flow` no more."""
@@ -113,10 +114,9 @@ class OwnLink:
 
     def before(self, rest: PathLoads) -> PathLoads:
         """The loads of the whole path, of which `rest` are those behind this link."""
-        load, headroom = self._table.ask(rest.flow, _THE_LINK)
-        passed = min(max(rest.slot - self._table.slot, 0), LANES)
-        load = np.concatenate([load[passed:], np.zeros(passed)])
-        headroom = np.concatenate([headroom[passed:], np.full(passed, self._capacity)])
+        load, _ = self._table.ask(rest.flow, _THE_LINK)
+        load = in_window(load, self._table.slot, rest.slot, LANES)
+        headroom = np.maximum(self._capacity - load, 0.0)
         return replace(rest, load=rest.load + load, headroom=np.minimum(rest.headroom, headroom))
 
 
@@ -155,6 +155,10 @@ class HostOnly:
         """See LoadSource."""
         self._link.forget(flow)
 
+    def problems(self) -> dict[str, str]:
+        """See LoadSource; nobody is asked who could fail."""
+        return {}
+
 
 class InBand:
     """Load tables of P4 switches, asked by carriers on the flow's own path.
@@ -172,17 +176,13 @@ class InBand:
         self._waiting: deque[Flow] = deque()  # not probed yet
         self._probed: dict[Flow, float] = {}  # when
         self._next_probe = 0.0
-        self._arrived: SimpleQueue[tuple[float, Feedback, dict[int, int]]] = SimpleQueue()
+        self._arrived: SimpleQueue[tuple[float, Feedback]] = SimpleQueue()
+        self._problems: dict[str, str] = {}
 
     def deliver(self, feedback: Feedback) -> None:
         """Take feedback; may be called from any thread."""
-        if feedback.flow not in self._probed or feedback.header.base_slot < self._slot:
-            return
-        try:
-            own = self._carriers.announced(feedback.flow)
-        except KeyError:
-            return
-        self._arrived.put((time.monotonic(), feedback, own))
+        if feedback.flow in self._probed:
+            self._arrived.put((time.monotonic(), feedback))
 
     def ask(self, flows: Sequence[Flow], slot: int) -> None:
         """See LoadSource."""
@@ -198,7 +198,7 @@ class InBand:
         while self._waiting or self._probed:
             until = min(deadline, self._next_probe) if self._waiting else deadline
             try:
-                at, feedback, own = self._arrived.get(timeout=max(until - time.monotonic(), 0.0))
+                at, feedback = self._arrived.get(timeout=max(until - time.monotonic(), 0.0))
             except Empty:
                 if time.monotonic() >= deadline:
                     return
@@ -208,7 +208,7 @@ class InBand:
             if asked is None or feedback.header.base_slot < self._slot:
                 continue
             del self._probed[feedback.flow]
-            yield self._link.before(others(feedback, own, at - asked))
+            yield self._link.before(others(feedback, at - asked))
             self._probe_next()
 
     def _probe_next(self) -> None:
@@ -217,23 +217,35 @@ class InBand:
             now = time.monotonic()
             self._next_probe = now + self._patience_s
             self._probed[flow] = now
+            self._probe(flow)
+
+    def _probe(self, flow: Flow) -> None:
+        try:
             self._carriers.probe(flow)
+            self._problems.pop(str(flow), None)
+        except EntrainError as error:
+            self._problems[str(flow)] = str(error)
+
+    def problems(self) -> dict[str, str]:
+        """See LoadSource."""
+        return dict(self._problems)
 
     def tell(self, flow: Flow, slot: int, rates: Floats) -> None:
         """See LoadSource; the schedule must be set already, and is announced at once."""
         self._link.tell(flow, slot, rates)
-        self._carriers.probe(flow)
+        self._probe(flow)
 
     def forget(self, flow: Flow) -> None:
-        """See LoadSource; what it announced ages in the switches."""
+        """See LoadSource."""
         self._link.forget(flow)
         self._waiting = deque(each for each in self._waiting if each != flow)
         self._probed.pop(flow, None)
+        self._problems.pop(str(flow), None)
         self._carriers.withdraw(flow)
 
 
-def others(feedback: Feedback, own: dict[int, int], delay_s: float = 0.0) -> PathLoads:
-    """What feedback says without the flow's own part, `own` rate units by slot, behind the host's link.
+def others(feedback: Feedback, delay_s: float = 0.0) -> PathLoads:
+    """What feedback says without the flow's own part, behind the host's link; it took `delay_s` to come.
 
     Each switch on the path has counted the flow's part once, so the path load falls by hops times the part.
     What is left on every link rises by the part, so the least does.
@@ -242,7 +254,7 @@ def others(feedback: Feedback, own: dict[int, int], delay_s: float = 0.0) -> Pat
     load, headroom = np.zeros(LANES), np.full(LANES, np.inf)
     for offset in range(LANES):
         slot = header.base_slot + offset
-        lane, part = header.lanes[slot % LANES], own.get(slot, 0)
+        lane, part = header.lanes[slot % LANES], feedback.announced[slot % LANES]
         if lane.epoch != slot // LANES or lane.left is None:
             continue
         load[offset] = max(lane.load - header.hops * part, 0) * RATE_UNIT

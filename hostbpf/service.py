@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator
-from concurrent import futures
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import grpc
-
 from hostbpf import agent_pb2 as pb
-from hostbpf import agent_pb2_grpc as rpc
+from hostbpf import rpc
 from hostbpf.agent import Agent
+from hostbpf.agent_pb2_grpc import HostServicer, add_HostServicer_to_server
 from hostbpf.carriers import Feedback
 from hostbpf.mltcp import VARIANTS, Params
-from hostbpf.slots import PACED, Flow
-from machine.errors import BadInput, EntrainError
+from hostbpf.rpc import answers, flow_of, message_of
+from hostbpf.slots import PACED
+from machine.errors import EntrainError
 from wire.slot_header import LANES, RATE_UNIT_MBPS
 
 _QUEUED = 10_000
@@ -28,38 +26,13 @@ _QUEUED = 10_000
 _WATCH_POLL_S = 0.2
 
 
-def _answers(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Errors become gRPC statuses: bad input INVALID_ARGUMENT, other failures FAILED_PRECONDITION."""
-
-    @functools.wraps(method)
-    def call(self: HostService, request: Any, context: Any) -> Any:
-        try:
-            return method(self, request, context)
-        except BadInput as error:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except EntrainError as error:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-
-    return call
-
-
-def _flow(message: Any) -> Flow:
-    return Flow(
-        message.source,
-        message.source_port,
-        message.destination,
-        message.destination_port,
-        message.protocol or 6,
-    )
-
-
-class HostService(rpc.HostServicer):
+class HostService(HostServicer):
     """Service `Host` of agent.proto."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
-    @_answers
+    @answers
     def GetStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
         counts = self._agent.counts()
         return pb.Status(
@@ -72,14 +45,16 @@ class HostService(rpc.HostServicer):
             controls=[*PACED, *VARIANTS],
         )
 
-    @_answers
+    @answers
     def SetSchedule(self, request: Any, context: Any) -> Any:  # noqa: N802
-        number, slot = self._agent.set_schedule(_flow(request.flow), request.slot or None, request.rates_mbps)
+        number, slot = self._agent.set_schedule(
+            flow_of(request.flow), request.slot or None, request.rates_mbps
+        )
         return pb.SetScheduleResponse(number=number, slot=slot)
 
-    @_answers
+    @answers
     def ClearSchedule(self, request: Any, context: Any) -> Any:  # noqa: N802
-        self._agent.clear_schedule(_flow(request.flow))
+        self._agent.clear_schedule(flow_of(request.flow))
         return pb.ClearScheduleResponse()
 
     def WatchFeedback(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
@@ -94,7 +69,7 @@ class HostService(rpc.HostServicer):
                 with contextlib.suppress(queue.Empty):
                     yield _feedback(waiting.get(timeout=_WATCH_POLL_S))
 
-    @_answers
+    @answers
     def SetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         given = request.params
         params = Params(
@@ -107,12 +82,12 @@ class HostService(rpc.HostServicer):
         self._agent.set_job(request.job, params)
         return pb.SetJobResponse()
 
-    @_answers
+    @answers
     def RemoveJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._agent.remove_job(request.job)
         return pb.RemoveJobResponse()
 
-    @_answers
+    @answers
     def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
         return pb.Jobs(
             jobs=[
@@ -145,13 +120,7 @@ class HostService(rpc.HostServicer):
 def _feedback(feedback: Feedback) -> Any:
     flow, header = feedback.flow, feedback.header
     return pb.Feedback(
-        flow=pb.Flow(
-            source=flow.source,
-            source_port=flow.source_port,
-            destination=flow.destination,
-            destination_port=flow.destination_port,
-            protocol=flow.protocol,
-        ),
+        flow=message_of(flow),
         base_slot=header.base_slot,
         hops=header.hops,
         bytes_received=header.bytes_received,
@@ -193,17 +162,11 @@ def serving(agent: Agent, address: str, metrics_port: int | None = None) -> Iter
 
     `metrics_port` 0 takes a free one, None serves no metrics. Raises EntrainError when an address is taken.
     """
-    server = grpc.server(futures.ThreadPoolExecutor(8))
-    rpc.add_HostServicer_to_server(HostService(agent), server)
-    try:
-        bound = server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise EntrainError(f"{address}: cannot be served; is it in use?") from error
-    if not bound:
-        raise EntrainError(f"{address}: cannot be served; is it in use?")
-    server.start()
-    with contextlib.ExitStack() as stack:
-        stack.callback(lambda: server.stop(0.5).wait())
+
+    def add(server: Any) -> None:
+        add_HostServicer_to_server(HostService(agent), server)
+
+    with rpc.serving(add, address, threads=8), contextlib.ExitStack() as stack:
         yield stack.enter_context(_http(agent, metrics_port)) if metrics_port is not None else None
 
 

@@ -1,0 +1,176 @@
+"""The emulated switch: a process that keeps the load table of a switch which cannot (flow-scheduling paper,
+IV-A and V), asked by hosts over gRPC.
+
+    name = "leaf1"
+    listen = "10.0.0.5:9700"
+
+    [[port]]
+    number = 1
+    rate_mbps = 10000
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from hostbpf import emulated_switch_pb2 as pb
+from hostbpf import rpc
+from hostbpf.emulated_switch_pb2_grpc import EmulatedSwitchServicer, add_EmulatedSwitchServicer_to_server
+from hostbpf.slots import Flow, SlotClock
+from machine.errors import BadInput
+from machine.toml import Strict, check, read_toml
+from schedulers.compiled import Floats
+from schedulers.slots import LoadTable
+from wire.slot_header import LANES, MAX_U32, RATE_UNIT_MBPS
+
+TOLERANCE = 5
+"""Slots by which the clock of a host may differ from the switch's."""
+
+Address = Annotated[str, Field(pattern=r"^(unix:/.+|[^:]+:[0-9]+)$")]
+
+
+class PortTable(Strict):
+    """A `[[port]]` table: a port of the real switch, and the rate of its link."""
+
+    number: Annotated[int, Field(ge=0)]
+    rate_mbps: Annotated[float, Field(gt=0, lt=MAX_U32)]
+
+
+class SwitchFile(Strict):
+    """The file of an emulated switch."""
+
+    name: str
+    listen: Address
+    slot_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
+    port: Annotated[tuple[PortTable, ...], Field(min_length=1, strict=False)]
+
+    @model_validator(mode="after")
+    def _ports_are_unique(self) -> SwitchFile:
+        numbers: set[int] = set()
+        for index, port in enumerate(self.port, 1):
+            if port.number in numbers:
+                raise ValueError(f"[[port]] {index}, number: {port.number} is there already; remove one")
+            numbers.add(port.number)
+        return self
+
+    @property
+    def capacities(self) -> dict[int, int]:
+        """Capacity of each port in rate units."""
+        return {port.number: round(port.rate_mbps / RATE_UNIT_MBPS) for port in self.port}
+
+
+def load_switch(path: Path) -> SwitchFile:
+    """The file of an emulated switch; raises BadInput that names file, key and remedy."""
+    return check(SwitchFile, read_toml(path), str(path))
+
+
+class EmulatedSwitch:
+    """The load table of one switch, in rate units. Not for several threads at once."""
+
+    def __init__(self, name: str, capacities: Mapping[int, int], present: Callable[[], int]) -> None:
+        """`capacities` by port number, in rate units; `present` tells the present slot."""
+        self.name = name
+        self.instance = secrets.randbits(64)
+        self._present = present
+        self._rows = {port: row for row, port in enumerate(capacities)}
+        self._capacities = list(capacities.values())
+        # The window reaches as far as hosts may be behind or ahead.
+        self._table = LoadTable(np.array(self._capacities, float), LANES + 2 * TOLERANCE)
+
+    def load(self, hops: Iterable[tuple[Flow, int]], slot: int) -> list[tuple[int, Floats]]:
+        """Of each flow's port: the capacity, and what others plan in the K slots from `slot` on.
+
+        Raises BadInput for an unknown port, and for a slot that is too far from the present one.
+        """
+        begin = self._offset(slot)
+        result = []
+        for flow, port in hops:
+            row = self._row(port)
+            load, _ = self._table.ask(flow, np.array([row]))
+            result.append((self._capacities[row], load[begin : begin + LANES]))
+        return result
+
+    def update(self, flow: Flow, port: int, slot: int, rates: Sequence[int]) -> None:
+        """`rates` from `slot` on are what `flow` plans on `port`, in place of what it planned before.
+
+        Raises BadInput as `load` does, and for too many rates; then nothing has changed.
+        """
+        self._offset(slot)
+        if len(rates) > LANES:
+            raise BadInput(f"switch {self.name}, flow {flow}: {len(rates)} slots; plan at most {LANES}")
+        self._table.update(flow, np.array([self._row(port)]), np.asarray(rates, float), slot)
+
+    def forget(self, flow: Flow) -> None:
+        """Drop what `flow` plans; it is not an error that it plans nothing."""
+        self._table.remove(flow)
+
+    def _row(self, port: int) -> int:
+        if port not in self._rows:
+            known = ", ".join(map(str, sorted(self._rows)))
+            raise BadInput(f"switch {self.name}: has no port {port}; there are {known}")
+        return self._rows[port]
+
+    def _offset(self, slot: int) -> int:
+        """Bring the table to the present, and tell where in its window `slot` is."""
+        begin = self._present() - TOLERANCE
+        self._table.advance(begin)
+        if not 0 <= slot - begin <= 2 * TOLERANCE:
+            raise BadInput(
+                f"switch {self.name}: slot {slot} is {abs(slot - begin - TOLERANCE)} slots from the present "
+                f"one; at most {TOLERANCE} are tolerated: check clocks and slot_ms of host and switch"
+            )
+        return slot - begin
+
+
+class _Service(EmulatedSwitchServicer):
+    """Service `EmulatedSwitch`."""
+
+    def __init__(self, switch: EmulatedSwitch) -> None:
+        self._switch = switch
+
+    @rpc.answers
+    def FetchFeedback(self, request: Any, context: Any) -> Any:  # noqa: N802
+        hops = ((rpc.flow_of(hop.flow), hop.port) for hop in request.hops)
+        return pb.FetchFeedbackResponse(
+            instance=self._switch.instance,
+            loads=[
+                pb.LinkLoad(capacity=capacity, load=np.minimum(load, MAX_U32).astype(int).tolist())
+                for capacity, load in self._switch.load(hops, request.slot)
+            ],
+        )
+
+    @rpc.answers
+    def UpdateSchedule(self, request: Any, context: Any) -> Any:  # noqa: N802
+        for each in request.schedules:
+            self._switch.update(rpc.flow_of(each.hop.flow), each.hop.port, each.slot, each.rates)
+        return pb.UpdateScheduleResponse()
+
+    @rpc.answers
+    def ForgetFlow(self, request: Any, context: Any) -> Any:  # noqa: N802
+        for flow in request.flows:
+            self._switch.forget(rpc.flow_of(flow))
+        return pb.ForgetFlowResponse()
+
+
+@contextlib.contextmanager
+def serving(config: SwitchFile, present: Callable[[], int] | None = None) -> Iterator[str]:
+    """Within, the emulated switch answers; yields its address. Calls are answered one after the other.
+
+    `present` tells the present slot (default: by the shared clock). Raises EntrainError when the address is
+    taken.
+    """
+    switch = EmulatedSwitch(config.name, config.capacities, present or SlotClock.shared(config.slot_ms).slot)
+
+    def add(server: Any) -> None:
+        add_EmulatedSwitchServicer_to_server(_Service(switch), server)
+
+    with rpc.serving(add, config.listen, threads=1) as port:
+        host, colon, _ = config.listen.rpartition(":")
+        yield config.listen if config.listen.startswith("unix:") else f"{host}{colon}{port}"
