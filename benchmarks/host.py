@@ -62,9 +62,11 @@ def carrier_ratio(schedules: Map, seconds: float = 1.5, rounds: int = 3) -> floa
                 flows = stack.enter_context(traffic(where, "cubic", 1, end_ns))
                 if announced:
                     sender = stack.enter_context(
-                        carriers.attached(where.index_a, netns=where.a, schedules=schedules, cookie=cookie)
+                        carriers.attached(
+                            where.index_a, clock, netns=where.a, schedules=schedules, cookie=cookie
+                        )
                     )
-                    stack.enter_context(carriers.attached(where.index_b, netns=where.b))
+                    stack.enter_context(carriers.attached(where.index_b, clock, netns=where.b))
                     sender.announce(flows[0], 1)
                     Schedules(schedules, clock, netns=cookie).set(flows[0], clock.slot(), [1000.0] * 32)
                 time.sleep(max(0, end_ns - time.monotonic_ns()) / 1e9)

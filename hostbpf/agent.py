@@ -67,9 +67,7 @@ class Agent:
         with self._lock:
             self._schedules.set(flow, first, rates_mbps)
             if flow not in self._numbers:
-                number = max(self._numbers.values(), default=0) + 1
-                self._carriers.announce(flow, number)
-                self._numbers[flow] = number
+                self._numbers[flow] = self._carriers.announce(flow)
             return self._numbers[flow], first
 
     def clear_schedule(self, flow: Flow) -> None:
@@ -127,6 +125,7 @@ class Agent:
             polls += 1
             if polls % HOUSEKEEPING_POLLS == 0:
                 self._schedules.clear_passed()
+                self._carriers.clear_idle()
         ring.close()
 
     def _clear(self) -> None:
@@ -147,11 +146,12 @@ class Agent:
             controls(record, options.directory) as shared,
         ):
             cookie = netns_cookie(options.netns)
+            clock = SlotClock.shared(options.slot_ms)
             attached = carriers.attached(
-                ifindex, netns=options.netns, schedules=shared.schedules, cookie=cookie
+                ifindex, clock, netns=options.netns, schedules=shared.schedules, cookie=cookie
             )
             with attached as own:
-                agent = cls(options, shared, own, SlotClock.shared(options.slot_ms), cookie)
+                agent = cls(options, shared, own, clock, cookie)
                 thread = threading.Thread(target=agent._run, name="feedback")
                 thread.start()
                 try:

@@ -7,16 +7,19 @@ links (Linux 6.6); otherwise the owner records the clsact qdisc.
 from __future__ import annotations
 
 import contextlib
+import secrets
+import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpf import Codec, EbpfError, Map, Object, RingBuffer, TypedMap, compile_cached
+from ebpf import Codec, EbpfError, Map, Object, RingBuffer, TypedMap, compile_cached, in_netns, maps
 from ebpf.tc import Direction
-from hostbpf.slots import KEY, Flow, flow_key, flow_of
-from machine.errors import BadInput
+from hostbpf.slots import KEY, Flow, SlotClock, flow_key, flow_of
+from machine.errors import BadInput, EntrainError
 from wire.slot_header import LANES, SlotHeader
 
 SOURCE = Path(__file__).parent / "bpf" / "carrier.bpf.c"
@@ -29,8 +32,13 @@ COUNTS = (
     "malformed",
     "unknown_flow",
     "not_delivered",
+    "forged",
 )
-MARKS = range(0xE57A1401, 0xE57A1403)  # socket marks that the programs use themselves
+MARKS = range(0xE57A1401, 0xE57A1405)  # socket marks that the programs use themselves
+_PROBE, _WITHDRAWAL = MARKS[2:]
+_SO_BINDTODEVICE, _SO_SNDBUFFORCE = 25, 32
+_PROBE_BUFFER = 1 << 22  # bytes of probes that may wait in the interface's queue
+IDLE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -39,50 +47,147 @@ class Feedback:
 
     flow: Flow
     header: SlotHeader
+    announced: tuple[int, ...] = ()
+    """By lane, what the flow itself had announced by then for the header's slots, in rate units: its own part
+    of the load on each of the path's links."""
+    rtt_ns: int | None = None
+    """From the carrier's departure to its return. None: of the carriers of one slot that are under way at
+    once only the first is timed."""
+    delay_ns: int | None = None
+    """From the carrier's departure until the feedback was here, in user space (the paper's figure 12a)."""
 
 
 class _Announcer(NamedTuple):
-    stamp: int
+    lock: int
     number: int
+    stamp: int
+    timed_ns: int
+    timed_slot: int
+    withdrawn: int
 
 
-_ANNOUNCER = Codec("=QI", _Announcer)
+class _Received(NamedTuple):
+    bytes: int
+    seen_ns: int
+
+
+_ANNOUNCER = Codec("=IIQQII", _Announcer)
+_RECEIVED = Codec("=QQ", _Received)
+_NOTHING_ANNOUNCED = (1 << 64) - 1  # the stamp of no slot
+_TIMES = struct.Struct("=QQ")
+_ANNOUNCED = struct.Struct(f"={LANES}I")
 
 
 class Carriers:
-    """The slot header's programs on one interface."""
+    """The slot header's programs on one interface. Methods may be called from any thread."""
 
-    def __init__(self, obj: Object) -> None:
+    def __init__(self, obj: Object, clock: SlotClock, interface: str, netns: str | None) -> None:
         self._announcers = TypedMap(obj.maps["announcers"], KEY, _ANNOUNCER)
-        self._received = obj.maps["received_flows"]
+        self._received = TypedMap(obj.maps["received_flows"], KEY, _RECEIVED)
+        self._onward = TypedMap(obj.maps["onward"], KEY, Codec("=Q", int))
+        self._clock = obj.maps["slot_clock"]
         self._counts = obj.maps["counts"]
         self._feedbacks = obj.maps["feedbacks"]
         self.schedules = obj.maps["schedules"]
+        self.set_clock(clock)
+        self._probes = {mark: _probe_socket(interface, mark, netns) for mark in (_PROBE, _WITHDRAWAL)}
 
-    def announce(self, flow: Flow, number: int) -> None:
-        """Let `flow` announce its schedule from its next packet on, as flow `number` of this host.
+    def close(self) -> None:
+        """Probe no more."""
+        for probe in self._probes.values():
+            probe.close()
 
-        Raises BadInput for a number beyond 32 bits, EbpfError when the map is full.
+    def set_clock(self, clock: SlotClock) -> None:
+        """Number the slots by `clock` from now on. Slots that a clock set back shows again are not announced
+        again: they have passed at the switches."""
+        self._clock[bytes(4)] = struct.pack("=qQ", clock.epoch_ns, clock.slot_ns)
+
+    def announce(self, flow: Flow, number: int | None = None) -> int:
+        """Let `flow` announce its schedule from its next packet or probe on; returns its number in headers.
+
+        Feedback is taken for the right number only, so by default it is drawn: nobody off the path can guess
+        it. Raises BadInput for a number beyond 32 bits or a flow that announces already, EbpfError when the
+        map is full.
         """
+        number = secrets.randbits(32) if number is None else number
         if not 0 <= number < 1 << 32:
             raise BadInput(f"flow number {number}: must fit 32 bits")
-        self._announcers[flow_key(flow)] = _Announcer((1 << 64) - 1, number)
+        value = _ANNOUNCER.pack(_Announcer(0, number, _NOTHING_ANNOUNCED, 0, 0, 0))
+        raw = self._announcers.raw
+        try:
+            raw.update(KEY.pack(flow_key(flow)), value.ljust(raw.value_size, b"\0"), maps.NOEXIST)
+        except KeyError:
+            raise BadInput(f"flow {flow}: announces already") from None
+        return number
 
     def announced(self, flow: Flow) -> dict[int, int]:
         """What `flow` has announced last, in rate units by slot. KeyError when it does not announce."""
-        raw = self._announcers.raw[KEY.pack(flow_key(flow))]
-        lanes = struct.iter_unpack("=II", raw[_ANNOUNCER.size + 4 :])
+        raw = self._announcers.raw.lookup(KEY.pack(flow_key(flow)), maps.LOCK)
+        lanes = struct.iter_unpack("=II", raw[_ANNOUNCER.size :])
         return {epoch * LANES + lane: rate for lane, (epoch, rate) in enumerate(lanes) if epoch}
 
+    def probe(self, flow: Flow) -> None:
+        """Send a carrier for `flow` now, whether it has something to send or not, so that feedback comes.
+
+        It announces what has changed, as the flow's own carrier would, which is then not sent. It takes the
+        flow's path, and ends at the receiver's programs or, where there are none, at an EtherType that
+        nobody handles. A flow that does not announce sends nothing. Raises EntrainError when the kernel
+        refuses it.
+        """
+        try:
+            self._probe(flow, _PROBE)
+        except OSError as error:
+            raise EntrainError(f"flow {flow}: cannot be probed: {error.strerror}") from error
+
     def withdraw(self, flow: Flow) -> None:
-        """Announce `flow` no more. What it announced ages within the horizon."""
-        self._announcers.pop(flow_key(flow), None)
+        """Announce `flow` no more, and take back what it has announced.
+
+        Where that cannot be sent, or is lost, the load ages within the horizon.
+        """
+        key = flow_key(flow)
+        if key not in self._announcers:
+            return
+        with contextlib.suppress(OSError):
+            self._probe(flow, _WITHDRAWAL)
+        self._announcers.pop(key, None)
+
+    def _probe(self, flow: Flow, mark: int) -> None:
+        self._probes[mark].sendto(_headers(flow), (flow.destination, 0))
+
+    def set_onward(self, flow: Flow, sent: int) -> None:
+        """Let feedback about `flow`, which is received here, say that `sent` bytes have gone onward."""
+        self._onward[flow_key(flow)] = sent
+
+    def forget_onward(self, flow: Flow) -> None:
+        """Say 0 (unknown) about `flow` again; it is not an error that nothing was said."""
+        self._onward.pop(flow_key(flow), None)
+
+    def received(self, flow: Flow) -> int:
+        """Bytes of `flow`, which is received here, since its first carrier. KeyError when none has come."""
+        return self._received[flow_key(flow)].bytes
+
+    def clear_idle(self, idle_s: float = IDLE_S) -> int:
+        """Forget received flows whose last carrier came `idle_s` ago; returns how many."""
+        before = time.monotonic_ns() - round(idle_s * 1e9)
+        idle = [
+            key
+            for key, value in self._received.raw.lookup_batch()
+            if _RECEIVED.unpack(value).seen_ns < before
+        ]
+        for key in idle:
+            self._received.raw.pop(key, None)
+        return len(idle)
 
     def feedback(self, callback: Callable[[Feedback], None]) -> RingBuffer:
         """A ring buffer that calls `callback` with each feedback when polled; the caller closes it."""
 
         def decode(data: bytes) -> None:
-            callback(Feedback(flow_of(KEY.unpack(data)), SlotHeader.unpack(data[KEY.size :])))
+            flow = flow_of(KEY.unpack(data))
+            sent, arrived = _TIMES.unpack_from(data, KEY.size)
+            announced = _ANNOUNCED.unpack_from(data, KEY.size + _TIMES.size)
+            header = SlotHeader.unpack(data[KEY.size + _TIMES.size + _ANNOUNCED.size :])
+            rtt, delay = (arrived - sent, time.monotonic_ns() - sent) if sent else (None, None)
+            callback(Feedback(flow, header, announced, rtt, delay))
 
         return RingBuffer(self._feedbacks, decode)
 
@@ -96,11 +201,37 @@ class Carriers:
         }
 
 
+def _probe_socket(interface: str, mark: int, netns: str | None) -> socket.socket:
+    """A raw socket, so that the kernel finds the route and the neighbour; it can use `interface` alone,
+    where `carrier_egress` takes every packet with its mark."""
+    probe = in_netns(netns, lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW))
+    probe.setblocking(False)
+    probe.setsockopt(socket.SOL_SOCKET, _SO_BINDTODEVICE, interface.encode())
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, struct.pack("=I", mark))
+    probe.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _PROBE_BUFFER)
+    return probe
+
+
+def _headers(flow: Flow) -> bytes:
+    """An IPv4 packet of `flow` that has nothing but headers. The kernel adds length and checksum."""
+    ends = socket.inet_aton(flow.source) + socket.inet_aton(flow.destination)
+    ip = struct.pack("!BBHHHBBH", 0x45, 0, 0, 0, 0, 64, flow.protocol, 0) + ends
+    ports = struct.pack("!HH", flow.source_port, flow.destination_port)
+    if flow.protocol == socket.IPPROTO_UDP:
+        return ip + ports + struct.pack("!HH", 8, 0)
+    return ip + ports + struct.pack("!IIBBHHH", 0, 0, 5 << 4, 0, 0, 0, 0)
+
+
 @contextlib.contextmanager
 def attached(
-    ifindex: int, *, netns: str | None = None, schedules: Map | None = None, cookie: int = 0
+    ifindex: int,
+    clock: SlotClock,
+    *,
+    netns: str | None = None,
+    schedules: Map | None = None,
+    cookie: int = 0,
 ) -> Iterator[Carriers]:
-    """Within, carriers leave and end at interface `ifindex` of `netns`.
+    """Within, carriers leave and end at interface `ifindex` of `netns`, with slots numbered by `clock`.
 
     `schedules` is the map to announce from, with `cookie` as the namespace in its keys (that of
     `hostbpf.slots.pacing_registered`); without it the programs have their own (cookie 0).
@@ -118,4 +249,5 @@ def attached(
                 stack.enter_context(program.attach_tcx(ifindex, direction, netns))
             except EbpfError:
                 stack.callback(program.attach_tc(ifindex, direction, netns, replace=True).detach)
-        yield Carriers(obj)
+        interface = in_netns(netns, lambda: socket.if_indextoname(ifindex))
+        yield stack.enter_context(contextlib.closing(Carriers(obj, clock, interface, netns)))

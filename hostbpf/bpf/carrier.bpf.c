@@ -3,27 +3,51 @@
 // Egress: the first packet of a scheduled flow in a slot gets a carrier ahead of it: a clone, trimmed to its headers,
 // with the slot header behind the MAC header, so that it takes the flow's path. The clone passes this program twice
 // more, told apart by its mark: once to be rewritten, and once after the redirect that makes its accounted length
-// right. The original is never changed. Feedback leaves in the same way on the next packet of the reverse flow.
+// right. The original is never changed. A flow that has nothing to send is probed: the agent sends a packet of
+// nothing but the flow's headers, which becomes the carrier itself.
 //
-// Ingress: every packet with a slot header ends here, so that no application and no kernel protocol sees one.
+// Ingress: every packet with a slot header ends here, so that no application and no kernel protocol sees one. What
+// announces a schedule is turned round and goes back as feedback at once, without waiting for the flow's own packets.
+#include <linux/if_packet.h>
+
 #include "packet.h"
 #include "slots.h"
 #include "slot_header.h"
 
 char _license[] SEC("license") = "Dual MIT/GPL";
 
-#define MARK_CLONE 0xe57a1401 // this and the next are not for sockets
-#define MARK_CARRIER 0xe57a1402
+// These marks are not for sockets, but for the probes'.
+#define MARK_CLONE 0xe57a1401      // to be rewritten to a carrier
+#define MARK_CARRIER 0xe57a1402    // made here: may leave
+#define MARK_PROBE 0xe57a1403      // headers of a flow, to be made its carrier
+#define MARK_WITHDRAWAL 0xe57a1404 // likewise, the flow's last
+
 #define UNIT_BYTES (SLOT_RATE_UNIT_MBPS * 125000) // per second
 #define HEADROOM_MAX 0xffffffff
 
 const volatile __u64 netns; // cookie in the keys of `schedules`
 
+// Slot s begins at epoch_ns + s * slot_ns, on CLOCK_MONOTONIC; epoch_ns may be negative.
+struct slot_clock {
+	__u64 epoch_ns;
+	__u64 slot_ns; // 0: unknown, so nothing is announced
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct slot_clock);
+} slot_clock SEC(".maps");
+
 // A flow that announces its schedule.
 struct announcer {
-	__u64 stamp; // slot and version that were announced last
+	struct bpf_spin_lock lock;
 	__u32 number;
-	__u32 reserved;
+	__u64 stamp;      // slot and version that were announced last
+	__u64 timed_ns;   // when the carrier left whose feedback is timed; 0: none is
+	__u32 timed_slot; // its base slot
+	__u32 withdrawn;  // announces no more
 	struct {
 		__u32 epoch;
 		__u32 rate;
@@ -37,25 +61,36 @@ struct {
 	__type(value, struct announcer);
 } announcers SEC(".maps");
 
-// The last carrier of a flow that we receive, kept for the feedback, and the flow's progress.
+// How far a flow has come that is received with carriers. No LRU: forged carriers could then push real flows out.
 struct received {
-	struct slot_header header;
-	__u16 reserved;
-	__u32 pending; // feedback is due
+	__u64 bytes;   // since its first carrier
+	__u64 seen_ns; // when its last carrier came
 	__u32 highest; // TCP sequence number behind what arrived
-	__u64 bytes;
-	__u64 onward; // written by the agent
+	__u32 started; // highest is known
 };
 
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
-	__type(key, struct flow_key); // of the reverse flow
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct flow_key); // as its sender sees it
 	__type(value, struct received);
 } received_flows SEC(".maps");
 
+// What has been sent onward of it; written by the agent.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct flow_key);
+	__type(value, __u64);
+} onward SEC(".maps");
+
 struct feedback {
 	struct flow_key flow;
+	__u64 sent_ns; // when the carrier left; 0: this one was not timed
+	__u64 arrived_ns;
+	__u32 announced[SLOT_LANES]; // the flow's own part of the header's slots on each link, in rate units
 	struct slot_header header;
 };
 
@@ -70,9 +105,10 @@ enum count {
 	RECEIVED,
 	RECEIVED_FEEDBACK,
 	NOT_SENT,      // the packet could not be made
-	MALFORMED,     // truncated, wrong version or kind
+	MALFORMED,     // truncated, wrong version or kind, or addressed to nobody or somebody else
 	UNKNOWN_FLOW,  // feedback for a flow that does not announce
 	NOT_DELIVERED, // the ring buffer was full
+	FORGED,        // a slot header that somebody else on this host made
 	COUNTS,
 };
 
@@ -114,18 +150,108 @@ static __always_inline void put48(__u8 *field, __u64 value)
 		field[i] = value >> (40 - 8 * i);
 }
 
-static __always_inline struct slot_header *new_header(__u8 kind, __u32 base_slot, __u32 number)
+static __always_inline __u32 slot_now(__u64 now)
 {
-	struct slot_header *header = scratch_header(LEAVING);
+	__u32 zero = 0;
+	struct slot_clock *clock = bpf_map_lookup_elem(&slot_clock, &zero);
 
+	return clock && clock->slot_ns ? (now - clock->epoch_ns) / clock->slot_ns : 0;
+}
+
+// Why a carrier is to leave.
+enum occasion {
+	DATA,       // the flow sends: once per slot and version of the schedule
+	PROBE,      // the agent wants feedback
+	WITHDRAWAL, // the flow ends: what it announced is taken back
+};
+
+// Write into the scratch header what has changed in the flow's schedule since it was announced, and note it as
+// announced. False: there is nothing to send.
+static __always_inline bool announce(const struct flow_key *flow, enum occasion occasion)
+{
+	struct announcer *announcer = bpf_map_lookup_elem(&announcers, flow);
+	struct slot_header *header;
+	struct schedule *schedule;
+	struct flow_key key = *flow;
+	__u64 now, stamp;
+	__u32 base, i;
+	bool due;
+
+	if (!announcer)
+		return false;
+	now = bpf_ktime_get_ns();
+	base = slot_now(now);
+	key.netns = netns;
+	schedule = bpf_map_lookup_elem(&schedules, &key);
+	stamp = (__u64)base << 32 | (schedule ? schedule->version : 0);
+	if (!base || (occasion == DATA && announcer->stamp == stamp))
+		return false;
+	header = scratch_header(LEAVING);
 	if (!header)
-		return NULL;
+		return false;
 	__builtin_memset(header, 0, sizeof(*header));
-	header->version_kind = SLOT_VERSION << 4 | kind;
+	header->version_kind = SLOT_VERSION << 4 | SLOT_SCHEDULE;
 	header->next_ethertype = bpf_htons(ETH_P_IP);
-	header->base_slot = bpf_htonl(base_slot);
-	header->flow = bpf_htonl(number);
-	return header;
+	header->base_slot = bpf_htonl(base);
+	header->flow = bpf_htonl(announcer->number);
+	// without a schedule, data lead no carrier, unless there is something to take back
+	due = occasion == PROBE ||
+	      (occasion == DATA && schedule && (__s32)(schedule->base_slot + schedule->slots - base) > 0);
+
+	bpf_spin_lock(&announcer->lock);
+	if (announcer->withdrawn || (occasion == DATA && announcer->stamp == stamp)) {
+		bpf_spin_unlock(&announcer->lock);
+		return false; // another processor has done it
+	}
+	announcer->stamp = stamp;
+	announcer->withdrawn = occasion == WITHDRAWAL;
+	for (i = 0; i < SLOT_LANES; i++) {
+		__u32 slot = base + i, lane = slot % SLOT_LANES, epoch = slot / SLOT_LANES;
+		__u32 rate = 0, announced = 0, at;
+
+		asm volatile("" : "+r"(lane)); // the verifier does not know what a remainder is
+		if (lane >= SLOT_LANES)
+			break;
+		header->lanes[lane].epoch = bpf_htonl(epoch);
+		header->lanes[lane].headroom = bpf_htonl(HEADROOM_MAX);
+		if (announcer->lanes[lane].epoch > epoch)
+			continue; // the clock was set back: this slot has passed for the switches
+		if (schedule && occasion != WITHDRAWAL) {
+			at = slot - schedule->base_slot;
+			if (at < schedule->slots && at < SLOTS_MAX)
+				rate = schedule->rates[at] / UNIT_BYTES;
+		}
+		if (announcer->lanes[lane].epoch == epoch)
+			announced = announcer->lanes[lane].rate;
+		announcer->lanes[lane].epoch = epoch;
+		announcer->lanes[lane].rate = rate;
+		header->lanes[lane].delta = bpf_htonl(rate - announced);
+		due |= rate != announced;
+	}
+	if (due && (!announcer->timed_ns || announcer->timed_slot != base)) {
+		announcer->timed_ns = now;
+		announcer->timed_slot = base;
+	}
+	bpf_spin_unlock(&announcer->lock);
+	return due;
+}
+
+// The carrier with the scratch header was not made: what it announced is still to be announced.
+static __always_inline void not_sent(const struct flow_key *flow)
+{
+	struct announcer *announcer = bpf_map_lookup_elem(&announcers, flow);
+	struct slot_header *header = scratch_header(LEAVING);
+	__u32 i;
+
+	count(NOT_SENT);
+	if (!announcer || !header)
+		return;
+	bpf_spin_lock(&announcer->lock);
+	announcer->timed_ns = 0;
+	for (i = 0; i < SLOT_LANES; i++)
+		if (announcer->lanes[i].epoch == bpf_ntohl(header->lanes[i].epoch))
+			announcer->lanes[i].rate -= bpf_ntohl(header->lanes[i].delta);
+	bpf_spin_unlock(&announcer->lock);
 }
 
 // Send a clone of `skb` ahead of it, to be rewritten by `write_carrier`.
@@ -140,6 +266,7 @@ static __always_inline bool clone_ahead(struct __sk_buff *skb)
 	return !error;
 }
 
+// Make `skb` the carrier of the scratch header.
 static __always_inline int write_carrier(struct __sk_buff *skb)
 {
 	struct slot_header *header = scratch_header(LEAVING);
@@ -149,115 +276,78 @@ static __always_inline int write_carrier(struct __sk_buff *skb)
 	if (!header || !read_packet(skb, &packet) || bpf_skb_change_tail(skb, packet.headers, 0) ||
 	    bpf_skb_adjust_room(skb, sizeof(*header), BPF_ADJ_ROOM_MAC, 0) ||
 	    bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &ethertype, sizeof(ethertype), 0) ||
-	    bpf_skb_store_bytes(skb, ETH_HLEN, header, sizeof(*header), 0)) {
-		count(NOT_SENT);
+	    bpf_skb_store_bytes(skb, ETH_HLEN, header, sizeof(*header), 0))
 		return TC_ACT_SHOT;
-	}
 	skb->mark = MARK_CARRIER;
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-static __always_inline void announce(struct __sk_buff *skb, const struct flow_key *flow)
+// A probe becomes the carrier; nothing of it leaves as it is.
+static __always_inline int write_probe(struct __sk_buff *skb, enum occasion occasion)
 {
-	struct announcer *announcer = bpf_map_lookup_elem(&announcers, flow);
-	struct slot_header *header;
-	struct schedule *schedule;
-	struct flow_key key = *flow;
-	__u64 stamp, before;
-	__u32 index, base, i;
+	struct packet packet = {};
+	int action;
 
-	if (!announcer)
-		return;
-	key.netns = netns;
-	schedule = bpf_map_lookup_elem(&schedules, &key);
-	if (!schedule)
-		return;
-	index = slot_at(schedule, bpf_ktime_get_ns());
-	if (index >= SLOTS_MAX)
-		return;
-	base = schedule->base_slot + index;
-	stamp = (__u64)base << 32 | schedule->version;
-	before = announcer->stamp;
-	if (before == stamp || __sync_val_compare_and_swap(&announcer->stamp, before, stamp) != before)
-		return; // announced already, or another processor is doing it
-	header = new_header(SLOT_SCHEDULE, base, announcer->number);
-	if (!header)
-		return;
-	for (i = 0; i < SLOT_LANES; i++) {
-		__u32 slot = base + i, lane = slot % SLOT_LANES, epoch = slot / SLOT_LANES;
-		__u32 rate = 0, announced = 0, at = index + i;
-
-		asm volatile("" : "+r"(lane)); // the verifier does not know what a remainder is
-		if (lane >= SLOT_LANES)
-			return;
-		if (at < schedule->slots && at < SLOTS_MAX)
-			rate = schedule->rates[at] / UNIT_BYTES;
-		if (announcer->lanes[lane].epoch == epoch)
-			announced = announcer->lanes[lane].rate;
-		announcer->lanes[lane].epoch = epoch;
-		announcer->lanes[lane].rate = rate;
-		header->lanes[lane].epoch = bpf_htonl(epoch);
-		header->lanes[lane].delta = bpf_htonl(rate - announced);
-		header->lanes[lane].headroom = bpf_htonl(HEADROOM_MAX);
-	}
-	if (clone_ahead(skb))
+	if (!read_packet(skb, &packet) || !announce(&packet.flow, occasion))
+		return TC_ACT_SHOT;
+	action = write_carrier(skb);
+	if (action == TC_ACT_SHOT)
+		not_sent(&packet.flow);
+	else
 		count(SENT);
-}
-
-static __always_inline void answer(struct __sk_buff *skb, const struct flow_key *flow)
-{
-	struct received *received = bpf_map_lookup_elem(&received_flows, flow);
-	struct slot_header *header;
-
-	if (!received || !received->pending || !__sync_val_compare_and_swap(&received->pending, 1, 0))
-		return;
-	header = scratch_header(LEAVING);
-	if (!header)
-		return;
-	*header = received->header;
-	header->version_kind = SLOT_VERSION << 4 | SLOT_FEEDBACK;
-	put48(header->bytes_received, received->bytes);
-	put48(header->bytes_onward, received->onward);
-	if (clone_ahead(skb))
-		count(SENT_FEEDBACK);
+	return action;
 }
 
 SEC("tc")
 int carrier_egress(struct __sk_buff *skb)
 {
 	struct packet packet = {};
+	__be16 ethertype;
 
-	if (skb->mark == MARK_CLONE)
+	switch (skb->mark) {
+	case MARK_CLONE:
 		return write_carrier(skb);
-	if (skb->mark == MARK_CARRIER) {
+	case MARK_CARRIER:
 		skb->mark = 0;
 		return TC_ACT_UNSPEC;
+	case MARK_PROBE:
+		return write_probe(skb, PROBE);
+	case MARK_WITHDRAWAL:
+		return write_probe(skb, WITHDRAWAL);
 	}
-	if (!read_packet(skb, &packet))
+	if (!bpf_skb_load_bytes(skb, offsetof(struct ethhdr, h_proto), &ethertype, sizeof(ethertype)) &&
+	    ethertype == bpf_htons(ETHERTYPE_SLOT)) {
+		count(FORGED);
+		return TC_ACT_SHOT;
+	}
+	if (!read_packet(skb, &packet) || !packet.payload || !announce(&packet.flow, DATA))
 		return TC_ACT_UNSPEC;
-	answer(skb, &packet.flow);
-	if (packet.payload)
-		announce(skb, &packet.flow);
+	if (clone_ahead(skb))
+		count(SENT);
+	else
+		not_sent(&packet.flow);
 	return TC_ACT_UNSPEC;
 }
 
-// The flow of the packet behind a slot header, and its TCP sequence number.
-static __always_inline bool read_carried(struct __sk_buff *skb, struct flow_key *flow, __u32 *sequence)
-{
-	const __u32 network = ETH_HLEN + sizeof(struct slot_header);
-	struct iphdr ip;
-	struct tcphdr tcp = {};
+#define CARRIED (ETH_HLEN + sizeof(struct slot_header)) // where the IP header of a carrier is
 
-	if (bpf_skb_load_bytes(skb, network, &ip, sizeof(ip)) || ip.ihl != 5)
+// The flow of the packet behind a slot header.
+static __always_inline bool read_carried(struct __sk_buff *skb, struct flow_key *flow)
+{
+	struct iphdr ip;
+	struct udphdr ports;
+
+	if (bpf_skb_load_bytes(skb, CARRIED, &ip, sizeof(ip)) || ip.version != 4 || ip.ihl != 5)
 		return false;
-	if (bpf_skb_load_bytes(skb, network + sizeof(ip), &tcp, sizeof(struct udphdr)))
+	if (ip.protocol != IPPROTO_TCP && ip.protocol != IPPROTO_UDP)
+		return false;
+	if (bpf_skb_load_bytes(skb, CARRIED + sizeof(ip), &ports, sizeof(ports)))
 		return false;
 	flow->source = ip.saddr;
 	flow->destination = ip.daddr;
-	flow->source_port = tcp.source;
-	flow->destination_port = tcp.dest;
+	flow->source_port = ports.source;
+	flow->destination_port = ports.dest;
 	flow->protocol = ip.protocol;
-	*sequence = ip.protocol == IPPROTO_TCP ? bpf_ntohl(tcp.seq) : 0;
 	return true;
 }
 
@@ -276,21 +366,37 @@ static __always_inline struct flow_key reversed(const struct flow_key *flow)
 
 static const struct received nothing_received;
 
-static __always_inline void keep_schedule(const struct flow_key *flow, __u32 sequence, struct slot_header *header)
+// Turn a carrier round: it becomes the feedback. Exchanging addresses and ports leaves the checksums right.
+static __always_inline int answer(struct __sk_buff *skb, const struct flow_key *flow, struct slot_header *header)
 {
-	struct flow_key reverse = reversed(flow);
-	struct received *received = bpf_map_lookup_elem(&received_flows, &reverse);
+	struct received *received = bpf_map_lookup_elem(&received_flows, flow);
+	__u64 *sent_onward = bpf_map_lookup_elem(&onward, flow);
+	__be32 addresses[2] = {flow->destination, flow->source};
+	__be16 ports[2] = {flow->destination_port, flow->source_port};
+	__u8 macs[2 * ETH_ALEN];
 
 	count(RECEIVED);
 	if (!received) {
-		bpf_map_update_elem(&received_flows, &reverse, &nothing_received, BPF_NOEXIST);
-		received = bpf_map_lookup_elem(&received_flows, &reverse);
-		if (!received)
-			return;
-		received->highest = sequence;
+		bpf_map_update_elem(&received_flows, flow, &nothing_received, BPF_NOEXIST);
+		received = bpf_map_lookup_elem(&received_flows, flow);
 	}
-	received->header = *header;
-	received->pending = 1;
+	if (received)
+		received->seen_ns = bpf_ktime_get_ns();
+	header->version_kind = SLOT_VERSION << 4 | SLOT_FEEDBACK;
+	put48(header->bytes_received, received ? received->bytes : 0);
+	put48(header->bytes_onward, sent_onward ? *sent_onward : 0);
+	if (bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)) ||
+	    bpf_skb_store_bytes(skb, 0, macs + ETH_ALEN, ETH_ALEN, 0) ||
+	    bpf_skb_store_bytes(skb, ETH_ALEN, macs, ETH_ALEN, 0) ||
+	    bpf_skb_store_bytes(skb, ETH_HLEN, header, sizeof(*header), 0) ||
+	    bpf_skb_store_bytes(skb, CARRIED + offsetof(struct iphdr, saddr), addresses, sizeof(addresses), 0) ||
+	    bpf_skb_store_bytes(skb, CARRIED + sizeof(struct iphdr), ports, sizeof(ports), 0)) {
+		count(NOT_SENT);
+		return TC_ACT_SHOT;
+	}
+	count(SENT_FEEDBACK);
+	skb->mark = MARK_CARRIER;
+	return bpf_redirect(skb->ifindex, 0);
 }
 
 static __always_inline void deliver_feedback(const struct flow_key *flow, const struct slot_header *header)
@@ -298,6 +404,7 @@ static __always_inline void deliver_feedback(const struct flow_key *flow, const 
 	struct flow_key sent = reversed(flow);
 	struct announcer *announcer = bpf_map_lookup_elem(&announcers, &sent);
 	struct feedback *feedback;
+	__u32 i;
 
 	if (!announcer || bpf_htonl(announcer->number) != header->flow) {
 		count(UNKNOWN_FLOW);
@@ -309,7 +416,19 @@ static __always_inline void deliver_feedback(const struct flow_key *flow, const 
 		return;
 	}
 	feedback->flow = sent;
+	feedback->sent_ns = 0;
+	feedback->arrived_ns = bpf_ktime_get_ns();
 	feedback->header = *header;
+	bpf_spin_lock(&announcer->lock);
+	if (announcer->timed_slot == bpf_ntohl(header->base_slot)) {
+		feedback->sent_ns = announcer->timed_ns;
+		announcer->timed_ns = 0;
+	}
+	for (i = 0; i < SLOT_LANES; i++)
+		feedback->announced[i] = announcer->lanes[i].epoch == bpf_ntohl(header->lanes[i].epoch)
+						 ? announcer->lanes[i].rate
+						 : 0;
+	bpf_spin_unlock(&announcer->lock);
 	bpf_ringbuf_submit(feedback, 0);
 	count(RECEIVED_FEEDBACK);
 }
@@ -318,21 +437,24 @@ static __always_inline void deliver_feedback(const struct flow_key *flow, const 
 static __always_inline void progress(struct __sk_buff *skb)
 {
 	struct packet packet = {};
-	struct flow_key reverse;
 	struct received *received;
-	__u32 end;
+	__u32 begin, end;
 
 	if (!read_packet(skb, &packet) || !packet.payload)
 		return;
-	reverse = reversed(&packet.flow);
-	received = bpf_map_lookup_elem(&received_flows, &reverse);
+	received = bpf_map_lookup_elem(&received_flows, &packet.flow);
 	if (!received)
 		return;
 	if (packet.flow.protocol != IPPROTO_TCP) {
 		received->bytes += packet.payload;
 		return;
 	}
-	end = bpf_ntohl(packet.tcp.seq) + packet.payload;
+	begin = bpf_ntohl(packet.tcp.seq);
+	end = begin + packet.payload;
+	if (!received->started) {
+		received->started = 1;
+		received->highest = begin;
+	}
 	if ((__s32)(end - received->highest) > 0) {
 		received->bytes += end - received->highest;
 		received->highest = end;
@@ -344,23 +466,22 @@ int carrier_ingress(struct __sk_buff *skb)
 {
 	struct slot_header *header;
 	struct flow_key flow = {};
-	__u32 sequence;
 
 	if (skb->protocol != bpf_htons(ETHERTYPE_SLOT)) {
 		progress(skb);
 		return TC_ACT_UNSPEC;
 	}
 	header = scratch_header(ARRIVING);
-	if (!header || bpf_skb_load_bytes(skb, ETH_HLEN, header, sizeof(*header)) ||
+	if (!header || skb->pkt_type != PACKET_HOST ||
+	    bpf_skb_load_bytes(skb, ETH_HLEN, header, sizeof(*header)) ||
 	    header->version_kind >> 4 != SLOT_VERSION || header->next_ethertype != bpf_htons(ETH_P_IP) ||
-	    !read_carried(skb, &flow, &sequence)) {
+	    !read_carried(skb, &flow)) {
 		count(MALFORMED);
 		return TC_ACT_SHOT;
 	}
 	switch (header->version_kind & 0xf) {
 	case SLOT_SCHEDULE:
-		keep_schedule(&flow, sequence, header);
-		break;
+		return answer(skb, &flow, header);
 	case SLOT_FEEDBACK:
 		deliver_feedback(&flow, header);
 		break;

@@ -23,7 +23,7 @@ struct packet {
 
 static inline __attribute__((always_inline)) bool read_packet(struct __sk_buff *skb, struct packet *packet)
 {
-	__u32 transport = ETH_HLEN + sizeof(struct iphdr);
+	__u32 transport = ETH_HLEN + sizeof(struct iphdr), length = skb->len;
 	struct iphdr ip;
 
 	if (skb->protocol != bpf_htons(ETH_P_IP) || bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
@@ -40,7 +40,9 @@ static inline __attribute__((always_inline)) bool read_packet(struct __sk_buff *
 	} else if (ip.protocol != IPPROTO_UDP) {
 		return false;
 	}
-	packet->payload = skb->len > packet->headers ? skb->len - packet->headers : 0;
+	if (length <= ETH_ZLEN) // may be padded; of longer ones, offloaded packets do not tell their length in the header
+		length = ETH_HLEN + bpf_ntohs(ip.tot_len);
+	packet->payload = length > packet->headers ? length - packet->headers : 0;
 	packet->flow.netns = 0;
 	packet->flow.source = ip.saddr;
 	packet->flow.destination = ip.daddr;

@@ -58,7 +58,9 @@ def main(target: str) -> None:
             attached = {}
             for host in topology.hosts:
                 index = in_netns(netns[host.name], lambda host=host: socket.if_nametoindex(host.interface))
-                attached[host.name] = stack.enter_context(carriers.attached(index, netns=netns[host.name]))
+                attached[host.name] = stack.enter_context(
+                    carriers.attached(index, CLOCK, netns=netns[host.name])
+                )
             flows = []
             for number, source in enumerate(topology.hosts):
                 for destination in topology.hosts:

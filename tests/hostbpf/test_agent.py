@@ -96,8 +96,7 @@ def test_schedule_is_announced_and_feedback_arrives(
     connection = connect("slot_cubic")
     flow = Flow.of(connection.sender)
     watch = sender.stub.WatchFeedback(pb.WatchFeedbackRequest(), timeout=20)
-    answer = sender.stub.SetSchedule(pb.SetScheduleRequest(flow=message(flow), rates_mbps=[200.0] * 30))
-    assert answer.number == 1
+    sender.stub.SetSchedule(pb.SetScheduleRequest(flow=message(flow), rates_mbps=[200.0] * 30))
     for _ in range(20):
         connection.transfer(100_000)
         if sender.stub.GetStatus(pb.GetStatusRequest()).carriers["received_feedback"]:

@@ -24,6 +24,13 @@ SO_RCVBUFFORCE = 33
 CLOCK = SlotClock.shared(60)
 
 
+@pytest.fixture
+def slow() -> SlotClock:
+    """A slot that outlasts the test."""
+    slot_ns = 100 * 10**9
+    return SlotClock(slot_ns, time.monotonic_ns() - 1000 * slot_ns)
+
+
 def sniff(pair: Pair) -> socket.socket:
     """A packet socket on b's interface: it sees carriers before they are consumed."""
     tap = in_netns(pair.b, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3)))
@@ -34,7 +41,7 @@ def sniff(pair: Pair) -> socket.socket:
 
 
 def headers_seen(tap: socket.socket) -> list[SlotHeader]:
-    found = []
+    found: list[SlotHeader] = []
     while True:
         try:
             frame = tap.recv(65536)
@@ -42,6 +49,14 @@ def headers_seen(tap: socket.socket) -> list[SlotHeader]:
             return found
         if frame[12:14] == struct.pack("!H", ETHERTYPE):
             found.append(SlotHeader.unpack(frame[14:]))
+
+
+def mac(netns: str) -> bytes:
+    """The address of eth0 there."""
+    with in_netns(netns, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)) as raw:
+        raw.bind(("eth0", 0))
+        address: bytes = raw.getsockname()[4]
+        return address
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -61,8 +76,8 @@ def test_carrier_announces_and_feedback_returns(
     flow = Flow.of(connection.sender)
     returned: list[carriers.Feedback] = []
     with (
-        carriers.attached(pair.index_a, netns=pair.a) as at_a,
-        carriers.attached(pair.index_b, netns=pair.b) as at_b,
+        carriers.attached(pair.index_a, CLOCK, netns=pair.a) as at_a,
+        carriers.attached(pair.index_b, CLOCK, netns=pair.b) as at_b,
         sniff(pair) as tap,
     ):
         ring = at_a.feedback(returned.append)
@@ -94,7 +109,7 @@ def test_deltas_add_up_to_the_schedule(pair: Pair, connect: Callable[..., Connec
     flow = Flow.of(connection.sender)
     table: dict[int, int] = {}
     plans = ([50] * 12, [80] * 12, [0] * 12, [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 120])
-    with carriers.attached(pair.index_a, netns=pair.a) as at_a, sniff(pair) as tap:
+    with carriers.attached(pair.index_a, CLOCK, netns=pair.a) as at_a, sniff(pair) as tap:
         schedules = Schedules(at_a.schedules, CLOCK, netns=0)
         at_a.announce(flow, 1)
         base = CLOCK.slot()
@@ -116,7 +131,7 @@ def test_deltas_add_up_to_the_schedule(pair: Pair, connect: Callable[..., Connec
 def test_one_carrier_per_slot(pair: Pair, connect: Callable[..., Connection]) -> None:
     connection = connect()
     flow = Flow.of(connection.sender)
-    with carriers.attached(pair.index_a, netns=pair.a) as at_a, sniff(pair) as tap:
+    with carriers.attached(pair.index_a, CLOCK, netns=pair.a) as at_a, sniff(pair) as tap:
         schedules = Schedules(at_a.schedules, CLOCK, netns=0)
         at_a.announce(flow, 1)
         schedules.set(flow, CLOCK.slot(), [1000] * 30)
@@ -131,7 +146,7 @@ def test_one_carrier_per_slot(pair: Pair, connect: Callable[..., Connection]) ->
 
 def test_other_flows_send_no_carriers(pair: Pair, connect: Callable[..., Connection]) -> None:
     connection, other = connect(), connect()
-    with carriers.attached(pair.index_a, netns=pair.a) as at_a, sniff(pair) as tap:
+    with carriers.attached(pair.index_a, CLOCK, netns=pair.a) as at_a, sniff(pair) as tap:
         schedules = Schedules(at_a.schedules, CLOCK, netns=0)
         flow = Flow.of(connection.sender)
         at_a.announce(flow, 1)
@@ -144,7 +159,7 @@ def test_other_flows_send_no_carriers(pair: Pair, connect: Callable[..., Connect
 
 
 def test_forged_headers_are_consumed_and_counted(pair: Pair, connect: Callable[..., Connection]) -> None:
-    """Truncated, of another version or kind, feedback for no flow of ours: dropped, and nothing is wedged."""
+    """Truncated, broadcast, of another version or kind, feedback for no flow of ours."""
     connection = connect()
     ip = (
         bytes.fromhex("45000028000040004006")
@@ -155,11 +170,12 @@ def test_forged_headers_are_consumed_and_counted(pair: Pair, connect: Callable[.
     carried = ip + bytes(20)
     good = SlotHeader(Kind.SCHEDULE).pack()
     with (
-        carriers.attached(pair.index_b, netns=pair.b) as at_b,
+        carriers.attached(pair.index_b, CLOCK, netns=pair.b) as at_b,
         in_netns(pair.a, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)) as raw,
     ):
         raw.bind(("eth0", 0))
-        ethernet = b"\xff" * 6 + bytes(6) + struct.pack("!H", ETHERTYPE)
+        ethernet = mac(pair.b) + bytes(6) + struct.pack("!H", ETHERTYPE)
+        raw.send(b"\xff" * 6 + ethernet[6:] + good + carried)  # else all hosts would answer
         raw.send(ethernet + good[:50])
         raw.send(ethernet + bytes([0x2F]) + good[1:] + carried)
         raw.send(ethernet + bytes([0x1F]) + good[1:] + carried)
@@ -167,7 +183,7 @@ def test_forged_headers_are_consumed_and_counted(pair: Pair, connect: Callable[.
         raw.send(ethernet + SlotHeader(Kind.FEEDBACK, flow=9).pack() + carried)
         raw.send(ethernet + good + carried)
         counts = at_b.counts()
-        assert counts["malformed"] == 4
+        assert counts["malformed"] == 5
         assert counts["unknown_flow"] == 1
         assert counts["received"] == 1
         connection.transfer(1000)
@@ -185,8 +201,8 @@ def test_many_flows_both_ways(
     clock = SlotClock.shared(1000)
     returned: list[carriers.Feedback] = []
     with (
-        carriers.attached(pair.index_a, netns=pair.a) as at_a,
-        carriers.attached(pair.index_b, netns=pair.b) as at_b,
+        carriers.attached(pair.index_a, clock, netns=pair.a) as at_a,
+        carriers.attached(pair.index_b, clock, netns=pair.b) as at_b,
         lossy([pair.index_a], probability, netns=pair.a),
         lossy([pair.index_b], probability, netns=pair.b),
     ):
@@ -216,3 +232,103 @@ def test_many_flows_both_ways(
     assert all(flows[feedback.flow] == feedback.header.flow for feedback in returned)
     if not probability:
         assert {feedback.flow for feedback in returned} == set(flows)
+
+
+def test_a_probe_announces_and_brings_feedback_though_the_flow_is_silent(
+    pair: Pair, connect: Callable[..., Connection], slow: SlotClock
+) -> None:
+    """It counts as the announcement of the slot and version, goes again with no change when asked again, and
+    the connection does not notice."""
+    connection = connect()
+    flow = Flow.of(connection.sender)
+    returned: list[carriers.Feedback] = []
+    with (
+        carriers.attached(pair.index_a, slow, netns=pair.a) as at_a,
+        carriers.attached(pair.index_b, slow, netns=pair.b) as at_b,
+        sniff(pair) as tap,
+    ):
+        ring = at_a.feedback(returned.append)
+        at_a.announce(flow, 42)
+        at_a.probe(flow)  # before it has a schedule: all zero
+        Schedules(at_a.schedules, slow, netns=0).set(flow, slow.slot(), [70] * 20)
+        at_b.set_onward(flow, 123_456)
+        at_a.probe(flow)
+        at_a.probe(flow)
+        connection.transfer(100_000)
+        at_a.probe(flow)
+        wait_until(lambda: ring.poll(10) >= 0 and len(returned) == 4)
+        ring.close()
+        seen = [header for header in headers_seen(tap) if header.kind == Kind.SCHEDULE]
+        assert [{lane.delta for lane in header.lanes} for header in seen] == [{0}, {70}, {0}, {0}]
+        assert at_a.counts()["sent"] == 4
+        assert at_b.received(flow) == 100_000
+        connection.transfer(1000)
+    assert [feedback.announced for feedback in returned[1:]] == [(70,) * LANES] * 3
+    assert [feedback.header.bytes_onward for feedback in returned] == [0] + [123_456] * 3
+    assert [feedback.header.bytes_received for feedback in returned] == [0] * 3 + [100_000]
+    for feedback in (returned[0], returned[-1]):
+        assert feedback.rtt_ns is not None
+        assert feedback.delay_ns is not None
+        assert 0 < feedback.rtt_ns < feedback.delay_ns
+
+
+def test_udp_flows_get_feedback(pair: Pair, slow: SlotClock) -> None:
+    """One that nobody answers and that has no socket even: the carrier itself comes back."""
+    flow = Flow("10.77.0.1", 5000, "10.77.0.2", 6000, socket.IPPROTO_UDP)
+    returned: list[carriers.Feedback] = []
+    with (
+        carriers.attached(pair.index_a, slow, netns=pair.a) as at_a,
+        carriers.attached(pair.index_b, slow, netns=pair.b),
+        in_netns(pair.b, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as receiver,
+        in_netns(pair.a, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender,
+    ):
+        receiver.bind(("10.77.0.2", 6000))
+        receiver.settimeout(5)
+        sender.bind(("10.77.0.1", 5000))
+        ring = at_a.feedback(returned.append)
+        at_a.announce(flow)
+        Schedules(at_a.schedules, slow, netns=0).set(flow, slow.slot(), [70] * 20)
+        at_a.probe(flow)
+        wait_until(lambda: ring.poll(10) >= 0 and len(returned) == 1)
+        sender.sendto(b"application's", ("10.77.0.2", 6000))
+        assert receiver.recv(100) == b"application's"  # and nothing before it
+        ring.close()
+        assert at_a.counts()["sent"] == 1
+    assert returned[0].flow == flow
+
+
+def test_a_flow_that_ends_takes_back_what_it_announced(
+    pair: Pair, connect: Callable[..., Connection], slow: SlotClock
+) -> None:
+    """By withdrawal at once, or with its next packet where only its schedule ended."""
+    connection, other = connect(), connect()
+    with carriers.attached(pair.index_a, slow, netns=pair.a) as at_a, sniff(pair) as tap:
+        schedules = Schedules(at_a.schedules, slow, netns=0)
+        for each in (connection, other):
+            at_a.announce(Flow.of(each.sender), 7)
+            schedules.set(Flow.of(each.sender), slow.slot(), [70] * LANES)
+            at_a.probe(Flow.of(each.sender))
+        at_a.withdraw(Flow.of(connection.sender))
+        connection.transfer(1000)
+        schedules.clear(Flow.of(other.sender))
+        other.transfer(1000)
+        other.transfer(1000)
+        deltas = [{lane.delta for lane in header.lanes} for header in headers_seen(tap)]
+        with pytest.raises(KeyError):
+            at_a.announced(Flow.of(connection.sender))
+    assert deltas == [{70}, {70}, {-70}, {-70}]
+
+
+def test_a_receiver_without_programs_ignores_carriers(
+    pair: Pair, connect: Callable[..., Connection], slow: SlotClock
+) -> None:
+    connection = connect()
+    flow = Flow.of(connection.sender)
+    with carriers.attached(pair.index_a, slow, netns=pair.a) as at_a, sniff(pair) as tap:
+        at_a.announce(flow)
+        for _ in range(20):
+            at_a.probe(flow)
+            connection.transfer(1000)
+        seen = headers_seen(tap)
+    assert len(seen) == 20
+    assert all(header.kind == Kind.SCHEDULE for header in seen)
