@@ -7,14 +7,27 @@ no clock and keeps no state about the network, so a simulator and a live control
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 
 from schedulers.compiled import Floats, Ints, Routes, compiled
-from schedulers.filling import FULL, max_min, progressive_fill
+from schedulers.filling import FULL, common_factor, link_loads, max_min, progressive_fill
 
 Allocation = Literal["madd", "equal", "max-min"]
+Conservation = Literal["ordered", "shared", "factor", "none"]
+
+
+class Network(NamedTuple):
+    """A `View`'s arrays for compiled code, and `residual` (L,): what is left of each link, bytes/s."""
+
+    first: Ints
+    last: Ints
+    links: Routes
+    remaining: Floats
+    rate: Floats
+    capacity: Floats
+    residual: Floats
 
 
 @dataclass(slots=True)
@@ -45,11 +58,16 @@ class View:
     def __len__(self) -> int:
         return len(self.first)
 
-    def active_flows(self) -> Ints:
-        """Return the rows of all flows that have bytes left."""
-        if not len(self):
+    def network(self, residual: Floats) -> Network:
+        """Return what compiled code needs of it; `residual` (L,) is what may be given away, bytes/s."""
+        return Network(self.first, self.last, self.links, self.remaining, self.rate, self.capacity, residual)
+
+    def active_flows(self, coflows: Ints | None = None) -> Ints:
+        """Return the rows of the flows of `coflows` (all) that have bytes left."""
+        chosen = range(len(self)) if coflows is None else coflows
+        if not len(chosen):
             return np.empty(0, np.int64)
-        rows = np.concatenate([np.arange(a, b) for a, b in zip(self.first, self.last, strict=True)])
+        rows = np.concatenate([np.arange(self.first[c], self.last[c]) for c in chosen])
         active: Ints = rows[self.remaining[rows] > 0.0]
         return active
 
@@ -94,205 +112,130 @@ def bottleneck_time(
 
 
 @compiled
-def _clip_full(residual: Floats, capacity: Floats) -> None:
-    for link in range(len(residual)):
-        if residual[link] < FULL * capacity[link]:
-            residual[link] = 0.0
+def take(network: Network, f: int, rate: float) -> None:
+    """Take `rate` from what the links of flow `f` have left; less than FULL of a link counts as nothing."""
+    for link in network.links[f]:
+        if link < 0:
+            break
+        network.residual[link] -= rate
+        if network.residual[link] < FULL * network.capacity[link]:
+            network.residual[link] = 0.0
 
 
 @compiled
-def _take(links: Routes, first: int, last: int, rate: Floats, residual: Floats, capacity: Floats) -> None:
-    for f in range(first, last):
-        if rate[f] > 0.0:
-            for link in links[f]:
-                if link < 0:
-                    break
-                residual[link] -= rate[f]
-                if residual[link] < FULL * capacity[link]:
-                    residual[link] = 0.0
+def _most(network: Network, f: int) -> float:
+    """Return what flow `f` could still send."""
+    most = np.inf
+    for link in network.links[f]:
+        if link < 0:
+            break
+        most = min(most, network.residual[link])
+    return most
 
 
 @compiled
-def madd_in_order(
-    ranking: Ints,
-    first: Ints,
-    last: Ints,
-    links: Routes,
-    remaining: Floats,
-    capacity: Floats,
-    residual: Floats,
-    rate: Floats,
-) -> None:
+def madd_in_order(ranking: Ints, network: Network) -> None:
     """Minimum allocation for desired duration (Varys, 5.3): each coflow in turn finishes all its flows at
     once.
 
-    A coflow that needs a full link gets nothing. Writes `rate`, takes from `residual`.
+    A coflow that needs a full link gets nothing. Writes `rate`, takes from `residual`, as all of these do.
     """
-    need = np.zeros(len(capacity))
+    need = np.zeros(len(network.capacity))
     for c in ranking:
-        gamma = bottleneck_time(links, remaining, first[c], last[c], residual, need)
+        first, last = network.first[c], network.last[c]
+        gamma = bottleneck_time(network.links, network.remaining, first, last, network.residual, need)
         scale = 1.0 / gamma if 0.0 < gamma < np.inf else 0.0
-        for f in range(first[c], last[c]):
-            rate[f] = remaining[f] * scale
-        if scale > 0.0:
-            _take(links, first[c], last[c], rate, residual, capacity)
+        for f in range(first, last):
+            network.rate[f] = network.remaining[f] * scale
+            if network.rate[f] > 0.0:
+                take(network, f, network.rate[f])
 
 
 @compiled
-def _mark(
-    links: Routes, a: int, b: int, remaining: Floats, residual: Floats, rate: Floats, count: Ints
-) -> None:
-    for f in range(a, b):
-        rate[f] = 0.0
-        if remaining[f] > 0.0 and _least(links, f, residual) > 0.0:
-            rate[f] = 1.0
-            for link in links[f]:
-                if link < 0:
-                    break
-                count[link] += 1
+def _share_equally(coflows: Ints, network: Network) -> None:
+    """Flows of `coflows` that have no full link get the least of left / flows over their links, in one go."""
+    count = np.zeros(len(network.capacity), np.int64)
+    for c in coflows:
+        for f in range(network.first[c], network.last[c]):
+            network.rate[f] = 0.0
+            if network.remaining[f] > 0.0 and _most(network, f) > 0.0:
+                network.rate[f] = np.inf
+                for link in network.links[f]:
+                    if link < 0:
+                        break
+                    count[link] += 1
+    for c in coflows:
+        for f in range(network.first[c], network.last[c]):
+            if network.rate[f] > 0.0:
+                for link in network.links[f]:
+                    if link < 0:
+                        break
+                    network.rate[f] = min(network.rate[f], network.residual[link] / count[link])
+    for c in coflows:
+        for f in range(network.first[c], network.last[c]):
+            if network.rate[f] > 0.0:
+                take(network, f, network.rate[f])
 
 
 @compiled
-def _divide(links: Routes, a: int, b: int, residual: Floats, rate: Floats, count: Ints) -> None:
-    for f in range(a, b):
-        if rate[f] > 0.0:
-            share = np.inf
-            for link in links[f]:
-                if link < 0:
-                    break
-                share = min(share, residual[link] / count[link])
-            rate[f] = share
+def equal_in_order(ranking: Ints, network: Network) -> None:
+    """Each coflow in turn shares what is left equally among its flows. Needs no sizes."""
+    for i in range(len(ranking)):
+        _share_equally(ranking[i : i + 1], network)
 
 
 @compiled
-def equal_in_order(
-    ranking: Ints,
-    first: Ints,
-    last: Ints,
-    links: Routes,
-    remaining: Floats,
-    capacity: Floats,
-    residual: Floats,
-    rate: Floats,
-) -> None:
-    """Each coflow in turn shares what is left equally: a flow gets the least of left / flows over its links.
-
-    Needs no sizes. Writes `rate`, takes from `residual`.
-    """
-    for c in ranking:
-        count = np.zeros(len(capacity), np.int64)
-        _mark(links, first[c], last[c], remaining, residual, rate, count)
-        _divide(links, first[c], last[c], residual, rate, count)
-        _take(links, first[c], last[c], rate, residual, capacity)
+def share_rest(ranking: Ints, network: Network) -> None:
+    """The coflows that got nothing yet share what is left equally, as if they were one."""
+    unserved = np.array([network.rate[network.first[c] : network.last[c]].sum() == 0.0 for c in ranking])
+    _share_equally(ranking[unserved], network)
 
 
 @compiled
-def share_rest(
-    ranking: Ints,
-    first: Ints,
-    last: Ints,
-    links: Routes,
-    remaining: Floats,
-    capacity: Floats,
-    residual: Floats,
-    rate: Floats,
-) -> None:
-    """All flows of the coflows that got nothing yet share what is left equally, as if they were one
-    coflow."""
-    count = np.zeros(len(capacity), np.int64)
-    unserved = np.zeros(len(first), np.bool_)
-    for c in ranking:
-        total = 0.0
-        for f in range(first[c], last[c]):
-            total += rate[f]
-        unserved[c] = total == 0.0
-        if unserved[c]:
-            _mark(links, first[c], last[c], remaining, residual, rate, count)
-    for c in ranking:
-        if unserved[c]:
-            _divide(links, first[c], last[c], residual, rate, count)
-    for c in ranking:
-        if unserved[c]:
-            _take(links, first[c], last[c], rate, residual, capacity)
-
-
-@compiled
-def max_min_in_order(
-    ranking: Ints,
-    first: Ints,
-    last: Ints,
-    links: Routes,
-    remaining: Floats,
-    capacity: Floats,
-    residual: Floats,
-    rate: Floats,
-) -> None:
+def max_min_in_order(ranking: Ints, network: Network) -> None:
     """Each coflow in turn shares what is left max-min fairly among its flows. Needs no sizes."""
     for c in ranking:
-        flows = np.arange(first[c], last[c])
-        weight = np.ones(len(flows))
-        for i in range(len(flows)):
-            rate[flows[i]] = 0.0
-            if remaining[flows[i]] <= 0.0:
-                weight[i] = 0.0
-        progressive_fill(links, flows, weight, residual, rate)
-        _clip_full(residual, capacity)
+        flows = np.arange(network.first[c], network.last[c])
+        network.rate[flows] = 0.0
+        weight = np.where(network.remaining[flows] > 0.0, 1.0, 0.0)
+        progressive_fill(network.links, flows, weight, network.residual, network.rate)
+        for f in flows:
+            take(network, f, 0.0)
 
 
 @compiled
-def _least(links: Routes, f: int, residual: Floats) -> float:
-    least = np.inf
-    for link in links[f]:
-        if link < 0:
-            break
-        least = min(least, residual[link])
-    return least
-
-
-@compiled
-def backfill_in_order(
-    ranking: Ints,
-    first: Ints,
-    last: Ints,
-    links: Routes,
-    remaining: Floats,
-    capacity: Floats,
-    residual: Floats,
-    rate: Floats,
-) -> None:
+def backfill_in_order(ranking: Ints, network: Network) -> None:
     """Give what is left to flows one by one, by coflow: work conservation. Adds to `rate`."""
     for c in ranking:
-        for f in range(first[c], last[c]):
-            if remaining[f] > 0.0:
-                extra = _least(links, f, residual)
+        for f in range(network.first[c], network.last[c]):
+            if network.remaining[f] > 0.0:
+                extra = _most(network, f)
                 if extra > 0.0:
-                    rate[f] += extra
-                    for link in links[f]:
-                        if link < 0:
-                            break
-                        residual[link] -= extra
-                        if residual[link] < FULL * capacity[link]:
-                            residual[link] = 0.0
+                    network.rate[f] += extra
+                    take(network, f, extra)
 
 
 _ALLOCATE = {"madd": madd_in_order, "equal": equal_in_order, "max-min": max_min_in_order}
 
 
 class PriorityPolicy:
-    """Serves coflows in an order; what one leaves goes to the next.
+    """Serves the first coflow in an order; `conservation` says what becomes of the bandwidth it leaves.
 
-    Without work conservation only the first coflow gets bandwidth, the paper's "-wo-WC" variants. With it,
-    the others follow in order; coflows that MADD had to skip share what is left, and what is still left is
-    given to single flows in order.
+    "ordered": the others follow in order; coflows that MADD had to skip share what is left, and what is still
+    left is given to single flows in order. "shared": the others' flows share it max-min fairly. "factor": the
+    others get their rates alone in the network, times one common factor, as in Parrot's step 10. "none":
+    nobody gets it, the "-wo-WC" variants of Parrot's evaluation.
     """
 
     name = "priority"
-    allocation: Allocation = "madd"
 
-    def __init__(self, *, work_conserving: bool = True) -> None:
-        self.work_conserving = work_conserving
-        if not work_conserving:
-            self.name = f"{self.name}-wo-wc"
+    def __init__(self, *, conservation: Conservation = "ordered", allocation: Allocation = "madd") -> None:
+        if conservation not in get_args(Conservation):
+            raise ValueError(
+                f"conservation is {conservation!r}; it must be one of {', '.join(get_args(Conservation))}"
+            )
+        self.conservation = conservation
+        self.allocation: Allocation = allocation
 
     def ranking(self, view: View) -> Ints:
         """Return the indices of `view`'s coflows, first to be served first."""
@@ -304,18 +247,30 @@ class PriorityPolicy:
 
     def allocate(self, view: View) -> None:
         """Write the rates; see the class."""
-        ranking = self.ranking(view)
-        residual = view.capacity.copy()
-        arrays = (view.first, view.last, view.links, view.remaining, view.capacity, residual, view.rate)
-        if self.work_conserving:
-            _ALLOCATE[self.allocation](ranking, *arrays)
+        ranking, network = self.ranking(view), view.network(view.capacity.copy())
+        serve = _ALLOCATE[self.allocation]
+        if self.conservation == "ordered":
+            serve(ranking, network)
             if self.allocation == "madd":
-                share_rest(ranking, *arrays)
-            backfill_in_order(self.backfill_ranking(view, ranking), *arrays)
-        else:
-            _ALLOCATE[self.allocation](ranking[:1], *arrays)
-            for c in ranking[1:]:
-                view.rate[view.first[c] : view.last[c]] = 0.0
+                share_rest(ranking, network)
+            backfill_in_order(self.backfill_ranking(view, ranking), network)
+            return
+        serve(ranking[:1], network)
+        rest = ranking[1:]
+        flows = view.active_flows(rest)
+        for c in rest:
+            view.rate[view.first[c] : view.last[c]] = 0.0
+        if self.conservation == "shared":
+            progressive_fill(view.links, flows, np.ones(len(flows)), network.residual, view.rate)
+        elif self.conservation == "factor":
+            for c in rest:
+                rows = slice(view.first[c], view.last[c])
+                view.rate[rows] = np.where(
+                    view.remaining[rows] > 0.0, view.size[rows] / view.bottleneck[c], 0.0
+                )
+            load = np.zeros_like(view.capacity)
+            link_loads(view.links, flows, view.rate, load)
+            view.rate[flows] *= common_factor(network.residual, load)
 
     def review_after(self, view: View) -> float:
         """Never: the order changes only when coflows come, go, or bytes are counted at such a moment."""
@@ -341,8 +296,8 @@ class Varys(PriorityPolicy):
 
     name = "varys"
 
-    def __init__(self, *, dynamic: bool = True, work_conserving: bool = True) -> None:
-        super().__init__(work_conserving=work_conserving)
+    def __init__(self, *, dynamic: bool = True) -> None:
+        super().__init__()
         self.dynamic = dynamic
 
     def ranking(self, view: View) -> Ints:
@@ -474,8 +429,8 @@ class FixedOrder(PriorityPolicy):
 
     name = "fixed-order"
 
-    def __init__(self, idents: list[int], *, work_conserving: bool = True) -> None:
-        super().__init__(work_conserving=work_conserving)
+    def __init__(self, idents: list[int], *, conservation: Conservation = "ordered") -> None:
+        super().__init__(conservation=conservation)
         self.position = {ident: i for i, ident in enumerate(idents)}
 
     def ranking(self, view: View) -> Ints:
@@ -492,7 +447,6 @@ class DClas(PriorityPolicy):
     """
 
     name = "d-clas"
-    allocation: Allocation = "equal"
 
     def __init__(
         self,
@@ -501,13 +455,12 @@ class DClas(PriorityPolicy):
         first_threshold: float = 10 * 2**20,
         factor: float = 10.0,
         weighted: bool = False,
-        work_conserving: bool = True,
     ) -> None:
         if queues < 1 or first_threshold <= 0 or factor <= 1:
             raise ValueError(
                 "D-CLAS needs at least one queue, a positive first threshold and a factor above 1"
             )
-        super().__init__(work_conserving=work_conserving)
+        super().__init__(allocation="equal")
         self.thresholds = first_threshold * factor ** np.arange(queues - 1)
         self.weighted = weighted
 
@@ -528,13 +481,12 @@ class DClas(PriorityPolicy):
         present = np.unique(queue)
         weights = {int(q): float(len(self.thresholds) + 1 - q) for q in present}
         ranking = self.ranking(view)
-        residual = np.zeros_like(view.capacity)
-        arrays = (view.first, view.last, view.links, view.remaining, view.capacity)
+        left = np.zeros_like(view.capacity)
         for q in present:
             share = view.capacity * (weights[int(q)] / sum(weights.values()))
-            equal_in_order(ranking[queue[ranking] == q], *arrays, share, view.rate)
-            residual += share
-        backfill_in_order(ranking, *arrays, residual, view.rate)
+            equal_in_order(ranking[queue[ranking] == q], view.network(share))
+            left += share
+        backfill_in_order(ranking, view.network(left))
 
     def review_after(self, view: View) -> float:
         """When the next coflow crosses its queue's threshold."""

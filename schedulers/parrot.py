@@ -4,25 +4,25 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
-from schedulers.coflow import View
-from schedulers.compiled import Floats, Ints, Routes, compiled
+from schedulers.coflow import Network, View, bottleneck_time, take
+from schedulers.compiled import Floats, Ints, compiled
 from schedulers.filling import common_factor, link_loads, progressive_fill
 
-Conservation = Literal["factor", "filling", "none"]
+Conservation = Literal["factor", "filling", "ordered", "none"]
 
 
-def least_attained_service(sent: Floats, completed: Ints, order: Ints) -> int:
-    """Return the job with the least per-coflow attained service, LPCAS (5.1): A = S / Z, ties to the earlier.
+def by_attained_service(sent: Floats, completed: Ints, order: Ints) -> Ints:
+    """Return the jobs by attained service per coflow, A = S / Z, least first (LPCAS, 5.1); ties to the earlier.
 
     Nothing completed (Z = 0) counts as infinite service, whatever was sent.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         service = np.where(completed > 0, sent / np.maximum(completed, 1), np.inf)
-    return int(np.lexsort((order, service))[0])
+    return np.lexsort((order, service))
 
 
 def occupancy_ratio(jobs: int, sent: float, limit: float) -> float:
@@ -37,20 +37,17 @@ def inferred_weight(jobs: int, theta: float) -> float:
 
 
 @compiled
-def _scaled_rates(
-    first: Ints,
-    last: Ints,
-    size: Floats,
-    remaining: Floats,
-    gamma: Floats,
-    share: Floats,
-    links: Routes,
-    rate: Floats,
-) -> None:
-    for c in range(len(first)):
-        scale = share[c] / gamma[c] if gamma[c] > 0.0 else 0.0
-        for f in range(first[c], last[c]):
-            rate[f] = size[f] * scale if remaining[f] > 0.0 else 0.0
+def _scale_in_order(ranking: Ints, network: Network) -> None:
+    """Scale the rates of each coflow in turn by the largest factor that its links still allow."""
+    need = np.zeros(len(network.capacity))
+    for c in ranking:
+        first, last = network.first[c], network.last[c]
+        gamma = bottleneck_time(network.links, network.rate, first, last, network.residual, need)
+        if 0.0 < gamma < np.inf:
+            for f in range(first, last):
+                extra = network.rate[f] / gamma
+                network.rate[f] += extra
+                take(network, f, extra)
 
 
 class Parrot:
@@ -58,24 +55,28 @@ class Parrot:
 
     `theta_max` bounds that share (θ_max, 0.9 in the paper). `bytes_per_unit` converts the view's sizes into
     the bytes of equation 10. `conservation` uses what is left: "factor" scales all flows alike until one link
-    is full (step 10), "filling" goes on for the flows that still can grow, "none" leaves it (Parrot-wo-WC).
+    is full (step 10), "filling" goes on for the flows that still can grow, "ordered" scales coflow by coflow
+    in the order of step 3 and then fills, "none" leaves it (Parrot-wo-WC).
     """
+
+    name = "parrot"
 
     def __init__(
         self, *, theta_max: float = 0.9, conservation: Conservation = "factor", bytes_per_unit: float = 1.0
     ) -> None:
         if not 0.0 < theta_max < 1.0:
             raise ValueError(f"theta_max is {theta_max}; it must lie between 0 and 1")
-        if conservation not in ("factor", "filling", "none"):
-            raise ValueError(f"conservation is {conservation!r}; it must be factor, filling or none")
+        if conservation not in get_args(Conservation):
+            raise ValueError(
+                f"conservation is {conservation!r}; it must be one of {', '.join(get_args(Conservation))}"
+            )
         self.theta_max = theta_max
         self.conservation = conservation
         self.bytes_per_unit = bytes_per_unit
-        self.name = {"factor": "parrot", "filling": "parrot-filling", "none": "parrot-wo-wc"}[conservation]
 
-    def shares(self, view: View) -> Floats:
-        """Return each coflow's part W / ΣW of its rates alone, steps 3 to 9; jobs with several active coflows
-        split theirs."""
+    def shares(self, view: View) -> tuple[Floats, Ints]:
+        """Return each coflow's part W / ΣW of its rates alone and the coflows in the order of step 3 (steps 3
+        to 9); jobs with several active coflows split theirs."""
         jobs, index, coflows = np.unique(view.job, return_inverse=True, return_counts=True)
         sent = np.zeros(len(jobs))
         completed = np.zeros(len(jobs), np.int64)
@@ -84,36 +85,35 @@ class Parrot:
         completed[index] = view.job_completed
         np.minimum.at(order, index, view.order)
         theta = occupancy_ratio(len(jobs), float(sent.sum()) * self.bytes_per_unit, self.theta_max)
+        ranking = by_attained_service(sent, completed, order)
         weight = np.ones(len(jobs))
-        weight[least_attained_service(sent, completed, order)] = inferred_weight(len(jobs), theta)
-        result: Floats = (weight / weight.sum() / coflows)[index]
-        return result
+        weight[ranking[0]] = inferred_weight(len(jobs), theta)
+        share: Floats = (weight / weight.sum() / coflows)[index]
+        return share, np.lexsort((view.order, np.argsort(ranking)[index]))
 
     def allocate(self, view: View) -> None:
         """Write the rates of all flows."""
         if not len(view):
             return
-        _scaled_rates(
-            view.first,
-            view.last,
-            view.size,
-            view.remaining,
-            view.bottleneck,
-            self.shares(view),
-            view.links,
-            view.rate,
-        )
+        share, ranking = self.shares(view)
+        for c in range(len(view)):
+            rows = slice(view.first[c], view.last[c])
+            scaled = view.size[rows] * (share[c] / view.bottleneck[c])
+            view.rate[rows] = np.where(view.remaining[rows] > 0.0, scaled, 0.0)
         if self.conservation == "none":
             return
         flows = view.active_flows()
         load = np.zeros_like(view.capacity)
         link_loads(view.links, flows, view.rate, load)
-        factor = common_factor(view.capacity, load)
-        if not math.isfinite(factor):
-            return
-        view.rate[flows] *= factor
-        if self.conservation == "filling":
+        if self.conservation == "ordered":
+            network = view.network(np.maximum(view.capacity - load, 0.0))
+            _scale_in_order(ranking, network)
+            residual = network.residual
+        else:
+            factor = common_factor(view.capacity, load)
+            view.rate[flows] *= factor
             residual = np.maximum(view.capacity - load * factor, 0.0)
+        if self.conservation != "factor":
             progressive_fill(view.links, flows, view.rate[flows], residual, view.rate)
 
     def review_after(self, view: View) -> float:

@@ -20,11 +20,18 @@ from schedulers.parrot import Parrot
 COFLOW_POLICIES: dict[str, Callable[[], CoflowPolicy]] = {
     "parrot": Parrot,
     "parrot-filling": lambda: Parrot(conservation="filling"),
+    "parrot-ordered": lambda: Parrot(conservation="ordered"),
     "parrot-wo-wc": lambda: Parrot(conservation="none"),
     "aalo": LeastBytesSent,
-    "aalo-wo-wc": lambda: LeastBytesSent(work_conserving=False),
+    "aalo-shared": lambda: LeastBytesSent(conservation="shared"),
+    "aalo-factor": lambda: LeastBytesSent(conservation="factor"),
+    "aalo-unsized": lambda: LeastBytesSent(allocation="max-min"),
+    "aalo-wo-wc": lambda: LeastBytesSent(conservation="none"),
     "lccf": LeastCompletedCoflows,
-    "lccf-wo-wc": lambda: LeastCompletedCoflows(work_conserving=False),
+    "lccf-shared": lambda: LeastCompletedCoflows(conservation="shared"),
+    "lccf-factor": lambda: LeastCompletedCoflows(conservation="factor"),
+    "lccf-unsized": lambda: LeastCompletedCoflows(allocation="max-min"),
+    "lccf-wo-wc": lambda: LeastCompletedCoflows(conservation="none"),
     "d-clas": DClas,
     "d-clas-weighted": lambda: DClas(weighted=True),
     "varys": Varys,
@@ -38,4 +45,6 @@ def coflow_policy(name: str) -> CoflowPolicy:
     """Return the policy called `name`; raise BadInput if there is none."""
     if name not in COFLOW_POLICIES:
         raise BadInput(f"policy {name!r} is unknown; use one of {', '.join(COFLOW_POLICIES)}")
-    return COFLOW_POLICIES[name]()
+    policy = COFLOW_POLICIES[name]()
+    policy.name = name
+    return policy

@@ -80,8 +80,14 @@ POLICIES: list[CoflowPolicy] = [
     Parrot(),
     Parrot(conservation="filling"),
     Parrot(conservation="none"),
-    LeastBytesSent(work_conserving=False),
+    Parrot(conservation="ordered"),
+    LeastBytesSent(conservation="shared"),
+    LeastBytesSent(conservation="factor"),
+    LeastBytesSent(allocation="max-min"),
+    LeastBytesSent(conservation="none"),
 ]
+CONSERVING = [p for p in POLICIES if getattr(p, "conservation", "") not in ("shared", "factor", "none")]
+"""With "shared" the first coflow keeps to what MADD gives it, though its shorter flows could send more."""
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: f"{p.name}-{POLICIES.index(p)}")
@@ -98,9 +104,7 @@ def test_rates_are_feasible_and_repeat(policy: CoflowPolicy) -> None:
         assert (again.rate == seen.rate).all()
 
 
-@pytest.mark.parametrize(
-    "policy", [p for p in POLICIES if p.name in ("varys", "fifo", "aalo", "lccf", "d-clas", "mcs")]
-)
+@pytest.mark.parametrize("policy", CONSERVING, ids=lambda p: f"{p.name}-{POLICIES.index(p)}")
 def test_work_conservation_leaves_no_flow_that_could_send_more(policy: CoflowPolicy) -> None:
     for seed in range(40):
         seen = random_view(seed)
@@ -108,6 +112,26 @@ def test_work_conservation_leaves_no_flow_that_could_send_more(policy: CoflowPol
         load = np.zeros(8)
         link_loads(seen.links, np.arange(len(seen.size)), seen.rate, load)
         assert (load[seen.links].max(axis=1) >= 1.0 - 1e-6).all()
+
+
+def test_one_common_factor_speeds_nobody_up_by_more_than_one_over_theta() -> None:
+    """Whatever the workload: the inferred job alone loads its own bottleneck with θ."""
+    for seed in range(20):
+        seen, alone = random_view(seed), random_view(seed)
+        Parrot().allocate(seen)
+        Parrot(conservation="none").allocate(alone)
+        theta = Parrot().shares(seen)[0].max()
+        assert (seen.rate <= alone.rate / theta * (1 + 1e-9)).all()
+
+
+def test_what_the_first_leaves_goes_to_the_others_by_order_alike_or_by_one_factor() -> None:
+    """The second and the third meet on a link; the fourth meets the first, which leaves no common factor."""
+    coflows = [[(0, 1, 9.0)], [(2, 3, 4.0)], [(2, 3, 1.0)], [(1, 1, 9.0), (0, 2, 1.0)]]
+    rates = {"ordered": [1, 1, 0, 0, 0], "shared": [1, 0.5, 0.5, 0, 0], "factor": [1, 0, 0, 0, 0]}
+    for conservation, expected in rates.items():
+        seen = view(coflows)
+        Fifo(conservation=conservation).allocate(seen)  # type: ignore[arg-type]
+        assert seen.rate == pytest.approx(expected), conservation
 
 
 def test_filling_gives_at_least_what_the_common_factor_gives() -> None:
@@ -133,7 +157,7 @@ def test_the_first_coflow_gets_its_rates_alone() -> None:
 
 def test_without_work_conservation_only_the_first_sends() -> None:
     seen = view([[(0, 1, 4.0)], [(2, 3, 1.0)]])
-    Fifo(work_conserving=False).allocate(seen)
+    Fifo(conservation="none").allocate(seen)
     assert seen.rate == pytest.approx([1.0, 0.0])
     Fifo().allocate(seen)
     assert seen.rate == pytest.approx([1.0, 1.0])
@@ -162,7 +186,7 @@ def test_the_primal_dual_order_puts_the_heaviest_last() -> None:
 def test_several_coflows_of_a_job_share_its_weight() -> None:
     seen = view([[(0, 1, 4.0)], [(1, 2, 4.0)], [(2, 3, 4.0)]])
     seen.job[:] = [0, 0, 1]
-    assert Parrot().shares(seen) == pytest.approx([0.25, 0.25, 0.5])
+    assert Parrot().shares(seen)[0] == pytest.approx([0.25, 0.25, 0.5])
 
 
 def test_thresholds_must_make_sense() -> None:

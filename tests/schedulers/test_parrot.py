@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from schedulers.coflow import CoflowPolicy, FixedOrder, Varys
-from schedulers.parrot import Parrot, inferred_weight, least_attained_service, occupancy_ratio
+from schedulers.parrot import Parrot, by_attained_service, inferred_weight, occupancy_ratio
 from simulation.engine import Outcome, Simulation
 from simulation.jobs import Coflow, Job, chain, coflow
 from simulation.scheduled import ScheduledTransport
@@ -39,7 +40,7 @@ def ccts(outcome: Outcome) -> dict[str, float]:
     return {names[c.ident]: c.finish for c in outcome.coflows}
 
 
-@pytest.mark.parametrize("conservation", ["factor", "filling", "none"])
+@pytest.mark.parametrize("conservation", ["factor", "filling", "ordered", "none"])
 def test_the_example_has_the_papers_event_times(conservation: str) -> None:
     outcome = run(Parrot(bytes_per_unit=MEGA, conservation=conservation))  # type: ignore[arg-type]
     assert ccts(outcome) == pytest.approx({"C3": 4.0, "C4": 4.0 + 8.0 / 0.9, "C1": 16.0, "C2": 28.0})
@@ -60,8 +61,8 @@ def test_the_example_under_varys(policy: Varys) -> None:
     assert outcome.total_jct == pytest.approx(44.0)
 
 
-@pytest.mark.parametrize("work_conserving", [True, False])
-def test_the_examples_orders(work_conserving: bool) -> None:
+@pytest.mark.parametrize("conservation", ["ordered", "shared", "factor", "none"])
+def test_the_examples_orders(conservation: Literal["ordered", "shared", "factor", "none"]) -> None:
     """Each order that respects the dependencies: a coflow ends when the bottlenecks before it and its own
     have passed."""
     gamma = {"C1": 6.0, "C2": 12.0, "C3": 2.0, "C4": 8.0}
@@ -76,7 +77,7 @@ def test_the_examples_orders(work_conserving: bool) -> None:
         finish_first = dict(zip(firsts, (0, 1), strict=True))
         valid = sorted(later, key=lambda c: finish_first["C1" if c == "C2" else "C3"])
         handle = second | {c: 2 + i for i, c in enumerate(valid)}
-        outcome = run(FixedOrder([handle[c] for c in order], work_conserving=work_conserving))
+        outcome = run(FixedOrder([handle[c] for c in order], conservation=conservation))
         expected = dict(zip(order, itertools.accumulate(gamma[c] for c in order), strict=True))
         assert ccts(outcome) == pytest.approx(expected), order
         totals[order] = (sum(expected.values()), outcome.total_jct)
@@ -87,8 +88,8 @@ def test_the_examples_orders(work_conserving: bool) -> None:
 
 def test_least_attained_service_counts_nothing_completed_as_infinite() -> None:
     order = np.arange(3)
-    assert least_attained_service(np.array([1.0, 9.0, 8.0]), np.array([0, 3, 2]), order) == 1
-    assert least_attained_service(np.zeros(3), np.zeros(3, np.int64), order[::-1].copy()) == 2
+    assert by_attained_service(np.array([1.0, 9.0, 8.0]), np.array([0, 3, 2]), order).tolist() == [1, 2, 0]
+    assert by_attained_service(np.zeros(3), np.zeros(3, np.int64), order[::-1].copy()).tolist() == [2, 1, 0]
 
 
 def test_the_occupancy_ratio_grows_from_fair_to_its_limit() -> None:
