@@ -16,7 +16,7 @@ Conservation = Literal["factor", "filling", "ordered", "none"]
 
 
 def by_attained_service(sent: Floats, completed: Ints, order: Ints) -> Ints:
-    """Return the jobs by attained service per coflow, A = S / Z, least first (LPCAS, 5.1); ties to the earlier.
+    """Return the jobs by attained service per coflow, A = S / Z (LPCAS, 5.1), least first, ties by `order`.
 
     Nothing completed (Z = 0) counts as infinite service, whatever was sent.
     """
