@@ -5,11 +5,15 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from pathlib import Path
+from typing import Literal
 
 import click
 
-from hostbpf.agent import Agent, Options
+from hostbpf.agent import Agent, Options, Scheduling
 from machine.errors import BadInput, EntrainError
+
+PATH = click.Path(path_type=Path)
 
 
 @click.command()
@@ -21,6 +25,16 @@ from machine.errors import BadInput, EntrainError
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus text on loopback.")
 @click.option("--slot-ms", type=float, default=60.0, show_default=True)
 @click.option("--link-mbps", type=float, help="The link's rate; schedules above it are refused.")
+@click.option("--schedule", is_flag=True, help="Schedule the flows of the training processes on this host.")
+@click.option(
+    "--loads",
+    type=click.Choice(["inband", "emulated", "host-only"]),
+    default="inband",
+    show_default=True,
+    help="Who tells what others plan: the switches, processes that stand for them, or nobody.",
+)
+@click.option("--paths", type=PATH, help="Paths file of the emulated switches.")
+@click.option("--progress", type=PATH, help="Where training processes publish; default: $ENTRAIN_PROGRESS.")
 def main(
     interface: str,
     netns: str | None,
@@ -28,16 +42,22 @@ def main(
     metrics_port: int | None,
     slot_ms: float,
     link_mbps: float | None,
+    schedule: bool,
+    loads: Literal["inband", "emulated", "host-only"],
+    paths: Path | None,
+    progress: Path | None,
 ) -> None:
-    """Serve a host until SIGTERM or SIGINT: slot rates, carriers, MLTCP."""
+    """Serve a host until SIGTERM or SIGINT: slot rates, carriers, MLTCP, the slot scheduler."""
     from hostbpf.service import serving
 
+    scheduling = Scheduling(loads, paths, progress) if schedule else None
+    options = Options(interface, netns, slot_ms, link_mbps, scheduling=scheduling)
     ended = threading.Event()
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, lambda *_: ended.set())
     try:
         with (
-            Agent.running(Options(interface, netns, slot_ms, link_mbps)) as agent,
+            Agent.running(options) as agent,
             serving(agent, listen, metrics_port) as port,
         ):
             extra = f" metrics=127.0.0.1:{port}" if port else ""

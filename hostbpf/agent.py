@@ -1,7 +1,8 @@
 """The agent of one host: owns the carriers on its interface and the schedules and MLTCP jobs of its flows.
 
-It keeps no state of its own that matters: a flow is limited for as long as its schedule says and no longer,
-so an agent that dies leaves nothing behind, and one that starts again needs nothing of the one before.
+With `Options.scheduling` it decides the schedules itself (`hostbpf.scheduling`). It keeps no state of its own
+that matters: a flow is limited for as long as its schedule says and no longer, so an agent that dies leaves
+nothing behind, and one that starts again needs nothing of the one before.
 """
 
 from __future__ import annotations
@@ -14,21 +15,41 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from ebpf import in_netns
 from ebpf.namespaces import netns_path
 from hostbpf import carriers
 from hostbpf.carriers import Carriers, Feedback
 from hostbpf.controls import DIRECTORY, Controls, controls
+from hostbpf.emulated_loads import Emulated, load_paths
+from hostbpf.loads import HostOnly, InBand, LoadSource
 from hostbpf.mltcp import JobKey, JobState, Params
+from hostbpf.progress import Monitor
+from hostbpf.scheduling import HostScheduler
 from hostbpf.slots import Flow, Schedules, SlotClock, netns_cookie
 from machine.errors import BadInput, EntrainError
 from machine.record import Record
+from schedulers.compiled import Floats
 
 LOCKS = Path("/run/entrain")
 POLL_MS = 100
+CLOCK_TOLERANCE_NS = 1_000_000
+"""By so much the system's clock may move against the monotonic one before slots follow it."""
 HOUSEKEEPING_POLLS = 50
 """How often schedules that have ended are forgotten: every this many polls of the feedback."""
+
+
+@dataclass(frozen=True)
+class Scheduling:
+    """How the agent schedules its host's flows by itself."""
+
+    loads: Literal["inband", "emulated", "host-only"] = "inband"
+    """Where it learns what others plan: switches by carriers, emulated switches, or nowhere."""
+    paths: Path | None = None
+    """The paths file of emulated switches (`hostbpf.emulated_loads`)."""
+    progress: Path | None = None
+    """Where training processes publish; None: what the environment says."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +63,8 @@ class Options:
     """Rates above it are refused."""
     directory: Path = DIRECTORY
     """Where the machine's controls are pinned."""
+    scheduling: Scheduling | None = None
+    """None: schedules come from the API alone."""
 
 
 class Agent:
@@ -52,6 +75,7 @@ class Agent:
     ) -> None:
         self.options = options
         self.clock = clock
+        self.scheduler: HostScheduler | None = None
         self._shared = shared
         self._carriers = own
         self._cookie = cookie
@@ -77,6 +101,50 @@ class Agent:
                 raise BadInput(f"flow {flow}: has no schedule on this host")
             self._schedules.clear(flow)
             self._carriers.withdraw(flow)
+
+    # -- what its scheduler does: `hostbpf.scheduling.Host`
+
+    def begin(self, flow: Flow) -> None:
+        """Let `flow` announce what it plans, where switches read it."""
+        with self._lock:
+            if self._announces and flow not in self._numbers:
+                self._numbers[flow] = self._carriers.announce(flow)
+
+    def limit(self, flow: Flow, slot: int, rates: Floats) -> None:
+        """Let `flow` send at `rates` bytes/s from `slot` on; it announces them with its next carrier."""
+        with self._lock:
+            self._schedules.set(flow, slot, (rates * 8e-6).tolist())
+
+    def release(self, flow: Flow) -> None:
+        """Limit `flow` no more."""
+        with self._lock:
+            self._schedules.clear(flow)
+
+    def end(self, flow: Flow) -> None:
+        """Limit `flow` no more, and take back what it has announced."""
+        with self._lock:
+            self._schedules.clear(flow)
+            if self._numbers.pop(flow, None) is not None:
+                self._carriers.withdraw(flow)
+
+    def set_onward(self, received: Flow, carried: int) -> None:
+        """Let the sender of `received` know how much of its data has been passed on."""
+        self._carriers.set_onward(received, carried)
+
+    def arriving(self, received: Flow, slot: int) -> float | None:
+        """The rate (bytes/s) that the sender of `received` has announced for `slot`; None: unknown."""
+        return None
+
+    def now(self) -> SlotClock:
+        """The clock of slots, after a look at the system's, which may have been set meanwhile."""
+        clock = SlotClock.shared(self.options.slot_ms)
+        if abs(clock.epoch_ns - self.clock.epoch_ns) > CLOCK_TOLERANCE_NS:
+            with self._lock:
+                self.clock = self._schedules.clock = clock
+                self._carriers.set_clock(clock)
+        return self.clock
+
+    # -- MLTCP
 
     def set_job(self, job: int, params: Params) -> None:
         """Let flows with socket mark `job` be MLTCP's as `params` say (on this machine, all hosts')."""
@@ -117,6 +185,38 @@ class Agent:
         for listener in listeners:
             listener(feedback)
 
+    @property
+    def _announces(self) -> bool:
+        return self.options.scheduling is None or self.options.scheduling.loads == "inband"
+
+    @contextlib.contextmanager
+    def _scheduling(self, wanted: Scheduling) -> Iterator[None]:
+        """Within, a thread schedules the host's flows."""
+        if self.options.link_mbps is None:
+            raise BadInput("--link-mbps: missing; a scheduler has to know the rate of its host's link")
+        capacity = self.options.link_mbps * 125_000
+        with contextlib.ExitStack() as stack:
+            loads: LoadSource
+            match wanted.loads:
+                case "inband":
+                    loads = InBand(self._carriers, capacity)
+                    stack.enter_context(self.listening(loads.deliver))
+                case "emulated":
+                    if wanted.paths is None:
+                        raise BadInput("--paths: missing; emulated switches are found by a paths file")
+                    loads = stack.enter_context(Emulated(load_paths(wanted.paths), capacity))
+                case _:
+                    loads = HostOnly(capacity)
+            progress = stack.enter_context(Monitor(wanted.progress, self._cookie))
+            name = f"{self.options.interface} {self._cookie}"
+            self.scheduler = HostScheduler(progress, loads, self, self.now, capacity, name=name)
+            stop = threading.Event()
+            thread = threading.Thread(target=self.scheduler.run, args=(stop,), name="scheduler")
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(stop.set)
+            yield
+
     def _run(self) -> None:
         ring = self._carriers.feedback(self._deliver)
         polls = 0
@@ -155,7 +255,12 @@ class Agent:
                 thread = threading.Thread(target=agent._run, name="feedback")
                 thread.start()
                 try:
-                    yield agent
+                    with (
+                        agent._scheduling(options.scheduling)
+                        if options.scheduling
+                        else contextlib.nullcontext()
+                    ):
+                        yield agent
                 finally:
                     agent._stop.set()
                     thread.join()

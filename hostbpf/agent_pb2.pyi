@@ -25,7 +25,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("interface", "process_id", "slot_ns", "slot", "flows", "carriers", "controls")
+    __slots__ = ("interface", "process_id", "slot_ns", "slot", "flows", "carriers", "controls", "scheduling")
     class CarriersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class Status(_message.Message):
     FLOWS_FIELD_NUMBER: _ClassVar[int]
     CARRIERS_FIELD_NUMBER: _ClassVar[int]
     CONTROLS_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULING_FIELD_NUMBER: _ClassVar[int]
     interface: str
     process_id: int
     slot_ns: int
@@ -47,7 +48,27 @@ class Status(_message.Message):
     flows: int
     carriers: _containers.ScalarMap[str, int]
     controls: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, interface: _Optional[str] = ..., process_id: _Optional[int] = ..., slot_ns: _Optional[int] = ..., slot: _Optional[int] = ..., flows: _Optional[int] = ..., carriers: _Optional[_Mapping[str, int]] = ..., controls: _Optional[_Iterable[str]] = ...) -> None: ...
+    scheduling: Scheduling
+    def __init__(self, interface: _Optional[str] = ..., process_id: _Optional[int] = ..., slot_ns: _Optional[int] = ..., slot: _Optional[int] = ..., flows: _Optional[int] = ..., carriers: _Optional[_Mapping[str, int]] = ..., controls: _Optional[_Iterable[str]] = ..., scheduling: _Optional[_Union[Scheduling, _Mapping]] = ...) -> None: ...
+
+class Scheduling(_message.Message):
+    __slots__ = ("counts", "events", "negotiation_ms", "decision_ms")
+    class CountsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    NEGOTIATION_MS_FIELD_NUMBER: _ClassVar[int]
+    DECISION_MS_FIELD_NUMBER: _ClassVar[int]
+    counts: _containers.ScalarMap[str, int]
+    events: _containers.RepeatedScalarFieldContainer[str]
+    negotiation_ms: _containers.RepeatedScalarFieldContainer[float]
+    decision_ms: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, counts: _Optional[_Mapping[str, int]] = ..., events: _Optional[_Iterable[str]] = ..., negotiation_ms: _Optional[_Iterable[float]] = ..., decision_ms: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class SetScheduleRequest(_message.Message):
     __slots__ = ("flow", "slot", "rates_mbps")

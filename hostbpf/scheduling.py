@@ -63,6 +63,9 @@ class Host(Protocol):
     def begin(self, flow: Flow) -> None:
         """Let `flow` announce what it plans."""
 
+    def end(self, flow: Flow) -> None:
+        """Limit `flow` no more, and take back what it has announced."""
+
     def limit(self, flow: Flow, slot: int, rates: Floats) -> None:
         """Let `flow` send at `rates` (K,) bytes/s from `slot` on, and as it likes afterwards."""
 
@@ -338,8 +341,9 @@ class HostScheduler:
 
     def _drop(self, flow: Flow) -> None:
         """The flow has ended, or its process has, or it says what cannot be."""
+        del self._states[flow]
         self._loads.forget(flow)
-        self._release(flow, self._states.pop(flow))
+        self._host.end(flow)
         self._scheduler.forget(flow)
 
     # -- the rest of the host

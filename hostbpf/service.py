@@ -17,6 +17,7 @@ from hostbpf.agent_pb2_grpc import HostServicer, add_HostServicer_to_server
 from hostbpf.carriers import Feedback
 from hostbpf.mltcp import VARIANTS, Params
 from hostbpf.rpc import answers, flow_of, message_of
+from hostbpf.scheduling import HostScheduler
 from hostbpf.slots import PACED
 from machine.errors import EntrainError
 from wire.slot_header import LANES, RATE_UNIT_MBPS
@@ -43,6 +44,7 @@ class HostService(HostServicer):
             flows=counts.pop("flows"),
             carriers=counts,
             controls=[*PACED, *VARIANTS],
+            scheduling=_scheduling(self._agent.scheduler),
         )
 
     @answers
@@ -115,6 +117,17 @@ class HostService(HostServicer):
                 for job, (params, states) in self._agent.jobs().items()
             ]
         )
+
+
+def _scheduling(scheduler: HostScheduler | None) -> Any:
+    if scheduler is None:
+        return None
+    return pb.Scheduling(
+        counts=scheduler.status(),
+        events=list(scheduler.events),
+        negotiation_ms=[1e3 * each for each in list(scheduler.delays.negotiation)],
+        decision_ms=[1e3 * each for each in list(scheduler.delays.decision)],
+    )
 
 
 def _feedback(feedback: Feedback) -> Any:

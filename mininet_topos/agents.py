@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from hostbpf.agent import Scheduling
 from machine import record as records
 from machine.errors import EntrainError
 from machine.record import Record
@@ -16,13 +17,19 @@ from mininet_topos.network import Network
 
 @contextlib.contextmanager
 def agents(
-    network: Network, record: Record, directory: Path, *, slot_ms: float = 60.0
+    network: Network,
+    record: Record,
+    directory: Path,
+    *,
+    slot_ms: float = 60.0,
+    scheduling: Scheduling | None = None,
 ) -> Iterator[dict[str, str]]:
     """Within, `entrain-agent` serves every host of a running network; yields gRPC addresses by host.
 
-    The agents stay in the caller's namespaces, and only their eBPF programs are on the hosts. The first
-    holds the machine's congestion controls for all. Raises EntrainError with what an agent that does not
-    start says.
+    With `scheduling` the agents schedule their hosts' flows. What they say is in `directory`/agent-HOST.log.
+    The agents stay in the caller's namespaces, and only their eBPF programs are on the hosts. Where the
+    machine's congestion controls are not registered yet, the first holds them for all. Raises EntrainError
+    with what an agent that does not start says.
     """
     rates = {end: link.rate_mbps for link in network.topology.links for end in (link.a, link.b)}
     with contextlib.ExitStack() as stack:
@@ -33,18 +40,34 @@ def agents(
                 *(sys.executable, "-m", "hostbpf", "--interface", host.interface),
                 *("--netns", f"/proc/{network.net[host.name].pid}/ns/net", "--listen", address),
                 *("--slot-ms", str(slot_ms), "--link-mbps", str(rates[host.name])),
+                *_options(scheduling),
             ]
-            process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "TERM", *command],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+            log = directory / f"agent-{host.name}.log"
+            with log.open("w") as sink:
+                process = subprocess.Popen(
+                    ["setpriv", "--pdeathsig", "TERM", *command],
+                    stdout=subprocess.PIPE,
+                    stderr=sink,
+                    text=True,
+                )
             stack.callback(process.wait)
             stack.callback(record.release, record.own(records.process(process.pid)))
             started[host.name] = (process, address)
         for name, (process, _) in started.items():
             assert process.stdout is not None
             if not process.stdout.readline().startswith("ready"):
-                raise EntrainError(f"the agent of {name} does not start: {process.communicate()[1].strip()}")
+                process.wait()
+                said = (directory / f"agent-{name}.log").read_text().strip()
+                raise EntrainError(f"the agent of {name} does not start: {said}")
         yield {name: address for name, (_, address) in started.items()}
+
+
+def _options(scheduling: Scheduling | None) -> list[str]:
+    if scheduling is None:
+        return []
+    options = ["--schedule", "--loads", scheduling.loads]
+    if scheduling.paths is not None:
+        options += ["--paths", str(scheduling.paths)]
+    if scheduling.progress is not None:
+        options += ["--progress", str(scheduling.progress)]
+    return options

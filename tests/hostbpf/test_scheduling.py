@@ -37,6 +37,9 @@ class Told:
     def begin(self, flow: Flow) -> None:
         self.begun.append(flow)
 
+    def end(self, flow: Flow) -> None:
+        self.release(flow)
+
     def limit(self, flow: Flow, slot: int, rates: Floats) -> None:
         self.schedules[flow] = slot, rates
 
