@@ -296,19 +296,24 @@ class Emulated:
             self._switches[address].ask(question)
 
     def answers(self, timeout_s: float) -> Iterator[PathLoads]:
-        """See LoadSource."""
+        """See LoadSource. Answers come in the order asked; flows of a switch that is late come last."""
         deadline = time.monotonic() + timeout_s
         while self._asked:
-            complete = (flow for flow, got in self._asked.items() if len(got) == len(self._hops(flow) or ()))
-            if (flow := next(complete, None)) is not None:
-                yield self._path_loads(flow, self._asked.pop(flow))
+            flow = next(iter(self._asked))
+            if self._is_complete(flow):
+                yield self._path_loads(flow)
                 continue
             try:
                 answer = self._answers.get(timeout=max(deadline - time.monotonic(), 0.0))
             except Empty:
-                return
+                break
             if answer.question is self._questions.get(answer.switch):
                 self._take(answer)
+        for flow in [each for each in self._asked if self._is_complete(each)]:
+            yield self._path_loads(flow)
+
+    def _is_complete(self, flow: Flow) -> bool:
+        return len(self._asked[flow]) == len(self._hops(flow) or ())
 
     def _take(self, answer: _Answer) -> None:
         for flow, _ in answer.question.hops:
@@ -325,7 +330,8 @@ class Emulated:
             self._paths[flow.destination] = hops
         return self._paths[flow.destination]
 
-    def _path_loads(self, flow: Flow, answers: Mapping[str, _Answer]) -> PathLoads:
+    def _path_loads(self, flow: Flow) -> PathLoads:
+        answers = self._asked.pop(flow)
         load, headroom = np.zeros(LANES), np.full(LANES, np.inf)
         for hop in self._hops(flow) or ():
             answer = answers[hop.switch]

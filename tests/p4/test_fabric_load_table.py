@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.p4.conftest import Start
 from tests.p4.fabric import CAPACITY, carrier, host_ip, leaf_entries, link, only, query, slot_header
+from tests.p4.load_table import Link
 from tests.p4.targets import Target
 from wire.slot_header import LANES, MAX_U32, Kind, Lane, SlotHeader
 
@@ -31,47 +32,6 @@ def leaf(start: Start) -> Iterator[Target]:
     target = start("fabric")
     with target.installed(*leaf_entries()):
         yield target
-
-
-# --- the model ---
-
-
-@dataclass
-class Cell:
-    """What one lane of one link holds."""
-
-    epoch: int = 0
-    load: int = 0
-
-
-@dataclass
-class Link:
-    """The load table of one link, as design and P4 program define it."""
-
-    capacity: int
-    cells: list[Cell] = field(default_factory=lambda: [Cell() for _ in range(LANES)])
-
-    def pass_(self, header: SlotHeader) -> SlotHeader:
-        """What a carrier looks like behind this link; updates the table."""
-        if header.kind == Kind.FEEDBACK:
-            return header
-        lanes = []
-        for cell, lane in zip(self.cells, header.lanes, strict=True):
-            planned = 0
-            if header.kind == Kind.QUERY:
-                lane, planned = replace(lane, epoch=cell.epoch), cell.load
-            elif lane.epoch >= cell.epoch:
-                if lane.epoch > cell.epoch:
-                    cell.epoch, cell.load = lane.epoch, 0
-                cell.load = planned = max(0, min(MAX_U32, cell.load + lane.delta))
-            lanes.append(
-                replace(
-                    lane,
-                    load=min(MAX_U32, lane.load + planned),
-                    headroom=min(lane.headroom, max(0, self.capacity - planned)),
-                )
-            )
-        return replace(header, lanes=tuple(lanes), hops=min(255, header.hops + 1))
 
 
 # --- step by step ---
