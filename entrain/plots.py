@@ -19,7 +19,7 @@ from entrain.experiment import Experiment
 from entrain.results import RunResult
 
 _NAMES = {"ecmp": "ECMP", "source": "source routing"}
-_COLOURS = ("#d1605e", "#3b75af", "#85b66f", "#8d6aa8", "#e49444", "#6a9f9c")
+COLOURS = ("#d1605e", "#3b75af", "#85b66f", "#8d6aa8", "#e49444", "#6a9f9c")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def _groups(runs: Sequence[RunResult]) -> list[_Group]:
     return [
         _Group(
             control or _NAMES.get(routing, routing) + (f", {policy}" if several else ""),
-            _COLOURS[index % len(_COLOURS)],
+            COLOURS[index % len(COLOURS)],
             tuple(members),
         )
         for index, ((routing, policy, control), members) in enumerate(pooled.items())

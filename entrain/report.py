@@ -7,13 +7,23 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from entrain.experiment import Experiment
-from entrain.results import RunResult, document
+from entrain.results import (
+    CONVERGED,
+    LAST,
+    WINDOW,
+    RunResult,
+    document,
+    fairness,
+    over_bound_last,
+    summarized,
+)
 
 LEGEND = """mean, p99: iteration time. flows: the most on one link of the fabric at once,
 measured there: of the job in one step of its collective, and of all jobs"""
@@ -25,14 +35,16 @@ BUSY_LIMIT = 0.9
 def label(run: RunResult, runs: Sequence[RunResult]) -> str:
     """What tells `run` from the others."""
     combination = run.combination
-    parts: list[str] = [combination.routing]
+    parts: list[str] = []
+    if len({other.combination.routing for other in runs}) > 1:
+        parts.append(combination.routing)
     if len({other.combination.policy for other in runs}) > 1:
         parts.append(combination.policy)
     if len({other.combination.control for other in runs}) > 1:
         parts.append(str(combination.control))
     if len({other.combination.seed for other in runs}) > 1:
         parts.append(str(combination.seed))
-    return ", ".join(parts)
+    return ", ".join(parts) or combination.routing
 
 
 def table(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
@@ -63,6 +75,35 @@ def table(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
                 str(run.max_flows_per_link_all) if first else "",
                 end_section=job is run.jobs[-1],
             )
+    return result
+
+
+SETTLING_LEGEND = f"""last: mean of the last {LAST} iterations over those alone on the link, and over what the
+link's rate allows. converged: runs of which {WINDOW} iterations in a row came within
+{CONVERGED - 1:.0%} of ideal, from which on (median). slowest: progress of the slowest job,
+1 is unhindered; Jain: 1 is even"""
+
+
+def settling(runs: Sequence[RunResult]) -> Table:
+    """One line for all seeds of a policy and congestion control: whether, when and where it settled."""
+    result = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    result.add_column("policy")
+    result.add_column("control")
+    for heading in ("last\n× ideal", "\n× rate", "con-\nverged", "\nat", "slowest", "Jain"):
+        result.add_column(heading, justify="right", no_wrap=True)
+    for group in summarized(runs):
+        at = [each for each in group.converged_at if each is not None]
+        even = [fairness(run) for run in group.runs]
+        result.add_row(
+            group.runs[0].combination.policy,
+            str(group.runs[0].combination.control),
+            f"{fmean(group.over_ideal):.3f}",
+            f"{fmean(map(over_bound_last, group.runs)):.3f}",
+            f"{len(at)}/{len(group.runs)}",
+            f"{median(at):g}" if at else "-",
+            f"{min(each.slowest for each in even):.2f}",
+            f"{fmean(each.jain for each in even):.3f}",
+        )
     return result
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from statistics import fmean
+from dataclasses import asdict, dataclass, field, replace
+from statistics import fmean, median
 from typing import Any
 
 from entrain.contention import LinkContention
@@ -157,6 +157,31 @@ def converged_at(run: RunResult) -> int | None:
     return None
 
 
+@dataclass(frozen=True)
+class Summarized:
+    """Runs that differ by their seeds alone."""
+
+    runs: tuple[RunResult, ...]
+
+    @property
+    def converged_at(self) -> tuple[int | None, ...]:
+        """`converged_at` of each run."""
+        return tuple(map(converged_at, self.runs))
+
+    @property
+    def over_ideal(self) -> tuple[float, ...]:
+        """`over_ideal_last` of each run."""
+        return tuple(map(over_ideal_last, self.runs))
+
+
+def summarized(runs: Sequence[RunResult]) -> list[Summarized]:
+    """The runs by what they have in common but for the seed, in their order."""
+    groups: dict[Combination, list[RunResult]] = {}
+    for run in runs:
+        groups.setdefault(replace(run.combination, seed=0), []).append(run)
+    return [Summarized(tuple(group)) for group in groups.values()]
+
+
 def bound_ms(job: Job, host_rates_mbps: Sequence[float]) -> float:
     """Iteration time of a job that has the network for itself, if only its hosts' links limit it.
 
@@ -187,6 +212,25 @@ def document(experiment: Experiment, runs: Sequence[RunResult]) -> dict[str, Any
         },
         "gap_ms": experiment.gap_ms,
         "runs": [_run(run) for run in runs],
+        "summary": [_summary(group) for group in summarized(runs)],
+    }
+
+
+def _summary(group: Summarized) -> dict[str, Any]:
+    combination = group.runs[0].combination
+    converged = sorted(each for each in group.converged_at if each is not None)
+    return {
+        "routing": combination.routing,
+        "policy": combination.policy,
+        "congestion_control": combination.control,
+        "runs": len(group.runs),
+        "converged": len(converged),
+        "converged_at_iteration_median": median(converged) if converged else None,
+        "converged_at_iteration_max": max(converged, default=None),
+        "over_ideal_last50_mean": fmean(group.over_ideal),
+        "over_ideal_last50_max": max(group.over_ideal),
+        "slowest_progress": min(fairness(run).slowest for run in group.runs),
+        "jain": fmean(fairness(run).jain for run in group.runs),
     }
 
 

@@ -42,7 +42,7 @@ def command(
 ) -> None:
     """Run the experiment FILE and compare its routings and policies."""
     from entrain.experiment import load_experiment
-    from entrain.report import LEGEND, remarks, table, write, write_samples
+    from entrain.report import LEGEND, SETTLING_LEGEND, remarks, settling, table, write, write_samples
     from entrain.results import document
     from entrain.slot_rates import is_slot_rates
     from mininet_topos.network import check_possible
@@ -62,13 +62,19 @@ def command(
         write(out, experiment, results)
         plot(out / "results.png", experiment, results)
         if experiment.sample_ms is not None:
+            from entrain import timelines
+
             write_samples(out, results)
+            timelines.plot(out, experiment, results)
     if as_json:
         click.echo(json.dumps(document(experiment, results), indent=2))
     else:
         output = Console()
         output.print(table(experiment, results))
         output.print(LEGEND)
+        if experiment.controls:
+            output.print(settling(results))
+            output.print(SETTLING_LEGEND)
     for remark in remarks(results):
         console.print(f"note: {remark}", highlight=False)
     if out is not None:
