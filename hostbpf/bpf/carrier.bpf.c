@@ -279,6 +279,7 @@ static __always_inline int write_carrier(struct __sk_buff *skb)
 	    bpf_skb_store_bytes(skb, ETH_HLEN, header, sizeof(*header), 0))
 		return TC_ACT_SHOT;
 	skb->mark = MARK_CARRIER;
+	skb->priority = 0; // not the class that limits the flow
 	return bpf_redirect(skb->ifindex, 0);
 }
 
