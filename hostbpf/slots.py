@@ -13,8 +13,9 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ebpf import Codec, EbpfError, Map, Object, TypedMap, compile_cached, in_netns
 from machine.errors import BadInput
@@ -115,29 +116,84 @@ class _Schedule(NamedTuple):
     slots: int
     base_slot: int
     version: int
-    reserved: int
+    enforcer: int
+    woken: int
     rates: bytes
 
 
-_SCHEDULE = Codec(f"=QQIIII{HORIZON_MAX * 8}s", _Schedule)
+_SCHEDULE = Codec(f"=QQIIIBBxx{HORIZON_MAX * 8}s", _Schedule)
+
+
+class Enforcer(IntEnum):
+    """What makes a flow keep to its schedule: `enum enforcer` of slots.h."""
+
+    PACING = 0
+    EDT = 1
+    HTB = 2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Rates in bytes/s of successive slots; the first begins at `start_ns` (CLOCK_MONOTONIC)."""
+
+    start_ns: int
+    slot_ns: int
+    rates: tuple[int, ...]
+
+    def index(self, now_ns: int) -> int | None:
+        """Which rate holds; None: the flow is not limited."""
+        index = (now_ns - self.start_ns) // self.slot_ns
+        return index if 0 <= index < len(self.rates) else None
+
+    def end_ns(self, index: int) -> int:
+        """When that slot ends."""
+        return self.start_ns + (index + 1) * self.slot_ns
+
+
+class Enforcement(Protocol):
+    """Who sees to schedules that flows do not keep by themselves: `hostbpf.enforcers.Enforcers`."""
+
+    def assign(self, flow: Flow) -> tuple[Enforcer, bool]:
+        """The flow's enforcer, and whether the flow is woken when it need no longer be silent.
+
+        Raises BadInput for a flow that this host does not have, EntrainError for one that cannot be limited.
+        """
+
+    def lowest(self, enforcer: Enforcer) -> int:
+        """The lowest rate in bytes/s that it can do."""
+
+    def changed(self, flow: Flow, plan: Plan | None) -> None:
+        """The flow's schedule is another one now, or none."""
 
 
 class Schedules:
     """The schedules in force on one host, by flow."""
 
     def __init__(
-        self, schedules: Map, clock: SlotClock, *, netns: int, link_mbps: float | None = None
+        self,
+        schedules: Map,
+        clock: SlotClock,
+        *,
+        netns: int,
+        link_mbps: float | None = None,
+        enforcement: Enforcement | None = None,
     ) -> None:
-        """`netns` is the cookie in the keys (0 where the map is one host's); `link_mbps` bounds the rates."""
+        """`netns` is the cookie in the keys (0 where the map is one host's); `link_mbps` bounds the rates.
+
+        Without `enforcement` only flows that pace themselves keep their schedules.
+        """
         self.clock = clock
         self._map = TypedMap(schedules, KEY, _SCHEDULE)
         self._netns = netns
         self._link_mbps = link_mbps
+        self._enforcement = enforcement
 
     def set(self, flow: Flow, slot: int, rates_mbps: Sequence[float]) -> None:
         """Limit `flow` to `rates_mbps` in the slots from `slot` on; replaces its schedule at once.
 
-        Raises BadInput for a negative rate, one above the link, too many slots, or slots that have passed.
+        Rates are of payload. Raises BadInput for a negative rate, one above the link or below what the flow's
+        enforcer can do, too many slots, slots that have passed, or a flow that the host does not have;
+        EntrainError for a flow that cannot be limited, or when the map is full.
         """
         if not 0 < len(rates_mbps) <= HORIZON_MAX:
             raise BadInput(f"flow {flow}: {len(rates_mbps)} slots; a schedule has 1 to {HORIZON_MAX}")
@@ -149,25 +205,42 @@ class Schedules:
                 )
         if slot + len(rates_mbps) <= self.clock.slot():
             raise BadInput(f"flow {flow}: slots {slot} to {slot + len(rates_mbps) - 1} have passed")
-        rates = b"".join(round(rate * _MBPS).to_bytes(8, "little") for rate in rates_mbps)
-        version = time.monotonic_ns() // 1000 % (1 << 32)  # differs from that of any writer before
+        enforcer, woken = Enforcer.PACING, False
+        lowest = 1
+        if self._enforcement is not None:
+            enforcer, woken = self._enforcement.assign(flow)
+            lowest = self._enforcement.lowest(enforcer)
+        for offset, rate in enumerate(rates_mbps):
+            if 0 < rate * _MBPS < lowest:
+                raise BadInput(
+                    f"flow {flow}: rate {rate:g} Mbit/s in slot {slot + offset}; the lowest that "
+                    f"{enforcer.name.lower()} can do is {lowest / _MBPS:g} (0 is silence)"
+                )
+        plan = Plan(
+            self.clock.start_ns(slot), self.clock.slot_ns, tuple(round(rate * _MBPS) for rate in rates_mbps)
+        )
         value = _Schedule(
-            self.clock.start_ns(slot),
-            self.clock.slot_ns,
-            len(rates_mbps),
+            plan.start_ns,
+            plan.slot_ns,
+            len(plan.rates),
             slot % (1 << 32),
-            version,
-            0,
-            rates,
+            time.monotonic_ns() // 1000 % (1 << 32),  # differs from the version of any writer before
+            enforcer,
+            woken,
+            b"".join(rate.to_bytes(8, "little") for rate in plan.rates),
         )
         try:
             self._map[flow_key(flow, self._netns)] = value
         except EbpfError as error:
             raise EbpfError(f"flow {flow}: no room for its schedule\n{error}", errno=error.errno) from error
+        if self._enforcement is not None:
+            self._enforcement.changed(flow, plan)
 
     def clear(self, flow: Flow) -> None:
         """Limit `flow` no more; it is not an error that it has no schedule."""
         self._map.pop(flow_key(flow, self._netns), None)
+        if self._enforcement is not None:
+            self._enforcement.changed(flow, None)
 
     def __len__(self) -> int:
         return sum(key.netns == self._netns for key in self._map)

@@ -2,6 +2,9 @@
 // needed). The kernel asks `min_tso_segs` before every transmission; there the pacing rate is set so that the
 // next departure comes when the schedule has allowed what was sent. Within a slot the loop is closed over the bytes
 // that really left; across slots nothing is carried over.
+//
+// A socket that sleeps until its next departure cannot be woken earlier, and every wake-up is a transmission. So in a
+// silent slot a flow that somebody wakes (hostbpf/sockets.py) does not sleep: its window is closed instead.
 #include "tcp_ca.h"
 #include "slots.h"
 
@@ -24,7 +27,9 @@ extern void cubictcp_acked(struct sock *sk, const struct ack_sample *sample) __k
 struct pacing {
 	u64 slot_ns;   // when the slot that is paced began
 	u64 origin_ns; // within it, from when `origin` counts
-	u64 origin;    // bytes sent then
+	u64 origin;    // bytes sent then, more or less what the flow was ahead
+	u64 rate;      // since then
+	u32 window;    // while the window is closed, what it was; 0: it is open
 };
 #define PACING_OFFSET (104 - sizeof(struct pacing))
 
@@ -62,21 +67,67 @@ static __always_inline u32 autosize(const struct sock *sk, u64 rate)
 	return segments ? segments : 1;
 }
 
+static __always_inline struct pacing *pacing_of(const struct sock *sk)
+{
+	return inet_csk_ca(sk) + PACING_OFFSET;
+}
+
+static __always_inline void open_window(struct sock *sk)
+{
+	struct pacing *pacing = pacing_of(sk);
+
+	if (!pacing->window)
+		return;
+	tcp_sk(sk)->snd_cwnd = pacing->window;
+	pacing->window = 0;
+}
+
+// Let nothing more be sent. The kernel takes a window of 0 only while nothing is lost or on its way, and only if it does
+// not shrink windows after a pause; it has the real one while it works on an acknowledgement (`slot_in_ack`).
+static __always_inline bool close_window(struct sock *sk)
+{
+	struct pacing *pacing = pacing_of(sk);
+	struct tcp_sock *tp = tcp_sk(sk);
+
+	if (BPF_CORE_READ_BITFIELD(inet_csk(sk), icsk_ca_state) != TCP_CA_Open ||
+	    sk->__sk_common.skc_net.net->ipv4.sysctl_tcp_slow_start_after_idle)
+		return false;
+	if (!pacing->window)
+		pacing->window = tp->snd_cwnd;
+	tp->snd_cwnd = tp->packets_out;
+	return true;
+}
+
+// Where the rate changes within a slot, what counts is from now on; a flow keeps at most a burst that it is ahead.
+static __always_inline void change_rate(struct pacing *pacing, u64 now, u64 sent, u64 rate, u64 burst)
+{
+	s64 ahead = (s64)(sent - pacing->origin) - (s64)(pacing->rate * (now - pacing->origin_ns) / NSEC_PER_SEC);
+
+	if (ahead > (s64)burst)
+		ahead = burst;
+	if (ahead < -(s64)burst)
+		ahead = -(s64)burst;
+	pacing->origin_ns = now;
+	pacing->origin = sent - ahead;
+	pacing->rate = rate;
+}
+
 // Set the pace of what is about to be sent; returns the fewest segments to send at once.
 static __always_inline u32 pace(struct sock *sk)
 {
-	struct pacing *pacing = inet_csk_ca(sk) + PACING_OFFSET;
+	struct pacing *pacing = pacing_of(sk);
 	struct schedule *schedule = schedule_of(sk);
 	struct tcp_sock *tp = tcp_sk(sk);
-	u64 now, sent = tp->bytes_sent, burst, allowed, delay, slot_ns;
+	u64 now, sent = tp->bytes_sent, burst, rate, allowed, delay, slot_ns;
 	u32 index, segments;
 	s64 ahead;
 
 	now = bpf_ktime_get_ns();
-	index = schedule ? slot_at(schedule, now) : SLOTS_MAX;
+	index = schedule && schedule->enforcer == ENFORCER_PACING ? slot_at(schedule, now) : SLOTS_MAX;
 	if (index >= SLOTS_MAX) {
 		if (pacing->slot_ns) { // it was limited until now
 			pacing->slot_ns = 0;
+			open_window(sk);
 			sk->sk_pacing_status = SK_PACING_NONE;
 			sk->sk_pacing_rate = UNPACED;
 		}
@@ -85,7 +136,8 @@ static __always_inline u32 pace(struct sock *sk)
 	if (sk->sk_pacing_status == SK_PACING_NONE)
 		sk->sk_pacing_status = SK_PACING_NEEDED;
 
-	segments = autosize(sk, schedule->rates[index]);
+	rate = schedule->rates[index];
+	segments = autosize(sk, rate);
 	burst = segments * tp->mss_cache;
 
 	slot_ns = schedule->start_ns + index * schedule->slot_ns;
@@ -95,8 +147,14 @@ static __always_inline u32 pace(struct sock *sk)
 		pacing->origin_ns = follows ? slot_ns : now;
 		pacing->origin = sent;
 		pacing->slot_ns = slot_ns;
+		pacing->rate = rate;
+	} else if (rate != pacing->rate) {
+		change_rate(pacing, now, sent, rate, burst);
 	}
-	allowed = schedule->rates[index] * (now - pacing->origin_ns) / NSEC_PER_SEC;
+	if (!rate && schedule->woken && close_window(sk))
+		return segments;
+	open_window(sk);
+	allowed = rate * (now - pacing->origin_ns) / NSEC_PER_SEC;
 	ahead = (s64)(sent - pacing->origin) + burst / 2 - (s64)allowed;
 	if (ahead < -(s64)(8 * LONGEST_BURST)) { // the application had nothing to send: no burst to make up for it
 		pacing->origin_ns = now;
@@ -119,8 +177,21 @@ u32 BPF_PROG(slot_min_tso_segs, struct sock *sk)
 }
 
 SEC("struct_ops")
+void BPF_PROG(slot_in_ack, struct sock *sk, u32 flags)
+{
+	open_window(sk);
+}
+
+SEC("struct_ops")
+void BPF_PROG(slot_release, struct sock *sk)
+{
+	open_window(sk);
+}
+
+SEC("struct_ops")
 u32 BPF_PROG(reno_ssthresh, struct sock *sk)
 {
+	open_window(sk);
 	return tcp_reno_ssthresh(sk);
 }
 
@@ -145,6 +216,7 @@ void BPF_PROG(cubic_init, struct sock *sk)
 SEC("struct_ops")
 u32 BPF_PROG(cubic_ssthresh, struct sock *sk)
 {
+	open_window(sk);
 	return cubictcp_recalc_ssthresh(sk);
 }
 
@@ -178,6 +250,8 @@ struct tcp_congestion_ops slot_reno = {
 	.cong_avoid = (void *)reno_cong_avoid,
 	.undo_cwnd = (void *)undo_cwnd,
 	.min_tso_segs = (void *)slot_min_tso_segs,
+	.in_ack_event = (void *)slot_in_ack,
+	.release = (void *)slot_release,
 	.flags = TCP_CONG_NON_RESTRICTED,
 	.name = "slot_reno",
 };
@@ -192,6 +266,8 @@ struct tcp_congestion_ops slot_cubic = {
 	.pkts_acked = (void *)cubic_pkts_acked,
 	.undo_cwnd = (void *)undo_cwnd,
 	.min_tso_segs = (void *)slot_min_tso_segs,
+	.in_ack_event = (void *)slot_in_ack,
+	.release = (void *)slot_release,
 	.flags = TCP_CONG_NON_RESTRICTED,
 	.name = "slot_cubic",
 };

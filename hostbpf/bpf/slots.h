@@ -10,6 +10,9 @@
 
 #define SLOTS_MAX 32 // longest horizon
 
+// What makes a flow keep to its schedule: its own socket, or what its packets meet at the interface.
+enum enforcer { ENFORCER_PACING, ENFORCER_EDT, ENFORCER_HTB };
+
 // Rates of successive slots. Before the first and after the last slot the flow is not limited, so a schedule that
 // nobody renews ends by itself.
 struct schedule {
@@ -18,7 +21,9 @@ struct schedule {
 	__u32 slots;
 	__u32 base_slot; // number of the first slot
 	__u32 version;   // changes with every change of a rate
-	__u32 reserved;
+	__u8 enforcer;   // enum enforcer
+	__u8 woken;      // somebody wakes the flow after silence (hostbpf/sockets.py)
+	__u16 reserved;
 	__u64 rates[SLOTS_MAX]; // bytes per second; 0: silence
 };
 
@@ -45,7 +50,8 @@ static inline __attribute__((always_inline)) __u32 slot_at(const struct schedule
 // Nanoseconds from `now` until the next departure of `burst` bytes, when `due` bytes have to be allowed before it
 // in the present slot. Where that leads into later slots, a slot that allows at least one burst begins half a burst
 // after its start, so that it is off by half a burst at most; slower ones are filled up by what is still due, so
-// that they are right on average. It ends with the schedule at the latest.
+// that they are right on average. It ends with the schedule at the latest, and where a silent slot begins if somebody
+// wakes the flow.
 static inline __attribute__((always_inline)) __u64
 slots_delay(const struct schedule *schedule, __u64 now, __u64 due, __u64 burst)
 {
@@ -56,9 +62,12 @@ slots_delay(const struct schedule *schedule, __u64 now, __u64 due, __u64 burst)
 		__u32 index = first + i;
 		__u64 end, allowed, rate;
 
+		asm volatile("" : "+r"(index)); // keeps the bounds check on the register that is used
 		if (index >= SLOTS_MAX || index >= schedule->slots)
 			break;
 		rate = schedule->rates[index];
+		if (i && !rate && schedule->woken)
+			break;
 		end = schedule->start_ns + (index + 1) * schedule->slot_ns;
 		if (end <= at)
 			continue;

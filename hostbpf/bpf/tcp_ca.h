@@ -22,6 +22,7 @@ typedef __s64 s64;
 
 struct netns_ipv4 {
 	u8 sysctl_tcp_tso_rtt_log;
+	u8 sysctl_tcp_slow_start_after_idle;
 } CORE;
 
 struct net {
