@@ -69,6 +69,30 @@ def source_port(topology: Topology, switch: Switch, ingress: int, group: Sequenc
     return group[_index(topology, switch, ingress) % len(group)]
 
 
+def fixed_path(
+    topology: Topology, routing: Routing, source: Host, destination: Host
+) -> tuple[tuple[str, int], ...]:
+    """Names of the switches on the way from `source` to `destination`, each with the port it is left by.
+
+    Raises BadInput where there is no one way, because a hash chooses for each flow.
+    """
+    switch, ingress = topology.switch_by_name[source.leaf], source.leaf_port
+    path: list[tuple[str, int]] = []
+    while True:
+        ports = next_hops(topology, switch, destination)
+        if len(ports) > 1 and routing == "ecmp":
+            raise BadInput(
+                f"{topology.name}: from {source.name} to {destination.name} a flow's path is chosen by the "
+                f"hash of {switch.name}; use source routing, or a topology with single paths"
+            )
+        egress = ports[0] if len(ports) == 1 else source_port(topology, switch, ingress, ports)
+        path.append((switch.name, egress))
+        port = switch.port(egress)
+        if port.peer == destination.name:
+            return tuple(path)
+        switch, ingress = topology.switch_by_name[port.peer], port.peer_port
+
+
 def _distances(topology: Topology, root: str) -> dict[str, int]:
     """Hops from every switch to the switch `root`."""
     distances, queue = {root: 0}, deque([root])

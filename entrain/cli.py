@@ -22,12 +22,13 @@ class _LazyGroup(click.Group):
     """Imports a subcommand's module only when it is used, so that `entrain --help` starts quickly."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(path.stem for path in _COMMANDS.glob("*.py") if path.stem != "__init__")
+        stems = (path.stem for path in _COMMANDS.glob("*.py") if path.stem != "__init__")
+        return sorted(stem.replace("_", "-") for stem in stems)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        command = importlib.import_module(f"entrain.commands.{cmd_name}").command
+        command = importlib.import_module(f"entrain.commands.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -414,9 +414,11 @@ class LoadTable:
             announce(links, own, np.zeros(self.horizon), self.slot % self.horizon, self.table)
 
     def ask(self, flow: object, links: Ints) -> tuple[Floats, Floats]:
-        """Return path load and headroom (K,) without the flow's own part."""
+        """Return path load and headroom (K,) without the flow's own part, which is on its last path alone."""
         links = np.asarray(links, np.int64)
-        _, own = self._own.get(flow, (links, np.zeros(self.horizon)))
+        path, own = self._own.get(flow, (links, np.zeros(self.horizon)))
+        if not np.array_equal(path, links):
+            own = np.zeros(self.horizon)
         load, room = np.empty(self.horizon), np.empty(self.horizon)
         feedback(links, own, self.slot % self.horizon, self.table, self.capacity, load, room)
         return load, room

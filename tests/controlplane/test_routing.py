@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from controlplane import constants as p4
 from controlplane.generate import API, CONSTANTS, P4INFO, constants
 from controlplane.pipeline import Pipeline
-from controlplane.routing import Policy, desired_state
+from controlplane.routing import Policy, desired_state, fixed_path
 from controlplane.topology import Host, Topology, dumbbell, leaf_spine, parse_topology
 from machine.errors import BadInput
 from machine.protoc import grpc_modules
@@ -155,6 +155,24 @@ def test_vrfs_are_isolated_from_each_other(routing: Any) -> None:
         for destination in topology.hosts:
             same = vrfs.get(source.name) == vrfs.get(destination.name)
             assert (model.path(source, destination) is not None) == same
+
+
+@pytest.mark.parametrize("topology", [leaf_spine(2, 2, 2, links_per_pair=2), dumbbell(2)])
+def test_a_fixed_path_is_the_one_that_the_tables_make(topology: Topology) -> None:
+    model = Model(topology, Policy("source"))
+    for source in topology.hosts:
+        for destination in topology.hosts:
+            if source is not destination:
+                expected = model.path(source, destination)
+                assert list(fixed_path(topology, "source", source, destination)) == expected
+
+
+def test_a_path_that_a_hash_chooses_is_refused() -> None:
+    topology = leaf_spine(2, 2, 2)
+    h1, h2, h3 = (topology.host_by_name[name] for name in ("h1", "h2", "h3"))
+    assert fixed_path(topology, "ecmp", h1, h2) == (("leaf1", 2),)
+    with pytest.raises(BadInput, match=r"from h1 to h3 .* hash of leaf1 .* source routing"):
+        fixed_path(topology, "ecmp", h1, h3)
 
 
 def test_leaves_answer_arp_for_every_host_and_every_port_has_its_link() -> None:

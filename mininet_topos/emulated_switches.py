@@ -1,0 +1,97 @@
+"""Emulated switches for a topology: their files, the paths files of its hosts, and the processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from controlplane.network import Host, Switch, Topology
+from controlplane.routing import Routing, fixed_path
+from machine import record as records
+from machine.errors import EntrainError
+from machine.record import Record
+
+
+def switch_file(switch: Switch, listen: str, slot_ms: float = 60.0) -> str:
+    """The file of the emulated switch that stands for `switch` (`hostbpf.emulated_switch`)."""
+    lines = [f"name = {json.dumps(switch.name)}", f"listen = {json.dumps(listen)}", f"slot_ms = {slot_ms}"]
+    for port in switch.ports:
+        lines += ["", f"[[port]]  # to {port.peer}"]
+        lines += [f"number = {port.number}", f"rate_mbps = {port.rate_mbps}"]
+    return "\n".join(lines) + "\n"
+
+
+def paths_file(topology: Topology, routing: Routing, source: Host, addresses: Mapping[str, str]) -> str:
+    """The paths file of host `source` (`hostbpf.emulated_loads`); `addresses` are those of the switches.
+
+    Raises BadInput where a path is not fixed.
+    """
+    lines = []
+    for destination in topology.hosts:
+        if destination == source:
+            continue
+        hops = ", ".join(
+            f"{{ switch = {json.dumps(addresses[switch])}, port = {port} }}"
+            for switch, port in fixed_path(topology, routing, source, destination)
+        )
+        lines += [f"[[path]]  # to {destination.name}", f'destination = "{destination.ip}"']
+        lines += [f"hops = [{hops}]", ""]
+    return "\n".join(lines)
+
+
+def write_files(
+    topology: Topology,
+    routing: Routing,
+    directory: Path,
+    addresses: Mapping[str, str],
+    slot_ms: float = 60.0,
+) -> tuple[dict[str, Path], dict[str, Path]]:
+    """Write all of them into `directory`; the switches' files and the hosts' paths files, by name.
+
+    Raises BadInput where a path is not fixed; then nothing is written.
+    """
+    paths = {host.name: paths_file(topology, routing, host, addresses) for host in topology.hosts}
+    switches = {each.name: switch_file(each, addresses[each.name], slot_ms) for each in topology.switches}
+    directory.mkdir(parents=True, exist_ok=True)
+    written: list[dict[str, Path]] = []
+    for texts, suffix in ((switches, "switch"), (paths, "paths")):
+        written.append({name: directory / f"{name}.{suffix}.toml" for name in texts})
+        for name, text in texts.items():
+            written[-1][name].write_text(text)
+    return written[0], written[1]
+
+
+@contextlib.contextmanager
+def emulated_switches(
+    topology: Topology, routing: Routing, record: Record, directory: Path, *, slot_ms: float = 60.0
+) -> Iterator[dict[str, Path]]:
+    """Within, a process stands for every switch; yields the hosts' paths files, by host.
+
+    They listen on Unix sockets in `directory`, as the agents do. Raises EntrainError with what a process
+    that does not start says.
+    """
+    addresses = {switch.name: f"unix:{directory}/{switch.name}.sock" for switch in topology.switches}
+    files, paths = write_files(topology, routing, directory, addresses, slot_ms)
+    with contextlib.ExitStack() as stack:
+        started = {}
+        for name, file in files.items():
+            command = [sys.executable, "-m", "entrain.cli", "emulated-switch", str(file)]
+            process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "TERM", *command],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            stack.callback(process.communicate)
+            stack.callback(record.release, record.own(records.process(process.pid)))
+            started[name] = process
+        for name, process in started.items():
+            assert process.stdout is not None
+            if not process.stdout.readline().startswith("ready"):
+                said = process.communicate()[1].strip()
+                raise EntrainError(f"emulated switch {name} does not start: {said}")
+        yield paths

@@ -1,0 +1,264 @@
+"""The emulated switch: its table, its file, and its process."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+
+from controlplane.topology import dumbbell, leaf_spine
+from hostbpf import emulated_switch_pb2 as pb
+from hostbpf import rpc
+from hostbpf.emulated_loads import load_paths
+from hostbpf.emulated_switch import TOLERANCE, EmulatedSwitch, PortTable, SwitchFile, load_switch, serving
+from hostbpf.emulated_switch_pb2_grpc import EmulatedSwitchStub
+from hostbpf.slots import Flow, SlotClock
+from machine.errors import BadInput, EntrainError
+from mininet_topos.emulated_switches import write_files
+from wire.slot_header import LANES
+
+ROOT = Path(__file__).parents[2]
+FLOW, OTHER, THIRD = (Flow("10.0.0.1", port, "10.0.0.2", 7000) for port in (1, 2, 3))
+FILE = """
+name = "s1"
+listen = "127.0.0.1:0"
+
+[[port]]
+number = 4
+rate_mbps = 1000
+"""
+
+
+class Present:
+    slot = 1000
+
+    def __call__(self) -> int:
+        return self.slot
+
+
+@pytest.fixture
+def present() -> Present:
+    return Present()
+
+
+@pytest.fixture
+def switch(present: Present) -> EmulatedSwitch:
+    return EmulatedSwitch("s1", {1: 1000, 4: 500}, present)
+
+
+def loads(switch: EmulatedSwitch, flow: Flow, slot: int, port: int = 4) -> list[float]:
+    [(_, load)] = switch.load([(flow, port)], slot)
+    return load.tolist()
+
+
+def test_the_table_is_the_sum_of_schedules_without_the_asking_flows_own(switch: EmulatedSwitch) -> None:
+    switch.update(FLOW, 4, 1000, [100] * LANES)
+    switch.update(OTHER, 4, 1000, list(range(LANES)))
+    switch.update(THIRD, 1, 1000, [7])
+    assert switch.load([(FLOW, 4), (OTHER, 4), (THIRD, 4)], 1000) == [
+        (500, pytest.approx(range(LANES))),
+        (500, pytest.approx([100] * LANES)),
+        (500, pytest.approx([100 + each for each in range(LANES)])),
+    ]
+
+
+def test_a_schedule_replaces_the_flows_last_one(switch: EmulatedSwitch) -> None:
+    for _ in range(3):
+        switch.update(FLOW, 4, 1000, [100, 100, 100])
+    switch.update(FLOW, 4, 1001, [30])
+    assert loads(switch, OTHER, 1000) == [0, 30] + [0] * 8
+
+
+def test_a_flow_with_another_path_leaves_the_old_one(switch: EmulatedSwitch) -> None:
+    switch.update(FLOW, 4, 1000, [100])
+    switch.update(FLOW, 1, 1000, [100])
+    assert loads(switch, OTHER, 1000, 4)[0] == 0
+    assert loads(switch, OTHER, 1000, 1)[0] == 100
+
+
+def test_slots_pass_and_flows_end(switch: EmulatedSwitch, present: Present) -> None:
+    switch.update(FLOW, 4, 1000, list(range(1, 1 + LANES)))
+    switch.update(OTHER, 4, 1000, [50] * LANES)
+    switch.forget(OTHER)
+    switch.forget(OTHER)
+    present.slot = 1004
+    assert loads(switch, THIRD, 1004) == [5, 6, 7, 8, 9, 10, 0, 0, 0, 0]
+    assert loads(switch, THIRD, 1002)[:2] == [3, 4], "a host whose clock is behind"
+    present.slot += LANES + TOLERANCE
+    assert loads(switch, THIRD, present.slot) == [0] * LANES
+
+
+def test_what_is_planned_a_window_later_does_not_show_up_now(switch: EmulatedSwitch) -> None:
+    """A host whose clock is ahead plans slots that share lanes with those of one that is behind."""
+    switch.update(FLOW, 4, 1000 + TOLERANCE, [100] * LANES)
+    assert loads(switch, OTHER, 1000 - TOLERANCE) == [0] * LANES
+    assert loads(switch, OTHER, 1000 + TOLERANCE) == [100] * LANES
+
+
+@pytest.mark.parametrize("slot", [1000 - TOLERANCE - 1, 1000 + TOLERANCE + 1])
+def test_slots_far_from_the_present_are_refused(switch: EmulatedSwitch, slot: int) -> None:
+    message = f"slot {slot} is {TOLERANCE + 1} slots from the present one; .* check clocks"
+    with pytest.raises(BadInput, match=message):
+        switch.load([(FLOW, 4)], slot)
+    with pytest.raises(BadInput, match=message):
+        switch.update(FLOW, 4, slot, [1])
+    assert loads(switch, OTHER, 1000) == [0] * LANES
+
+
+def test_unknown_ports_and_long_schedules_are_refused_by_name(switch: EmulatedSwitch) -> None:
+    with pytest.raises(BadInput, match="switch s1: has no port 9; there are 1, 4"):
+        switch.load([(FLOW, 9)], 1000)
+    with pytest.raises(BadInput, match="switch s1: has no port 9; there are 1, 4"):
+        switch.update(FLOW, 9, 1000, [1])
+    with pytest.raises(BadInput, match=f"{LANES + 1} slots; plan at most {LANES}"):
+        switch.update(FLOW, 4, 1000, [1] * (LANES + 1))
+
+
+# --- over gRPC ---
+
+
+def test_errors_are_statuses_and_loads_saturate(present: Present) -> None:
+    config = SwitchFile(name="s1", listen="127.0.0.1:0", port=(PortTable(number=4, rate_mbps=1.0),))
+    with serving(config, present) as address, grpc.insecure_channel(address) as channel:
+        stub = EmulatedSwitchStub(channel)
+        for flow in (FLOW, OTHER):
+            hop = pb.Hop(flow=rpc.message_of(flow), port=4)
+            stub.UpdateSchedule(
+                pb.UpdateScheduleRequest(schedules=[pb.Schedule(hop=hop, slot=1000, rates=[2**32 - 1])])
+            )
+        asked = pb.Hop(flow=rpc.message_of(THIRD), port=4)
+        answer = stub.FetchFeedback(pb.FetchFeedbackRequest(slot=1000, hops=[asked]))
+        assert list(answer.loads[0].load) == [2**32 - 1] + [0] * 9
+        asked.port = 9
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.FetchFeedback(pb.FetchFeedbackRequest(slot=1000, hops=[asked]))
+        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "has no port 9" in refused.value.details()
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_an_address_in_use_is_refused(tmp_path: Path, kind: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        if kind == "tcp":
+            listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        else:
+            listen = f"unix:{tmp_path}/s1.sock"
+            other = socket.socket(socket.AF_UNIX)
+            other.bind(f"{tmp_path}/s1.sock")
+            other.listen()
+        file = tmp_path / "s1.toml"
+        file.write_text(FILE.replace("127.0.0.1:0", listen))
+        with pytest.raises(EntrainError, match=listen), serving(load_switch(file)):
+            pass
+    if kind == "unix":
+        other.close()
+        with serving(load_switch(file)):
+            pass  # what a dead process left is no hindrance
+
+
+# --- files ---
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("rate_mbps = 1000", "rate = 1000"), r"\[\[port\]\] 1, rate: unknown key; .* use rate_mbps"),
+        (("rate_mbps = 1000", "rate_mbps = 0"), r"\[\[port\]\] 1, rate_mbps: should be greater than 0"),
+        (("number = 4", ""), r"\[\[port\]\] 1, number: this key is missing"),
+        (("127.0.0.1:0", "here"), "listen: .*"),
+        (("rate_mbps = 1000", "rate_mbps = 1000\n[[port]]\nnumber = 4\nrate_mbps = 1"), "4 is there already"),
+        (("[[port]]\nnumber = 4\nrate_mbps = 1000", ""), "port: this key is missing"),
+    ],
+)
+def test_wrong_switch_files_name_file_and_key(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    file = tmp_path / "s1.toml"
+    file.write_text(FILE.replace(*change))
+    with pytest.raises(BadInput, match=message) as error:
+        load_switch(file)
+    assert str(file) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "path: this key is missing"),
+        ('[[path]]\ndestination = "h2"\nhops = []', r"\[\[path\]\] 1, destination: 'h2' is no IPv4 address"),
+        ('[[path]]\ndestination = "10.0.0.1"', r"\[\[path\]\] 1, hops: this key is missing"),
+        (
+            '[[path]]\ndestination = "10.0.0.1"\n'
+            'hops = [{ switch = "a:1", port = 1 }, { switch = "a:1", port = 2 }]',
+            "passes a:1 2 times",
+        ),
+    ],
+)
+def test_wrong_paths_files_name_file_and_key(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "h1.paths.toml"
+    file.write_text(text)
+    with pytest.raises(BadInput, match=message) as error:
+        load_paths(file)
+    assert str(file) in str(error.value)
+
+
+def test_files_are_written_for_a_topology(tmp_path: Path) -> None:
+    topology = leaf_spine(2, 2, 2, uplink_rate_mbps=400)
+    addresses = {switch.name: f"10.9.9.9:{9000 + n}" for n, switch in enumerate(topology.switches)}
+    switches, paths = write_files(topology, "source", tmp_path, addresses)
+    assert load_switch(switches["leaf1"]).capacities == {1: 1000, 2: 1000, 3: 400, 4: 400}
+    assert load_switch(switches["spine2"]).listen == "10.9.9.9:9003"
+    [far] = [
+        each for each in load_paths(paths["h1"]).path if each.destination == topology.host_by_name["h4"].ip
+    ]
+    assert [(hop.switch, hop.port) for hop in far.hops] == [
+        ("10.9.9.9:9000", 3),
+        ("10.9.9.9:9002", 2),
+        ("10.9.9.9:9001", 2),
+    ]
+    with pytest.raises(BadInput, match="hash"):
+        write_files(topology, "ecmp", tmp_path / "other", addresses)
+    assert not (tmp_path / "other").exists()
+    assert write_files(dumbbell(2), "ecmp", tmp_path / "single", {"left": "a:1", "right": "a:2"})
+
+
+# --- the process ---
+
+
+def started(file: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "entrain.cli", "emulated-switch", str(file)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_the_process_serves_until_a_signal_ends_it(tmp_path: Path) -> None:
+    file = tmp_path / "s1.toml"
+    file.write_text(FILE)
+    process = started(file)
+    try:
+        assert process.stdout is not None
+        ready = process.stdout.readline().split()
+        assert ready[0] == "ready", process.communicate()
+        address = ready[1].removeprefix("grpc=")
+        with grpc.insecure_channel(address) as channel:
+            hop = pb.Hop(flow=rpc.message_of(FLOW), port=4)
+            slot = SlotClock.shared(60).slot()
+            answer = EmulatedSwitchStub(channel).FetchFeedback(pb.FetchFeedbackRequest(slot=slot, hops=[hop]))
+        assert answer.loads[0].capacity == 1000
+        file.write_text(FILE.replace("127.0.0.1:0", address))
+        second = started(file)
+        _, said = second.communicate(timeout=60)
+        assert second.returncode == 1
+        assert address in said
+    finally:
+        process.send_signal(signal.SIGTERM)
+        output = process.communicate(timeout=60)
+    assert (process.returncode, output) == (0, ("", ""))
+
+
+def test_a_wrong_file_ends_the_process_with_status_2(tmp_path: Path) -> None:
+    process = started(tmp_path / "missing.toml")
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "missing.toml: cannot be read" in said
