@@ -223,17 +223,10 @@ static __always_inline u32 mltcp_growth(struct sock *sk, u32 acked)
 	return mltcp_scale(&flow->gain, &flow->credit, acked);
 }
 
-// The window after a decrease by `decrease` segments, divided by F where the job asks for it; a quarter of the
-// window, and two segments, always remain.
+// The window after a decrease by `decrease` segments, divided by F where the job asks for it.
 static __always_inline u32 mltcp_decrease(struct sock *sk, u32 decrease)
 {
 	struct mltcp_flow *flow = mltcp_flow_of(sk);
-	u32 cwnd = tcp_sk(sk)->snd_cwnd, most = cwnd - cwnd / 4;
 
-	if (flow->flags & MLTCP_SCALE_DECREASE && flow->gain.numerator && flow->gain.denominator)
-		decrease = decrease * flow->gain.denominator / flow->gain.numerator;
-	if (decrease > most)
-		decrease = most;
-	cwnd -= decrease;
-	return cwnd > 2 ? cwnd : 2;
+	return mltcp_decreased(&flow->gain, flow->flags & MLTCP_SCALE_DECREASE, tcp_sk(sk)->snd_cwnd, decrease);
 }

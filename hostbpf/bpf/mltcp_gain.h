@@ -26,6 +26,21 @@ mltcp_gain_of(__u32 slope, __u32 intercept, __u64 sent, __u64 total)
 	return gain;
 }
 
+// What remains of a window that is to be decreased by `decrease` segments, divided by F if `scaled`. A quarter of the
+// window, and two segments, always remain.
+static inline __attribute__((always_inline)) __u32
+mltcp_decreased(const struct mltcp_gain *gain, int scaled, __u32 window, __u64 decrease)
+{
+	__u32 most = window - window / 4;
+
+	if (scaled && gain->numerator && gain->denominator)
+		decrease = decrease * gain->denominator / gain->numerator;
+	if (decrease > most)
+		decrease = most;
+	window -= decrease;
+	return window > 2 ? window : 2;
+}
+
 // F times `acked` segments, rounded down; what rounding leaves is carried over in `credit`, so that nothing of
 // the growth is lost.
 static inline __attribute__((always_inline)) __u32

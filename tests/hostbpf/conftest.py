@@ -32,9 +32,12 @@ class Pair:
     index_a: int
     index_b: int
 
-    def run(self, netns: str, *command: str) -> None:
-        """Run a command inside a namespace."""
-        subprocess.run(["ip", "netns", "exec", netns, *command], check=True, capture_output=True)
+    def run(self, netns: str, *command: str) -> str:
+        """Run a command inside a namespace; returns its output."""
+        done = subprocess.run(
+            ["ip", "netns", "exec", netns, *command], check=True, capture_output=True, text=True
+        )
+        return done.stdout
 
 
 @dataclass

@@ -14,6 +14,17 @@ struct question {
 	__u32 growth;
 };
 
+struct decrease {
+	__u32 slope;
+	__u32 intercept;
+	__u64 sent;
+	__u64 total;
+	__u32 scaled;
+	__u32 window;
+	__u32 decrease;
+	__u32 remains;
+};
+
 SEC("syscall")
 int scale(struct question *question)
 {
@@ -23,6 +34,16 @@ int scale(struct question *question)
 
 	question->growth = mltcp_scale(&gain, &credit, question->acked);
 	question->credit = credit;
+	return 0;
+}
+
+SEC("syscall")
+int decrease(struct decrease *question)
+{
+	struct mltcp_gain gain =
+		mltcp_gain_of(question->slope, question->intercept, question->sent, question->total);
+
+	question->remains = mltcp_decreased(&gain, question->scaled, question->window, question->decrease);
 	return 0;
 }
 
