@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hostbpf.agent import Scheduling
@@ -23,10 +23,12 @@ def agents(
     *,
     slot_ms: float = 60.0,
     scheduling: Scheduling | None = None,
+    paths: Mapping[str, Path] | None = None,
 ) -> Iterator[dict[str, str]]:
     """Within, `entrain-agent` serves every host of a running network; yields gRPC addresses by host.
 
-    With `scheduling` the agents schedule their hosts' flows. What they say is in `directory`/agent-HOST.log.
+    With `scheduling` the agents schedule their hosts' flows; `paths` are the hosts' paths files, where they
+    ask emulated switches. What they say is in `directory`/agent-HOST.log.
     The agents stay in the caller's namespaces, and only their eBPF programs are on the hosts. Where the
     machine's congestion controls are not registered yet, the first holds them for all. Raises EntrainError
     with what an agent that does not start says.
@@ -40,7 +42,7 @@ def agents(
                 *(sys.executable, "-m", "hostbpf", "--interface", host.interface),
                 *("--netns", f"/proc/{network.net[host.name].pid}/ns/net", "--listen", address),
                 *("--slot-ms", str(slot_ms), "--link-mbps", str(rates[host.name])),
-                *_options(scheduling),
+                *_options(scheduling, (paths or {}).get(host.name)),
             ]
             log = directory / f"agent-{host.name}.log"
             with log.open("w") as sink:
@@ -62,12 +64,12 @@ def agents(
         yield {name: address for name, (_, address) in started.items()}
 
 
-def _options(scheduling: Scheduling | None) -> list[str]:
+def _options(scheduling: Scheduling | None, paths: Path | None) -> list[str]:
     if scheduling is None:
         return []
     options = ["--schedule", "--loads", scheduling.loads]
-    if scheduling.paths is not None:
-        options += ["--paths", str(scheduling.paths)]
+    if paths is not None:
+        options += ["--paths", str(paths)]
     if scheduling.progress is not None:
         options += ["--progress", str(scheduling.progress)]
     return options
