@@ -69,10 +69,12 @@ class _Announcer(NamedTuple):
 class _Received(NamedTuple):
     bytes: int
     seen_ns: int
+    highest: int
+    started: int
 
 
 _ANNOUNCER = Codec("=IIQQII", _Announcer)
-_RECEIVED = Codec("=QQ", _Received)
+_RECEIVED = Codec("=QQII", _Received)
 _NOTHING_ANNOUNCED = (1 << 64) - 1  # the stamp of no slot
 _TIMES = struct.Struct("=QQ")
 _ANNOUNCED = struct.Struct(f"={LANES}I")
@@ -123,8 +125,7 @@ class Carriers:
     def announced(self, flow: Flow) -> dict[int, int]:
         """What `flow` has announced last, in rate units by slot. KeyError when it does not announce."""
         raw = self._announcers.raw.lookup(KEY.pack(flow_key(flow)), maps.LOCK)
-        lanes = struct.iter_unpack("=II", raw[_ANNOUNCER.size :])
-        return {epoch * LANES + lane: rate for lane, (epoch, rate) in enumerate(lanes) if epoch}
+        return _by_slot(raw[_ANNOUNCER.size :])
 
     def probe(self, flow: Flow) -> None:
         """Send a carrier for `flow` now, whether it has something to send or not, so that feedback comes.
@@ -166,6 +167,14 @@ class Carriers:
         """Bytes of `flow`, which is received here, since its first carrier. KeyError when none has come."""
         return self._received[flow_key(flow)].bytes
 
+    def arriving(self, flow: Flow) -> dict[int, int]:
+        """What the sender of `flow`, which is received here, has announced, in rate units by slot.
+
+        It is the sum of the changes that arrived, so a lost carrier makes it wrong until its slots have
+        passed. KeyError when no carrier has come.
+        """
+        return _by_slot(self._received.raw[KEY.pack(flow_key(flow))][_RECEIVED.size :])
+
     def clear_idle(self, idle_s: float = IDLE_S) -> int:
         """Forget received flows whose last carrier came `idle_s` ago; returns how many."""
         before = time.monotonic_ns() - round(idle_s * 1e9)
@@ -199,6 +208,11 @@ class Carriers:
             )
             for i, name in enumerate(COUNTS)
         }
+
+
+def _by_slot(lanes: bytes) -> dict[int, int]:
+    planned = enumerate(struct.iter_unpack("=II", lanes))
+    return {epoch * LANES + lane: rate for lane, (epoch, rate) in planned if epoch}
 
 
 def _probe_socket(interface: str, mark: int, netns: str | None) -> socket.socket:

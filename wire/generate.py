@@ -10,6 +10,7 @@ from wire.slot_header import (
     HEADER_BYTES,
     LANE_FIELDS,
     LANES,
+    LATE_EPOCHS,
     RATE_UNIT_MBPS,
     VERSION,
     FieldSpec,
@@ -36,6 +37,7 @@ def p4_header() -> str:
 
 const bit<16> ETHERTYPE_SLOT = {ETHERTYPE:#06x};
 const bit<4> SLOT_VERSION = {VERSION};
+const bit<32> SLOT_LATE_EPOCHS = {LATE_EPOCHS};
 {kinds}
 
 header slot_t {{
@@ -78,6 +80,7 @@ def c_header() -> str:
 #define ETHERTYPE_SLOT {ETHERTYPE:#06x}
 #define SLOT_VERSION {VERSION}
 #define SLOT_LANES {LANES}
+#define SLOT_LATE_EPOCHS {LATE_EPOCHS}
 #define SLOT_RATE_UNIT_MBPS {RATE_UNIT_MBPS}
 {kinds}
 

@@ -30,6 +30,7 @@ ETHERTYPE: int = _DEFINED["ethertype"]
 VERSION: int = _DEFINED["version"]
 LANES: int = _DEFINED["lanes"]
 RATE_UNIT_MBPS: int = _DEFINED["rate_unit_mbps"]
+LATE_EPOCHS: int = _DEFINED["late_epochs"]
 HEADROOM_OFFSET: int = _DEFINED["headroom_offset"]
 FIELDS = tuple(FieldSpec(**spec) for spec in _DEFINED["fields"])
 LANE_FIELDS = tuple(FieldSpec(**spec) for spec in _DEFINED["lane"])

@@ -40,6 +40,12 @@ struct {
 	__type(value, struct slot_clock);
 } slot_clock SEC(".maps");
 
+// What a flow plans in the slot that a lane stands for.
+struct planned {
+	__u32 epoch;
+	__u32 rate; // in rate units
+};
+
 // A flow that announces its schedule.
 struct announcer {
 	struct bpf_spin_lock lock;
@@ -48,10 +54,7 @@ struct announcer {
 	__u64 timed_ns;   // when the carrier left whose feedback is timed; 0: none is
 	__u32 timed_slot; // its base slot
 	__u32 withdrawn;  // announces no more
-	struct {
-		__u32 epoch;
-		__u32 rate;
-	} lanes[SLOT_LANES]; // what was announced, in rate units
+	struct planned lanes[SLOT_LANES]; // what was announced
 };
 
 struct {
@@ -67,6 +70,7 @@ struct received {
 	__u64 seen_ns; // when its last carrier came
 	__u32 highest; // TCP sequence number behind what arrived
 	__u32 started; // highest is known
+	struct planned lanes[SLOT_LANES]; // sum of the changes in its carriers
 };
 
 struct {
@@ -367,6 +371,20 @@ static __always_inline struct flow_key reversed(const struct flow_key *flow)
 
 static const struct received nothing_received;
 
+// As a switch does it; a carrier of a passed slot changes nothing.
+static __always_inline void add_up(struct planned *lane, const struct slot_lane *change)
+{
+	__u32 epoch = bpf_ntohl(change->epoch);
+	__u32 behind = lane->epoch - epoch;
+	__s64 rate = behind ? 0 : lane->rate;
+
+	if (behind - 1 < SLOT_LATE_EPOCHS)
+		return;
+	rate += (__s32)bpf_ntohl(change->delta);
+	lane->epoch = epoch;
+	lane->rate = rate < 0 ? 0 : rate;
+}
+
 // Turn a carrier round: it becomes the feedback. Exchanging addresses and ports leaves the checksums right.
 static __always_inline int answer(struct __sk_buff *skb, const struct flow_key *flow, struct slot_header *header)
 {
@@ -375,14 +393,18 @@ static __always_inline int answer(struct __sk_buff *skb, const struct flow_key *
 	__be32 addresses[2] = {flow->destination, flow->source};
 	__be16 ports[2] = {flow->destination_port, flow->source_port};
 	__u8 macs[2 * ETH_ALEN];
+	__u32 i;
 
 	count(RECEIVED);
 	if (!received) {
 		bpf_map_update_elem(&received_flows, flow, &nothing_received, BPF_NOEXIST);
 		received = bpf_map_lookup_elem(&received_flows, flow);
 	}
-	if (received)
+	if (received) {
 		received->seen_ns = bpf_ktime_get_ns();
+		for (i = 0; i < SLOT_LANES; i++)
+			add_up(&received->lanes[i], &header->lanes[i]);
+	}
 	header->version_kind = SLOT_VERSION << 4 | SLOT_FEEDBACK;
 	put48(header->bytes_received, received ? received->bytes : 0);
 	put48(header->bytes_onward, sent_onward ? *sent_onward : 0);

@@ -1,7 +1,8 @@
 // The link load table: K lanes; lane j holds, per egress port, the load planned in the one slot of the window
 // with slot mod K == j, together with that slot's epoch (slot div K). A cell is epoch ++ load, so that one
-// register access per lane and packet is enough. A cell restarts when a newer epoch comes, and a late carrier
-// changes nothing; entries age by themselves.
+// register access per lane and packet is enough. A cell restarts when another epoch comes, unless it is one of those
+// that have just passed: a late carrier changes nothing. So entries age by themselves, and an absurd epoch blocks
+// nothing for long.
 //
 // raise, lower and read are what a Tofino twin has as three RegisterActions on the same register.
 
@@ -11,21 +12,23 @@
     @hidden action raise##n() {                                                                          \
         bit<64> cell;                                                                                    \
         lane##n.read(cell, (bit<32>)meta.link);                                                          \
-        bit<32> load = (cell[63:32] < hdr.lane##n.epoch) ? 32w0 : cell[31:0];                            \
-        load = (cell[63:32] > hdr.lane##n.epoch) ? load : load |+| hdr.lane##n.delta;                    \
-        bit<32> epoch = (cell[63:32] < hdr.lane##n.epoch) ? hdr.lane##n.epoch : cell[63:32];             \
-        lane##n.write((bit<32>)meta.link, epoch ++ load);                                                \
-        planned = (cell[63:32] > hdr.lane##n.epoch) ? 32w0 : load;                                       \
+        bit<32> behind = cell[63:32] - hdr.lane##n.epoch;                                                \
+        bool late = behind - 1 < SLOT_LATE_EPOCHS;                                                       \
+        bit<32> load = (behind == 0) ? cell[31:0] : 32w0;                                                \
+        load = load |+| hdr.lane##n.delta;                                                               \
+        lane##n.write((bit<32>)meta.link, late ? cell : (hdr.lane##n.epoch ++ load));                    \
+        planned = late ? 32w0 : load;                                                                    \
     }                                                                                                    \
                                                                                                          \
     @hidden action lower##n() {                                                                          \
         bit<64> cell;                                                                                    \
         lane##n.read(cell, (bit<32>)meta.link);                                                          \
-        bit<32> load = (cell[63:32] < hdr.lane##n.epoch) ? 32w0 : cell[31:0];                            \
-        load = (cell[63:32] > hdr.lane##n.epoch) ? load : load |-| (32w0 - hdr.lane##n.delta);           \
-        bit<32> epoch = (cell[63:32] < hdr.lane##n.epoch) ? hdr.lane##n.epoch : cell[63:32];             \
-        lane##n.write((bit<32>)meta.link, epoch ++ load);                                                \
-        planned = (cell[63:32] > hdr.lane##n.epoch) ? 32w0 : load;                                       \
+        bit<32> behind = cell[63:32] - hdr.lane##n.epoch;                                                \
+        bool late = behind - 1 < SLOT_LATE_EPOCHS;                                                       \
+        bit<32> load = (behind == 0) ? cell[31:0] : 32w0;                                                \
+        load = load |-| (32w0 - hdr.lane##n.delta);                                                      \
+        lane##n.write((bit<32>)meta.link, late ? cell : (hdr.lane##n.epoch ++ load));                    \
+        planned = late ? 32w0 : load;                                                                    \
     }                                                                                                    \
                                                                                                          \
     @hidden action read##n() {                                                                           \

@@ -262,6 +262,8 @@ def test_a_probe_announces_and_brings_feedback_though_the_flow_is_silent(
         assert [{lane.delta for lane in header.lanes} for header in seen] == [{0}, {70}, {0}, {0}]
         assert at_a.counts()["sent"] == 4
         assert at_b.received(flow) == 100_000
+        announced = at_a.announced(flow)
+        assert {slot: at_b.arriving(flow).get(slot) for slot in announced} == announced
         connection.transfer(1000)
     assert [feedback.announced for feedback in returned[1:]] == [(70,) * LANES] * 3
     assert [feedback.header.bytes_onward for feedback in returned] == [0] + [123_456] * 3

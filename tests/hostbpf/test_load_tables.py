@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
     [("softswitch", 0.0), ("softswitch", 0.01), pytest.param("bmv2", 0.0, marks=pytest.mark.bmv2)],
 )
 def test_tables_hold_the_sum_of_what_was_announced(target: str, loss: float) -> None:
-    """Flows between nine hosts on three leaves and two spines, in two virtual switches, start, change and stop.
+    """Flows between nine hosts on three leaves and two spines, in two VRFs, start, change and stop.
 
     What a port's table holds in a slot differs from the sum of the plans of the flows through it by at most
     the changes, in that slot, of their carriers that were lost: without loss, by nothing.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from wire.slot_header import LANES, MAX_U32, Kind, SlotHeader
+from wire.slot_header import LANES, LATE_EPOCHS, MAX_U32, Kind, SlotHeader
 
 
 @dataclass
@@ -31,8 +31,8 @@ class Link:
             planned = 0
             if header.kind == Kind.QUERY:
                 lane, planned = replace(lane, epoch=cell.epoch), cell.load
-            elif lane.epoch >= cell.epoch:
-                if lane.epoch > cell.epoch:
+            elif not 0 < (cell.epoch - lane.epoch) % 2**32 <= LATE_EPOCHS:
+                if lane.epoch != cell.epoch:
                     cell.epoch, cell.load = lane.epoch, 0
                 cell.load = planned = max(0, min(MAX_U32, cell.load + lane.delta))
             lanes.append(

@@ -15,7 +15,7 @@ from tests.p4.conftest import Start
 from tests.p4.fabric import CAPACITY, carrier, host_ip, leaf_entries, link, only, query, slot_header
 from tests.p4.load_table import Link
 from tests.p4.targets import Target
-from wire.slot_header import LANES, MAX_U32, Kind, Lane, SlotHeader
+from wire.slot_header import LANES, LATE_EPOCHS, MAX_U32, Kind, Lane, SlotHeader
 
 # Every test works on epochs beyond those of the tests before it: then what they left does not matter.
 _ERAS = itertools.count(1)
@@ -124,12 +124,23 @@ def test_loads_never_wrap(leaf: Target) -> None:
     assert loads(leaf)[0] == (era, MAX_U32 - 2**31)
 
 
-def test_epochs_compare_without_sign(leaf: Target) -> None:
-    """On a link of its own, as nothing could follow these epochs there."""
-    lanes = tuple(Lane(epoch=MAX_U32, delta=number) for number in range(LANES))
-    send(leaf, SlotHeader(Kind.SCHEDULE, lanes=lanes), dst="10.1.0.1", port=5)
-    send(leaf, schedule(1, 100), dst="10.1.0.1", port=5)
-    assert loads(leaf, 6) == [(MAX_U32, number) for number in range(LANES)]
+def test_an_absurd_epoch_does_not_block_the_lane(leaf: Target) -> None:
+    """Only the epochs right behind it count as late; any other restarts the lane."""
+    era = new_era()
+    for absurd in (MAX_U32, era + 2**31, era + LATE_EPOCHS + 1, 0):
+        send(leaf, schedule(absurd, 2**31 - 1))
+        assert send(leaf, schedule(era, 100)).lanes[0].load == 100
+        assert loads(leaf)[0] == (era, 100)
+    send(leaf, schedule(era + LATE_EPOCHS, 5))
+    assert send(leaf, schedule(era, 100)).lanes[0].load == 0
+    assert send(leaf, schedule(era + LATE_EPOCHS, 5)).lanes[0].load == 10
+
+
+def test_epochs_wrap(leaf: Target) -> None:
+    send(leaf, schedule(MAX_U32, 100))
+    send(leaf, schedule(0, 7))
+    send(leaf, schedule(MAX_U32, 100))
+    assert loads(leaf)[0] == (0, 7)
 
 
 def test_path_load_adds_up_and_headroom_is_the_least(leaf: Target) -> None:
