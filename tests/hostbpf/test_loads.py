@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +27,7 @@ from schedulers.slots import LoadTable, SlotScheduler
 from tests.p4.load_table import Link
 from wire.slot_header import HEADROOM_OFFSET, LANES, Kind, Lane, SlotHeader
 
+ROOT = Path(__file__).parents[2]
 ENOUGH_S = 60.0
 LINE = 1000 * RATE_UNIT  # of the hosts' links, bytes/s
 
@@ -462,3 +466,17 @@ def test_what_siblings_plan_after_the_switch_has_answered_counts(switches: Mappi
 def test_flows_without_a_path_get_no_answer(switches: Mapping[str, str]) -> None:
     with Emulated(paths_file(switches, "h1"), LINE) as source:
         assert answer_of(source, Flow("10.1.1.2", 1, "192.0.2.1", 2)) is None
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("target", ["softswitch", pytest.param("bmv2", marks=pytest.mark.bmv2)])
+def test_a_running_fabric_and_emulated_switches_give_the_same_schedules(target: str) -> None:
+    """Flows among four hosts on two leaves and two spines, which start, plan anew and end."""
+    command = [sys.executable, "-m", "tests.hostbpf.loads_on_fabric", target]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == 0, result.stderr
+    decisions = json.loads(result.stdout.splitlines()[-1])
+    assert len(decisions) >= 40
+    for each in decisions:
+        assert each["in_band"] == each["emulated"]
+    assert any(min(each["in_band"]) == 0 for each in decisions), "some links are full"
