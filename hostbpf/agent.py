@@ -23,7 +23,7 @@ from hostbpf import carriers
 from hostbpf.carriers import Carriers, Feedback
 from hostbpf.controls import DIRECTORY, Controls, controls
 from hostbpf.emulated_loads import Emulated, load_paths
-from hostbpf.loads import HostOnly, InBand, LoadSource
+from hostbpf.loads import RATE_UNIT, HostOnly, InBand, LoadSource
 from hostbpf.mltcp import JobKey, JobState, Params
 from hostbpf.progress import Monitor
 from hostbpf.scheduling import HostScheduler
@@ -133,7 +133,11 @@ class Agent:
 
     def arriving(self, received: Flow, slot: int) -> float | None:
         """The rate (bytes/s) that the sender of `received` has announced for `slot`; None: unknown."""
-        return None
+        try:
+            rate = self._carriers.arriving(received).get(slot)
+        except KeyError:
+            return None
+        return None if rate is None else float(rate * RATE_UNIT)
 
     def now(self) -> SlotClock:
         """The clock of slots, after a look at the system's, which may have been set meanwhile."""
