@@ -25,6 +25,7 @@ from machine.errors import BadInput, EntrainError
 from machine.record import process_start
 
 DIRECTORY_VARIABLE = "ENTRAIN_PROGRESS"
+JOB_VARIABLE = "ENTRAIN_JOB"
 DIRECTORY = Path("/run/entrain/progress")
 SUFFIX = ".progress"
 
@@ -37,7 +38,8 @@ ENTRY = struct.Struct("<Q4s4sHHBBBxIIQQQQQQQ40x")
 
 _SO_NETNS_COOKIE = 71
 # The 8-byte words of an entry that change; each is written by one store.
-_PHASE, _ITERATION, _TOTAL, _READY, _DONE, _CARRIED, _CHUNK, _UPDATED = range(3, 11)
+_KEY, _PHASE, _ITERATION, _TOTAL, _READY, _DONE, _CARRIED, _CHUNK, _UPDATED = range(2, 11)
+_DIRECTION = 0xFF << 40  # its place in the word
 
 Address = tuple[str, int, str, int, int]
 """A flow as its sender sees it (`hostbpf.slots.Flow`): source, port, destination, port, protocol."""
@@ -139,6 +141,14 @@ class Entry:
         words[_DONE] = done
         words[_CARRIED] = self._before + done
         words[_UPDATED] = time.monotonic_ns()
+        words[0] = sequence + 1
+
+    def forget(self) -> None:
+        """The flow's connection is closed: the entry is no flow's any more, and is not used again."""
+        words = self._words
+        sequence = words[0] + 1
+        words[0] = sequence
+        words[_KEY] &= ~_DIRECTION
         words[0] = sequence + 1
 
     def close(self) -> None:

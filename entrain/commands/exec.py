@@ -1,0 +1,59 @@
+"""`entrain exec`: a training script, as it is, with its progress published for the host's scheduler."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from machine.errors import BadInput, EntrainError
+from machine.progress import DIRECTORY_VARIABLE, JOB_VARIABLE, make_directory, progress_directory
+from workloads.tcp_counters import CONTROL_VARIABLE
+
+HOOK = Path(__file__).parents[2] / "workloads" / "torch_hook"
+CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+
+
+def environment(job: str | None, control: str | None, progress: Path | None) -> dict[str, str]:
+    """What the command gets beside the present environment."""
+    paths = [str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]
+    given = {
+        "PYTHONPATH": os.pathsep.join(paths),
+        JOB_VARIABLE: job,
+        CONTROL_VARIABLE: control,
+        DIRECTORY_VARIABLE: None if progress is None else str(progress.absolute()),
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option("--job", help="The job's name in progress and reports; default: the script's.")
+@click.option(
+    "--congestion-control", "control", help="For the connections that carry gradients, such as slot_cubic."
+)
+@click.option(
+    "--progress",
+    type=click.Path(path_type=Path),
+    help=f"Where progress is published; default: ${DIRECTORY_VARIABLE}, else /run/entrain/progress.",
+)
+@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(job: str | None, control: str | None, progress: Path | None, program: tuple[str, ...]) -> None:
+    """Run PROGRAM, and publish the progress of every PyTorch DistributedDataParallel in it.
+
+    \b
+    entrain exec -- python train.py --epochs 3
+    entrain exec --job vgg -- torchrun --nproc-per-node 2 train.py
+    """
+    if control and control not in (there := CONTROLS.read_text().split()):
+        raise BadInput(
+            f"--congestion-control: {control!r} is not there; there are {', '.join(there)}; "
+            f"slot_reno and slot_cubic are while entrain-agent runs"
+        )
+    make_directory(progress or progress_directory())
+    try:
+        os.execvpe(program[0], program, {**os.environ, **environment(job, control, progress)})
+    except FileNotFoundError:
+        raise BadInput(f"{program[0]}: no such program; give one after --") from None
+    except OSError as error:
+        raise EntrainError(f"{program[0]}: cannot be run: {error.strerror}") from error

@@ -1,0 +1,78 @@
+"""Put on PYTHONPATH by `entrain exec`: watches DistributedDataParallel in whatever Python is started.
+
+Nothing is imported before the script imports PyTorch, and none of our modules stays in `sys.modules`, so that
+a script's own `machine.py` or `workloads.py` is found as ever.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_HERE = Path(__file__).resolve().parent
+_ROOT = str(_HERE.parents[1])
+_OURS = {"machine", "schedulers", "workloads"}
+_DDP = "torch.nn.parallel.distributed"
+
+
+class _Finder(MetaPathFinder):
+    """Finds DDP's module as ever, and has its class watched once it is loaded."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != _DDP:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            _after(spec.loader)
+        return spec
+
+
+def _after(loader: Any) -> None:
+    load = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        load(module)
+        try:
+            _monitor().watch_all(module.DistributedDataParallel)
+        except Exception as error:  # the script runs all the same
+            print(f"entrain: progress will not be published: {error}", file=sys.stderr)
+
+    loader.exec_module = exec_module
+
+
+def _monitor() -> Any:
+    def taken_out() -> dict[str, ModuleType]:
+        names = [name for name in sys.modules if name.partition(".")[0] in _OURS]
+        return {name: sys.modules.pop(name) for name in names}
+
+    theirs = taken_out()
+    sys.path.insert(0, _ROOT)
+    try:
+        return importlib.import_module("workloads.torch_monitor")
+    finally:
+        sys.path.remove(_ROOT)
+        taken_out()
+        sys.modules.update(theirs)
+
+
+def _run_theirs() -> None:
+    """Run the sitecustomize that ours hides, if there is one."""
+    elsewhere = [each for each in sys.path if Path(each or ".").resolve() != _HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+sys.meta_path.insert(0, _Finder())
+_run_theirs()

@@ -1,0 +1,339 @@
+"""Progress of PyTorch's DistributedDataParallel for the host's scheduler (flow-scheduling paper, V).
+
+A communication hook sees each bucket of gradients when it is ready and when it has been reduced; it does the
+allreduce that DDP does without a hook, bit for bit. How many bytes the connections have carried is the
+kernel's count, so nothing has to be known of how Gloo sends. A flow's bytes per iteration are those of the
+iteration before.
+
+    entrain exec -- python train.py              # the script as it is: torch_hook/sitecustomize.py
+    workloads.torch_monitor.watch(ddp_model)     # or one line in it
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import torch.distributed as dist
+
+from machine.progress import JOB_VARIABLE, Direction, Entry, Phase, Publisher
+from schedulers.roles import Role
+from workloads.tcp_counters import (
+    CONTROL_VARIABLE,
+    Connection,
+    Counters,
+    count,
+    own_connections,
+    set_congestion_control,
+)
+
+SAMPLE_S = 0.01
+"""How often the kernel's counts are published during communication: some times per slot."""
+SHARE = 0.01
+"""A connection that carries less than this part of the busiest one's bytes carries no gradients."""
+ALIKE = 0.1
+"""A process in a ring receives as much as it sends, up to this part."""
+
+P = ParamSpec("P")
+S = TypeVar("S", bound="_Process")
+
+
+@dataclass
+class _Gradients:
+    """One DDP model's iteration: bytes of its buckets. `bytes` is their sum, once it is known."""
+
+    ranks: int
+    begun: int = 0
+    reduced: int = 0
+    last_begun: bool = False
+    bytes: int = 0
+
+    def ready(self) -> float:
+        """Which part of an iteration's bytes may be sent by now."""
+        if self.last_begun or not self.bytes:
+            return 1.0
+        return min(1.0, self.begun / self.bytes)
+
+
+@dataclass
+class _Watched:
+    """A connection, with its counts when the iteration began, and its entries if it carries gradients."""
+
+    connection: Connection
+    start: Counters
+    now: Counters
+    sent: Entry | None = None
+    received: Entry | None = None
+    totals: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Bytes sent and received in an iteration, by model."""
+
+    def since(self) -> tuple[int, int, int]:
+        """Bytes that left, were handed to the kernel, and came in this iteration."""
+        return (
+            max(0, self.now.left - self.start.handed),  # what the iteration before left unsent counts there
+            self.now.handed - self.start.handed,
+            self.now.received - self.start.received,
+        )
+
+    def refresh(self) -> bool:
+        """Ask the kernel; False when the connection is closed."""
+        try:
+            self.now = count(self.connection)
+        except OSError:
+            for entry in (self.sent, self.received):
+                if entry:
+                    entry.forget()
+            return False
+        return True
+
+
+def _harmless(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
+    """Training goes on whatever happens here: the monitor ends instead, and says so."""
+
+    def guarded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        with self.lock:
+            if self.ended:
+                return
+            try:
+                method(self, *args, **kwargs)
+            except Exception as error:
+                self.end()
+                warnings.warn(f"entrain: progress is published no more: {error}", stacklevel=2)
+
+    return guarded
+
+
+class _Process:
+    """The connections and the publisher of this process. Its methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.ended = False
+        self._publisher: Publisher | None = None
+        self._watched: list[_Watched] = []
+        self._iteration = 0
+        self._present: int | None = None  # the model that communicates
+        self._models: dict[int, _Gradients] = {}
+        self._communicating = threading.Event()
+        self._sampler: threading.Thread | None = None
+
+    def add(self, ranks: int) -> int:
+        """A model's number."""
+        with self.lock:
+            self._models[len(self._models)] = _Gradients(ranks)
+            return len(self._models) - 1
+
+    @_harmless
+    def begin(self, number: int, size: int, last: bool) -> None:
+        """A bucket of `size` bytes is ready."""
+        model = self._models[number]
+        if not model.begun:
+            self._look()
+            self._present = number
+        model.begun += size
+        model.last_begun = last
+        self._publish(Phase.COMMUNICATING)
+        self._communicating.set()
+
+    @_harmless
+    def reduced(self, number: int, size: int) -> None:
+        """A bucket is reduced; after the last one the iteration is over."""
+        model = self._models[number]
+        model.reduced += size
+        if not model.last_begun or model.reduced < model.begun:
+            return
+        self._communicating.clear()
+        self._publish(Phase.COMMUNICATING, over=True)
+        for each in self._watched:
+            _, sent, received = each.since()
+            each.totals[number] = sent, received
+            each.start = each.now
+        model.bytes = model.begun
+        if self._publisher is None:
+            self._choose(number, model)
+        elif max((sum(each.totals[number]) for each in self._watched), default=0) < SHARE * model.bytes:
+            self._forget()  # another process group has taken their place
+        self._iteration += 1
+        model.begun = model.reduced = 0
+        model.last_begun = False
+        self._publish(Phase.COMPUTING)
+
+    @_harmless
+    def sample(self) -> None:
+        """Publish the kernel's counts, if there is communication."""
+        if self._communicating.is_set():
+            self._publish(Phase.COMMUNICATING)
+
+    def _look(self) -> None:
+        """Find connections, until it is known which of them carry gradients."""
+        if self._publisher is None:
+            known = {each.connection for each in self._watched}
+            new = [(each, count(each)) for each in own_connections() if each not in known]
+            self._watched += [_Watched(each, now, now) for each, now in new]
+
+    def _choose(self, number: int, model: _Gradients) -> None:
+        """Publish the connections that carried gradients."""
+        totals = [each.totals[number] for each in self._watched]
+        threshold = SHARE * max((size for pair in totals for size in pair), default=0)
+        senders = [each for each in self._watched if each.totals[number][0] > threshold]
+        receivers = [each for each in self._watched if each.totals[number][1] > threshold]
+        if not senders or threshold * model.ranks < SHARE * model.bytes:
+            return  # another transport, or connections that have opened only now
+        ring = len(senders) == len(receivers) == 1 and _alike(
+            senders[0].totals[number][0], receivers[0].totals[number][1]
+        )
+        role, chunk = (Role.RING, model.bytes // model.ranks) if ring else (Role.FREE, 0)
+        name = os.environ.get(JOB_VARIABLE) or Path(sys.argv[0]).stem or "python"
+        publisher = Publisher(name, capacity=len(senders) + len(receivers))
+        self._publisher = publisher
+        atexit.register(self.end)
+        for each in senders:
+            flow = (*each.connection.local, *each.connection.remote, 6)
+            each.sent = publisher.flow(flow, Direction.SENT, role, chunk=chunk)
+            if control := os.environ.get(CONTROL_VARIABLE):
+                set_congestion_control(each.connection, control)
+        for each in receivers:
+            flow = (*each.connection.remote, *each.connection.local, 6)
+            each.received = publisher.flow(flow, Direction.RECEIVED, role, chunk=chunk)
+        self._watched = [each for each in self._watched if each.sent or each.received]
+        if self._sampler is None:
+            self._sampler = threading.Thread(target=self._sample, name="entrain-progress", daemon=True)
+            self._sampler.start()
+
+    def _publish(self, phase: Phase, *, over: bool = False) -> None:
+        """Update all entries; `over` at an iteration's end, when all of it has been handed to the kernel."""
+        self._watched = [each for each in self._watched if each.refresh()]
+        if self._publisher is None or self._present is None:
+            return
+        if not self._watched:  # the process group was destroyed; there may be another
+            self._forget()
+            return
+        ready = self._models[self._present].ready() if phase is Phase.COMMUNICATING else 0.0
+        for each in self._watched:
+            sent_total, received_total = each.totals.get(self._present, (0, 0))
+            left, handed, received = each.since()
+            if each.sent:
+                done = handed if over else left
+                may = max(handed, round(ready * sent_total))
+                each.sent.update(self._iteration, phase, max(sent_total, may), max(may, done), done)
+            if each.received:
+                total = max(received_total, received)
+                each.received.update(self._iteration, phase, total, total, received)
+
+    def _forget(self) -> None:
+        if self._publisher:
+            self._publisher.close()
+            self._publisher = None
+        self._watched = []
+
+    def end(self) -> None:
+        """Publish no more."""
+        with self.lock:
+            self.ended = True
+            self._forget()
+
+    def _sample(self) -> None:
+        while not self.ended:
+            self._communicating.wait()
+            self.sample()
+            time.sleep(SAMPLE_S)
+
+
+def _alike(a: int, b: int) -> bool:
+    return abs(a - b) <= ALIKE * max(a, b)
+
+
+_process = _Process()
+
+
+@dataclass(frozen=True)
+class _State:
+    """The hook's state: the model's number and its process group."""
+
+    number: int
+    group: Any
+
+
+def _allreduce(state: _State, bucket: Any) -> Any:
+    """Average the bucket over the ranks, as DDP does without a hook, and tell how far that is."""
+    gradients = bucket.buffer()
+    ranks = state.group.size()
+    if gradients.is_sparse:
+        gradients.div_(ranks)
+        size = gradients._values().nbytes
+    else:
+        gradients.mul_(1.0 / ranks)  # DDP multiplies: a division would round otherwise
+        size = gradients.nbytes
+    _process.begin(state.number, size, bucket.is_last())
+    work = dist.all_reduce(gradients, group=state.group, async_op=True)
+
+    def reduced(future: Any) -> Any:
+        _process.reduced(state.number, size)
+        return future.value()[0]
+
+    return work.get_future().then(reduced)
+
+
+_allreduce.__annotations__ = {}  # DDP would compare them with its own types
+
+
+_watched_models: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def watch(ddp: Any) -> bool:
+    """Publish the progress of a DistributedDataParallel model from its next backward pass on.
+
+    Returns whether it will be: a model that has a communication hook already keeps it, and one whose
+    gradients are views of the buckets may be averaged otherwise than by our hook (see docs/monitor.md); a
+    warning says so. A model that is watched already stays so.
+    """
+    if ddp in _watched_models:
+        return True
+    ranks = ddp.process_group.size()
+    reason = None
+    if ddp._comm_hooks:
+        reason = "it has a communication hook of its own"
+    elif ddp.gradient_as_bucket_view and ranks & (ranks - 1):
+        reason = f"gradient_as_bucket_view with {ranks} ranks, no power of two, may round otherwise"
+    else:
+        try:
+            ddp.register_comm_hook(_State(_process.add(ranks), ddp.process_group), _allreduce)
+        except RuntimeError:  # a built-in hook
+            ddp._comm_hooks.pop()
+            reason = "it has a communication hook of its own"
+    if reason:
+        warnings.warn(f"entrain: the progress of this model is not published: {reason}", stacklevel=2)
+        return False
+    _watched_models.add(ddp)
+    return True
+
+
+def watch_all(ddp: Any) -> None:
+    """Watch every model of the class `ddp`, from its first forward pass on: until then the script may
+    register a hook of its own."""
+    construct = ddp.__init__
+
+    @functools.wraps(construct)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        construct(self, *args, **kwargs)
+
+        def first(model: Any, _: Any) -> None:
+            handle.remove()
+            try:
+                watch(model)
+            except Exception as error:  # training goes on
+                warnings.warn(f"entrain: progress will not be published: {error}", stacklevel=2)
+
+        handle = self.register_forward_pre_hook(first)
+
+    ddp.__init__ = init
