@@ -6,15 +6,30 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib import image
 from rich.console import Console
 
+from entrain import timelines
 from entrain.contention import LinkContention
 from entrain.experiment import Combination, Experiment, load_experiment
-from entrain.plots import plot
-from entrain.report import remarks, table, write
-from entrain.results import JobResult, RunResult, bound_ms, converged_at, over_ideal_last
+from entrain.plots import COLOURS, plot
+from entrain.report import remarks, settling, table, write, write_samples
+from entrain.results import (
+    JobResult,
+    RunResult,
+    Timeline,
+    bound_ms,
+    converged_at,
+    fairness,
+    over_bound_last,
+    over_ideal_last,
+)
+from entrain.samples import Throughput, Window
 from workloads.records import Summary
 
 EXPERIMENT = """
@@ -77,6 +92,53 @@ def test_last_iterations_and_convergence(experiment: Experiment) -> None:
     assert converged_at(restless) is None
 
 
+def test_ideal_is_the_time_alone_where_it_was_measured(experiment: Experiment) -> None:
+    run = result(experiment, "ecmp", (130.0,) * 60, 1, 0.5)
+    assert over_ideal_last(run) == over_bound_last(run) == pytest.approx(1.3)
+    measured = replace(run, jobs=(replace(run.jobs[0], alone_ms=125.0),))
+    assert over_ideal_last(measured) == pytest.approx(1.04)
+    assert over_bound_last(measured) == pytest.approx(1.3)
+    assert (converged_at(run), converged_at(measured)) == (None, 0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(means=st.lists(st.floats(50.0, 5000.0), min_size=1, max_size=8))
+def test_fairness_is_even_or_not(means: list[float]) -> None:
+    """Jain's index is 1 where all advance alike, 1/n where one does all, and between them otherwise."""
+    jobs = tuple(
+        JobResult(str(i), (), Summary("", "ring", 2, 1, (ms,), (ms,), 1.0, 0, 0.0, None), 50.0, 1)
+        for i, ms in enumerate(means)
+    )
+    found = fairness(RunResult(Combination("ecmp", "none", 1), "softswitch", jobs, ()))
+    assert 1 / len(means) - 1e-9 <= found.jain <= 1 + 1e-9
+    assert found.slowest == pytest.approx(50 / max(means))
+    assert found.fastest == pytest.approx(50 / min(means))
+    assert found.longest_over_ideal == pytest.approx(max(means) / 50)
+    if max(means) == min(means):
+        assert found.jain == pytest.approx(1)
+
+
+def test_seeds_are_summed_up(tmp_path: Path, experiment: Experiment) -> None:
+    settling_runs = [
+        replace(
+            result(experiment, "ecmp", (150.0,) * at + (100.0,) * (40 - at), 1, 0.5),
+            combination=Combination("ecmp", "mltcp", seed, "mltcp_reno"),
+        )
+        for seed, at in ((1, 4), (2, 10), (3, 40))
+    ]
+    write(tmp_path, experiment, settling_runs)
+    (summary,) = json.loads((tmp_path / "results.json").read_text())["summary"]
+    assert (summary["runs"], summary["converged"]) == (3, 2)
+    assert summary["converged_at_iteration_max"] == converged_at(settling_runs[1])
+    assert summary["over_ideal_last50_max"] == pytest.approx(1.5)
+    console = Console(width=80, record=True, file=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(settling(settling_runs))
+    assert "mltcp_reno" in captured.get()
+    assert "2/3" in captured.get()
+    assert "…" not in captured.get()
+
+
 def test_ideal_is_compute_and_the_busiest_hosts_of_each_step(experiment: Experiment) -> None:
     # two steps of half of 1,448,000 bytes: 500 frames of 1514 bytes each, at 100 Mbit/s
     assert bound_ms(experiment.jobs[0], [100.0, 100.0]) == pytest.approx(50 + 2 * 500 * 1514 * 8 / 100e3)
@@ -132,6 +194,45 @@ def test_the_table_fits_a_terminal_of_80_columns(tmp_path: Path, runs: list[RunR
         assert shown in text
 
 
+def pixels(path: Path) -> Any:
+    return image.imread(path)[..., :3].reshape(-1, 3)
+
+
+def share_of(colour: str, path: Path) -> float:
+    """Of the picture's pixels."""
+    wanted = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    return float((abs(pixels(path) - wanted).max(axis=1) < 0.02).mean())
+
+
+def test_pictures_and_tables_over_time(tmp_path: Path, experiment: Experiment) -> None:
+    """Iterations of plain and MLTCP in their colours, throughput in the job's; seeds only with several."""
+    busy = Throughput("leaf1->spine1", "a", 10.0, (0.0, 100.0) * 500)
+    window = Window(0.1, "a", "h1", 20, 1.5)
+    timed = [
+        replace(
+            result(experiment, "ecmp", (150.0,) * 10 + (100.0,) * 30, 1, 0.5),
+            combination=Combination("ecmp", policy, seed, control),
+            timeline=Timeline((busy,), (window,)),
+        )
+        for policy, control in (("none", "reno"), ("mltcp", "mltcp_reno"))
+        for seed in (1, 2)
+    ]  # fmt: skip
+    timelines.plot(tmp_path, experiment, timed)
+    for name in ("iterations.png", "throughput.png", "seeds.png"):
+        assert share_of(COLOURS[0], tmp_path / name) > 0.0001, name
+    assert share_of(COLOURS[1], tmp_path / "iterations.png") > 0.0001
+    (tmp_path / "seeds.png").unlink()
+    timelines.plot(tmp_path, experiment, timed[::2])
+    assert not (tmp_path / "seeds.png").exists()
+    write_samples(tmp_path, timed)
+    lines = list(csv.DictReader((tmp_path / "throughput.csv").open()))
+    assert len(lines) == 4 * 1000
+    assert float(lines[3]["time_s"]) == pytest.approx(0.03)
+    assert float(lines[3]["mbps"]) == pytest.approx(100)
+    (first, *_) = csv.DictReader((tmp_path / "windows.csv").open())
+    assert (first["host"], first["cwnd"], first["gain"]) == ("h1", "20", "1.5")
+
+
 def test_busy_processors_are_remarked(experiment: Experiment, runs: list[RunResult]) -> None:
     assert list(remarks(runs)) == []
     (remark,) = remarks([*runs, result(experiment, "ecmp", (1.0,), 1, 0.97)])
@@ -142,12 +243,5 @@ def test_the_picture_shows_bars_of_every_run(
     tmp_path: Path, experiment: Experiment, runs: list[RunResult]
 ) -> None:
     plot(tmp_path / "results.png", experiment, runs)
-    data = (tmp_path / "results.png").read_bytes()
-    assert data.startswith(b"\x89PNG")
-
-    from matplotlib import image
-
-    pixels = image.imread(tmp_path / "results.png")[..., :3].reshape(-1, 3)
-    for colour in ("#d1605e", "#3b75af"):  # one for each routing
-        wanted = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-        assert (abs(pixels - wanted).max(axis=1) < 0.02).mean() > 0.01
+    for colour in COLOURS[:2]:  # one for each routing
+        assert share_of(colour, tmp_path / "results.png") > 0.01
