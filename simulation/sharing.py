@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,62 @@ from simulation.usage import Usage
 
 Sharing = Literal["max-min", "equal"]
 EPS = 1e-9
+
+
+class Classes(NamedTuple):
+    """Classes of flows of one route, (C,) each; times in s, sizes in bytes.
+
+    Now: `flows` of them at `rate` each. `served` is the curve at time `since`, `target` where its next flow
+    ends, `key` when; `heap` holds the classes by `key`, `position` their places in it. `bottleneck` is a full
+    link on which nobody is faster. `following` and `previous` (C * H) chain the classes of each link: node
+    c * H + h stands for hop h of class c. While rates are worked out: `region` the classes concerned, `mark`
+    the event for which a class was put there, `before` its rate until then; `recorded` until when the usage
+    of links is.
+    """
+
+    links: Routes
+    following: Ints
+    previous: Ints
+    flows: Floats
+    rate: Floats
+    before: Floats
+    served: Floats
+    since: Floats
+    target: Floats
+    key: Floats
+    recorded: Floats
+    bottleneck: Ints
+    mark: Ints
+    position: Ints
+    heap: Ints
+    region: Ints
+
+
+def _classes(rows: int, hops: int) -> Classes:
+    """Return room for `rows` classes with routes of up to `hops` links."""
+    reals, integers = (np.zeros((n, rows)) for n in (8, 5))
+    chains = (np.full(rows * hops, -1), np.full(rows * hops, -1))
+    return Classes(np.full((rows, hops), -1, np.int32), *chains, *reals, *integers.astype(np.int64))
+
+
+class Links(NamedTuple):
+    """Links, (L,) each; rates in bytes/s.
+
+    Now: `flows` on them, what is `used` of their `capacity`, `head` the first node of their chain of classes.
+    While rates are worked out: `free` and `pending` are what the classes that still grow can have and their
+    flows, `level` where the link filled up, `touched` the links concerned, `seen` the round for which one was
+    put there.
+    """
+
+    capacity: Floats
+    flows: Floats
+    used: Floats
+    free: Floats
+    level: Floats
+    pending: Floats
+    head: Ints
+    touched: Ints
+    seen: Ints
 
 
 @compiled
@@ -86,49 +142,52 @@ def _detach(c: int, links: Routes, head: Ints, following: Ints, previous: Ints) 
 
 
 @compiled
-def _fill(
-    region: Ints,
-    n: int,
-    links: Routes,
-    count: Floats,
-    before: Floats,
-    rate: Floats,
-    bottleneck: Ints,
-    head: Ints,
-    following: Ints,
-    mark: Ints,
-    stamp: int,
-    capacity: Floats,
-    used: Floats,
-    free: Floats,
-    level: Floats,
-    pending: Floats,
-    touched: Ints,
-    seen: Ints,
-    round_: int,
-) -> int:
-    """Progressive filling of the classes region[:n] in what the others leave; return the number of links
+def _include(c: int, n: int, stamp: int, classes: Classes) -> int:
+    """Add class `c` to the region of `n` classes unless it is there; return how many these are now."""
+    if classes.mark[c] == stamp:
+        return n
+    classes.mark[c] = stamp
+    classes.before[c] = classes.rate[c]
+    classes.region[n] = c
+    return n + 1
+
+
+@compiled
+def _gather(changed: Ints, stamp: int, classes: Classes, links: Links) -> int:
+    """Make the classes on the `changed` links the region; return how many they are."""
+    hops = classes.links.shape[1]
+    n = 0
+    for link in changed:
+        node = links.head[link]
+        while node >= 0:
+            n = _include(node // hops, n, stamp, classes)
+            node = classes.following[node]
+    return n
+
+
+@compiled
+def _fill(n: int, stamp: int, round_: int, classes: Classes, links: Links) -> int:
+    """Progressive filling of the region's `n` classes in what the others leave; return the number of links
     touched."""
-    hops = links.shape[1]
+    hops = classes.links.shape[1]
+    free, pending, touched = links.free, links.pending, links.touched
     t = 0
-    for i in range(n):
-        c = region[i]
-        bottleneck[c] = -1
-        for link in links[c]:
+    for c in classes.region[:n]:
+        classes.bottleneck[c] = -1
+        for link in classes.links[c]:
             if link < 0:
                 break
-            if seen[link] != round_:
-                seen[link] = round_
+            if links.seen[link] != round_:
+                links.seen[link] = round_
                 touched[t] = link
                 t += 1
-                free[link] = capacity[link] - used[link]
+                free[link] = links.capacity[link] - links.used[link]
                 pending[link] = 0.0
-                level[link] = np.inf
-            free[link] += count[c] * before[c]
-            pending[link] += count[c]
+                links.level[link] = np.inf
+            free[link] += classes.flows[c] * classes.before[c]
+            pending[link] += classes.flows[c]
     heap = [(max(free[touched[i]], 0.0) / pending[touched[i]], touched[i]) for i in range(t)]
     heapq.heapify(heap)
-    # grown[l] is not needed: free[l] counts from level 0 what classes that still grow may use.
     while len(heap) > 0:
         height, link = heapq.heappop(heap)
         if pending[link] < 0.5:
@@ -137,163 +196,95 @@ def _fill(
         if now > height:
             heapq.heappush(heap, (now, link))
             continue
-        level[link] = height
-        node = head[link]
+        links.level[link] = height
+        node = links.head[link]
         while node >= 0:
             c = node // hops
-            if mark[c] == stamp and bottleneck[c] < 0:
-                bottleneck[c] = link
-                rate[c] = height
-                for other in links[c]:
+            if classes.mark[c] == stamp and classes.bottleneck[c] < 0:
+                classes.bottleneck[c] = link
+                classes.rate[c] = height
+                for other in classes.links[c]:
                     if other < 0:
                         break
-                    free[other] -= count[c] * height
-                    pending[other] -= count[c]
-            node = following[node]
+                    free[other] -= classes.flows[c] * height
+                    pending[other] -= classes.flows[c]
+            node = classes.following[node]
     return t
 
 
 @compiled
-def _max_min(
-    region: Ints,
-    n: int,
-    links: Routes,
-    count: Floats,
-    before: Floats,
-    rate: Floats,
-    bottleneck: Ints,
-    head: Ints,
-    following: Ints,
-    mark: Ints,
-    stamp: int,
-    capacity: Floats,
-    used: Floats,
-    free: Floats,
-    level: Floats,
-    pending: Floats,
-    touched: Ints,
-    seen: Ints,
-) -> int:
-    """Restore max-min fairness around the classes region[:n]; return how many classes were worked out."""
-    hops = links.shape[1]
+def _max_min(n: int, stamp: int, classes: Classes, links: Links) -> int:
+    """Restore max-min fairness around the region's `n` classes; return how many were worked out."""
+    hops = classes.links.shape[1]
+    rate, following = classes.rate, classes.following
     rounds = 0
     while True:
         rounds += 1
-        round_ = stamp * 4096 + rounds
-        t = _fill(
-            region,
-            n,
-            links,
-            count,
-            before,
-            rate,
-            bottleneck,
-            head,
-            following,
-            mark,
-            stamp,
-            capacity,
-            used,
-            free,
-            level,
-            pending,
-            touched,
-            seen,
-            round_,
-        )
+        t = _fill(n, stamp, stamp * 4096 + rounds, classes, links)
         grown = n
-        for i in range(t):
-            link = touched[i]
+        for link in links.touched[:t]:
             fastest = 0.0
-            node = head[link]
+            node = links.head[link]
             while node >= 0:
-                c = node // hops
-                if mark[c] == stamp:
-                    fastest = max(fastest, rate[c])
+                if classes.mark[node // hops] == stamp:
+                    fastest = max(fastest, rate[node // hops])
                 node = following[node]
-            slack = free[link] > EPS * capacity[link]
-            node = head[link]
+            slack = links.free[link] > EPS * links.capacity[link]
+            node = links.head[link]
             while node >= 0:
                 c = node // hops
-                if mark[c] != stamp and (
-                    rate[c] > level[link] * (1.0 + EPS)
-                    or (bottleneck[c] == link and (slack or fastest > rate[c] * (1.0 + EPS)))
+                if rate[c] > links.level[link] * (1.0 + EPS) or (
+                    classes.bottleneck[c] == link and (slack or fastest > rate[c] * (1.0 + EPS))
                 ):
-                    mark[c] = stamp
-                    before[c] = rate[c]
-                    region[grown] = c
-                    grown += 1
+                    grown = _include(c, grown, stamp, classes)
                 node = following[node]
         if grown == n:
             break
         n = grown
-    for i in range(t):
-        link = touched[i]
-        used[link] = capacity[link] - free[link]
+    for link in links.touched[:t]:
+        links.used[link] = links.capacity[link] - links.free[link]
     return n
 
 
 @compiled
-def _equal(region: Ints, n: int, links: Routes, rate: Floats, capacity: Floats, on_link: Floats) -> None:
-    for i in range(n):
-        c = region[i]
-        rate[c] = np.inf
-        for link in links[c]:
+def _equal(n: int, classes: Classes, links: Links) -> None:
+    """Give the flows of the region's `n` classes an equal share of the worst of their links."""
+    for c in classes.region[:n]:
+        classes.rate[c] = np.inf
+        for link in classes.links[c]:
             if link < 0:
                 break
-            rate[c] = min(rate[c], capacity[link] / on_link[link])
+            classes.rate[c] = min(classes.rate[c], links.capacity[link] / links.flows[link])
 
 
 @compiled
-def _gather(
-    changed: Ints,
-    links: Routes,
-    head: Ints,
-    following: Ints,
-    mark: Ints,
-    stamp: int,
-    rate: Floats,
-    before: Floats,
-    region: Ints,
+def _reschedule(n: int, now: float, size: int, classes: Classes) -> None:
+    """Bring the service curves of the region's `n` classes to `now` at their old rates and move their next
+    ends in the heap of `size` classes."""
+    served, rate = classes.served, classes.rate
+    for c in classes.region[:n]:
+        served[c] += classes.before[c] * (now - classes.since[c])
+        classes.since[c] = now
+        left = max(classes.target[c] - served[c], 0.0)
+        classes.key[c] = now + left / rate[c] if rate[c] > 0.0 else np.inf
+        _sift(classes.heap, classes.position, classes.key, size, c)
+
+
+@compiled
+def _repair(
+    changed: Ints, max_min: bool, now: float, stamp: int, size: int, classes: Classes, links: Links
 ) -> int:
-    hops = links.shape[1]
-    n = 0
+    """Give the classes that the `changed` links concern new rates and ends; return how many they are."""
+    n = _gather(changed, stamp, classes, links)
+    if not max_min:
+        _equal(n, classes, links)
+    elif n:
+        n = _max_min(n, stamp, classes, links)
     for link in changed:
-        node = head[link]
-        while node >= 0:
-            c = node // hops
-            if mark[c] != stamp:
-                mark[c] = stamp
-                before[c] = rate[c]
-                region[n] = c
-                n += 1
-            node = following[node]
+        if links.head[link] < 0:
+            links.used[link] = 0.0
+    _reschedule(n, now, size, classes)
     return n
-
-
-@compiled
-def _reschedule(
-    region: Ints,
-    n: int,
-    now: float,
-    before: Floats,
-    rate: Floats,
-    served: Floats,
-    since: Floats,
-    target: Floats,
-    key: Floats,
-    heap: Ints,
-    position: Ints,
-    size: int,
-) -> None:
-    """Bring the service curves of region[:n] to `now` at their old rates and move their next ends in the
-    heap."""
-    for i in range(n):
-        c = region[i]
-        served[c] += before[c] * (now - since[c])
-        since[c] = now
-        key[c] = now + max(target[c] - served[c], 0.0) / rate[c] if rate[c] > 0.0 else np.inf
-        _sift(heap, position, key, size, c)
 
 
 class SharedTransport:
@@ -302,9 +293,6 @@ class SharedTransport:
     `resolution` (s) ends together what would end within it, which saves events in dense networks. `check`
     asserts capacity and that each class has a bottleneck, at each event. `usage` records links.
     """
-
-    _PER_CLASS = ("count", "rate", "before", "served", "since", "target", "key", "recorded")
-    _PER_CLASS_INT = ("bottleneck", "mark", "position", "heap", "region")
 
     def __init__(
         self,
@@ -324,16 +312,11 @@ class SharedTransport:
         self.usage = usage
         self.classes_touched = 0
         n_links = len(topology.capacity)
+        reals, integers = np.zeros((5, n_links)), np.zeros((2, n_links), np.int64)
+        self._links = Links._make([topology.capacity, *reals, np.full(n_links, -1), *integers])
         self._class_of: dict[bytes, int] = {}
-        self._links: Routes = np.full((64, 2), -1, np.int32)
-        self._f: dict[str, Floats] = {name: np.zeros(64) for name in self._PER_CLASS}
-        self._i: dict[str, Ints] = {name: np.zeros(64, np.int64) for name in self._PER_CLASS_INT}
-        self._nodes = [np.full(128, -1), np.full(128, -1)]
+        self._classes = _classes(64, 2)
         self._n = 0
-        self._head = np.full(n_links, -1)
-        self._on_link = np.zeros(n_links)
-        self._used, self._free, self._level, self._pending = (np.zeros(n_links) for _ in range(4))
-        self._touched, self._seen = np.zeros(n_links, np.int64), np.zeros(n_links, np.int64)
         self._stamp = 0
         self._ends: list[list[tuple[float, int, int]]] = []  # per class: service at the end, coflow, flow
         self._left: dict[int, int] = {}
@@ -351,31 +334,31 @@ class SharedTransport:
             c = self._class_of.get(key)
             if c is None:
                 c = self._class_of[key] = self._add_class(route, now)
-            f = self._f
+            classes = self._classes
             if not self._ends[c]:
-                _attach(c, self._links, self._head, *self._nodes)
-                f["served"][c], f["since"][c], f["rate"][c] = 0.0, now, 0.0
-            served = f["served"][c] + f["rate"][c] * (now - f["since"][c])
+                self._attach(c)
+                classes.served[c], classes.since[c], classes.rate[c] = 0.0, now, 0.0
+            served = classes.served[c] + classes.rate[c] * (now - classes.since[c])
             heapq.heappush(self._ends[c], (served + float(size), handle, flow))
             self._alter(c, 1.0, now)
 
     def next_event(self) -> float:
         """See Transport."""
-        return float(self._f["key"][self._i["heap"][0]]) if self._n else math.inf
+        return float(self._classes.key[self._classes.heap[0]]) if self._n else math.inf
 
     def advance(self, now: float) -> list[Finished]:
         """See Transport."""
         finished: list[Finished] = []
         limit = now + max(SAME * abs(now), self.resolution)
-        f = self._f
+        classes = self._classes
         while self._n:
-            c = int(self._i["heap"][0])
-            if not f["key"][c] <= limit:
+            c = int(classes.heap[0])
+            if not classes.key[c] <= limit:
                 break
             # The curve at the class's own end, not at `now`: with a resolution it may lie a little ahead.
-            reached = f["served"][c] + f["rate"][c] * (max(f["key"][c], now) - f["since"][c])
-            end = self._ends[c][0][0]
-            while self._ends[c] and self._ends[c][0][0] <= max(reached, end):
+            elapsed = max(classes.key[c], now) - classes.since[c]
+            reached = max(classes.served[c] + classes.rate[c] * elapsed, self._ends[c][0][0])
+            while self._ends[c] and self._ends[c][0][0] <= reached:
                 _, handle, flow = heapq.heappop(self._ends[c])
                 self._alter(c, -1.0, now)
                 self._times[handle][flow] = now
@@ -384,79 +367,30 @@ class SharedTransport:
                     del self._left[handle]
                     finished.append(Finished(handle, now, 0.0, self._times.pop(handle)))
             if self._ends[c]:
-                f["target"][c] = self._ends[c][0][0]
-                f["key"][c] = f["since"][c] + (f["target"][c] - f["served"][c]) / f["rate"][c]
+                classes.target[c] = self._ends[c][0][0]
+                left = classes.target[c] - classes.served[c]
+                classes.key[c] = classes.since[c] + left / classes.rate[c]
             else:
-                _detach(c, self._links, self._head, *self._nodes)
-                f["rate"][c] = 0.0
-                f["key"][c] = math.inf
-            _sift(self._i["heap"], self._i["position"], f["key"], self._n, c)
+                _detach(c, classes.links, self._links.head, classes.following, classes.previous)
+                classes.rate[c] = 0.0
+                classes.key[c] = math.inf
+            _sift(classes.heap, classes.position, classes.key, self._n, c)
         return finished
 
     def decide(self, now: float) -> None:
         """See Transport."""
         if not self._changed:
             return
-        f, i = self._f, self._i
+        classes = self._classes
         self._stamp += 1
         changed = np.array(sorted(self._changed))
         self._changed.clear()
         for c in self._dirty:
             if self._ends[c]:
-                f["target"][c] = self._ends[c][0][0]
+                classes.target[c] = self._ends[c][0][0]
         self._dirty.clear()
-        n = _gather(
-            changed,
-            self._links,
-            self._head,
-            self._nodes[0],
-            i["mark"],
-            self._stamp,
-            f["rate"],
-            f["before"],
-            i["region"],
-        )
-        if self.sharing == "equal":
-            _equal(i["region"], n, self._links, f["rate"], self.topology.capacity, self._on_link)
-        elif n:
-            n = _max_min(
-                i["region"],
-                n,
-                self._links,
-                f["count"],
-                f["before"],
-                f["rate"],
-                i["bottleneck"],
-                self._head,
-                self._nodes[0],
-                i["mark"],
-                self._stamp,
-                self.topology.capacity,
-                self._used,
-                self._free,
-                self._level,
-                self._pending,
-                self._touched,
-                self._seen,
-            )
-        for link in changed:
-            if self._head[link] < 0:
-                self._used[link] = 0.0
-        self._record(i["region"], n, f["before"], now)
-        _reschedule(
-            i["region"],
-            n,
-            now,
-            f["before"],
-            f["rate"],
-            f["served"],
-            f["since"],
-            f["target"],
-            f["key"],
-            i["heap"],
-            i["position"],
-            self._n,
-        )
+        n = _repair(changed, self.sharing == "max-min", now, self._stamp, self._n, classes, self._links)
+        self._record(classes.region, n, classes.before, now)
         self.classes_touched += n
         if self.check:
             self._assert_shares()
@@ -466,76 +400,81 @@ class SharedTransport:
 
     def rates(self) -> dict[tuple[int, ...], float]:
         """Return the rate of a flow per route in use, bytes/s."""
-        return {
-            tuple(int(link) for link in self._links[c] if link >= 0): float(self._f["rate"][c])
-            for c in range(self._n)
-            if self._ends[c]
-        }
+        return {tuple(map(int, self._route(c))): float(self._classes.rate[c]) for c in self._active()}
+
+    def _attach(self, c: int) -> None:
+        classes = self._classes
+        _attach(c, classes.links, self._links.head, classes.following, classes.previous)
+
+    def _active(self) -> list[int]:
+        return [c for c in range(self._n) if self._ends[c]]
+
+    def _route(self, c: int) -> Routes:
+        links = self._classes.links[c]
+        route: Routes = links[links >= 0]
+        return route
 
     def _record(self, classes: Ints, n: int, rate: Floats, now: float) -> None:
         """Account for what `classes[:n]` have sent at `rate` since they were last accounted for."""
         if self.usage is not None:
-            f = self._f
-            self.usage.add_classes(classes, n, self._links, f["count"], rate, f["recorded"], now)
+            all_ = self._classes
+            self.usage.add_classes(classes, n, all_.links, all_.flows, rate, all_.recorded, now)
 
     def _alter(self, c: int, flows: float, now: float) -> None:
-        f = self._f
+        classes = self._classes
         if self.usage is not None:
-            self._record(np.array([c]), 1, f["rate"], now)
-        f["count"][c] += flows
+            self._record(np.array([c]), 1, classes.rate, now)
+        classes.flows[c] += flows
         self._dirty.add(c)
-        for link in self._links[c]:
+        links, rate = self._links, classes.rate[c]
+        for link in classes.links[c]:
             if link < 0:
                 break
             self._changed.add(int(link))
-            self._on_link[link] += flows
-            self._used[link] += flows * f["rate"][c]
+            links.flows[link] += flows
+            links.used[link] += flows * rate
 
     def _add_class(self, route: Routes, now: float) -> int:
         c = self._n
-        rows, hops = self._links.shape
+        rows, hops = self._classes.links.shape
         if c == rows or len(route) > hops:
-            self._grow(max(hops, len(route)), 2 * rows if c == rows else rows)
-        self._links[c, : len(route)] = route
-        self._f["since"][c] = now
-        self._f["key"][c] = math.inf
-        self._i["position"][c] = self._i["heap"][c] = c
-        self._i["bottleneck"][c] = -1
+            self._grow(2 * rows if c == rows else rows, max(hops, len(route)))
+        classes = self._classes
+        classes.links[c, : len(route)] = route
+        classes.since[c] = now
+        classes.key[c] = math.inf
+        classes.position[c] = classes.heap[c] = c
+        classes.bottleneck[c] = -1
         self._n += 1
         self._ends.append([])
         return c
 
-    def _grow(self, hops: int, rows: int) -> None:
-        old_rows, old_hops = self._links.shape
-        links = np.full((rows, hops), -1, np.int32)
-        links[:old_rows, :old_hops] = self._links
-        self._links = links
-        for columns in (self._f, self._i):
-            for name, column in columns.items():
-                columns[name] = np.concatenate([column, np.zeros(rows - old_rows, column.dtype)])
-        active = [c for c in range(self._n) if self._ends[c]]
-        self._nodes = [np.full(rows * hops, -1), np.full(rows * hops, -1)]
-        self._head[:] = -1
-        for c in active:
-            _attach(c, self._links, self._head, *self._nodes)
+    def _grow(self, rows: int, hops: int) -> None:
+        old, new = self._classes, _classes(rows, hops)
+        new.links[: len(old.links), : old.links.shape[1]] = old.links
+        for name in set(Classes._fields) - {"links", "following", "previous"}:
+            getattr(new, name)[: len(old.links)] = getattr(old, name)
+        self._classes = new
+        self._links.head[:] = -1
+        for c in self._active():
+            self._attach(c)
 
     def _assert_shares(self) -> None:
-        f, capacity = self._f, self.topology.capacity
+        classes, capacity = self._classes, self.topology.capacity
         load, fastest = np.zeros(len(capacity)), np.zeros(len(capacity))
-        active = [c for c in range(self._n) if self._ends[c]]
-        for c in active:
-            if len(self._ends[c]) != f["count"][c] or not f["rate"][c] > 0.0:
+        for c in self._active():
+            rate, route = classes.rate[c], self._route(c)
+            if len(self._ends[c]) != classes.flows[c] or not rate > 0.0:
                 raise SimulationError(
-                    f"conservation: class {c} counts {f['count'][c]} flows at {f['rate'][c]} bytes/s"
+                    f"conservation: class {c} counts {classes.flows[c]} flows at {rate} bytes/s"
                 )
-            route = self._links[c][self._links[c] >= 0]
-            load[route] += f["count"][c] * f["rate"][c]
-            fastest[route] = np.maximum(fastest[route], f["rate"][c])
+            load[route] += classes.flows[c] * rate
+            fastest[route] = np.maximum(fastest[route], rate)
         if (load > capacity * (1 + 1e-6)).any():
             raise SimulationError(f"link {int(np.argmax(load / capacity))} carries more than its capacity")
         if self.sharing == "max-min":
             full = load >= capacity * (1 - 1e-6)
-            for c in active:
-                route = self._links[c][self._links[c] >= 0]
-                if not (full[route] & (f["rate"][c] >= fastest[route] * (1 - 1e-6))).any():
+            for c in self._active():
+                route = self._route(c)
+                if not (full[route] & (classes.rate[c] >= fastest[route] * (1 - 1e-6))).any():
                     raise SimulationError(f"class {c} has no bottleneck: the shares are not max-min fair")
