@@ -8,6 +8,7 @@ plans in whole rate units, as carriers do, so the same plans give the same answe
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -189,6 +190,9 @@ class InBand:
         self._link.begin(slot)
         self._slot = slot
         self._probed.clear()
+        with contextlib.suppress(Empty):  # feedback to carriers before
+            while True:
+                self._arrived.get_nowait()
         self._waiting = deque(flows)
         self._probe_next()
 

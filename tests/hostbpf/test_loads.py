@@ -392,6 +392,19 @@ def test_feedback_of_a_slot_before_is_no_answer(probing: tuple[Announcing, InBan
     assert [each.slot for each in source.answers(0.0)] == [CLOCK.slot]
 
 
+def test_feedback_to_a_carrier_before_is_no_answer(probing: tuple[Announcing, InBand]) -> None:
+    carriers, source = probing
+    asked, other = flow("h1", "h3", 1), flow("h1", "h3", 2)
+    source.ask([asked], CLOCK.slot)
+    carriers.probe(asked)  # as the flow's own packets do; its feedback is one too many
+    assert len(list(source.answers(0.0))) == 1
+    carriers.plans[other] = CLOCK.slot, np.full(LANES, 300 * RATE_UNIT)
+    carriers.probe(other)
+    answer = answer_of(source, asked)
+    assert answer is not None
+    assert answer.headroom.tolist() == [400 * RATE_UNIT] * LANES
+
+
 def test_a_probe_that_cannot_be_sent_is_told(probing: tuple[Announcing, InBand]) -> None:
     carriers, source = probing
     asked = flow("h1", "h3")
