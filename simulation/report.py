@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from machine.errors import BadInput
-from simulation.experiments import EXPERIMENTS
+from simulation.experiments import EXPERIMENTS, PARROT_READINGS, RIVAL_READINGS
 
 Summary = dict[str, Any]
 
@@ -16,7 +16,7 @@ HEAD = """# Results of the simulator, beside the papers'
 
 Every figure here was measured by the command above its table; this page is made by
 
-    for name in parrot-jct parrot-scale parrot-eta parrot-theta parrot-load parrot-ps \\
+    for name in parrot-jct parrot-readings parrot-scale parrot-eta parrot-theta parrot-load parrot-ps \\
             slots-jct slots-latency coflow-fb2010 mltcp-two-jobs; do
         entrain simulate $name --out results/$name
     done
@@ -66,7 +66,7 @@ def _parrot_jct(summary: Summary) -> str:
                 for n, r in rows.items()
             ],
         )
-        for own in ("parrot", "parrot-filling"):
+        for own in PARROT_READINGS:
             total = rows[own]["total_jct_s"]
             for rival, paper in (("aalo", "up to -58.4 %"), ("lccf", "up to -91.3 %")):
                 ours = _change(total, rows[rival]["total_jct_s"])
@@ -77,6 +77,38 @@ def _parrot_jct(summary: Summary) -> str:
         found, limit = rows["parrot"]["competitive_ratio"], rows["parrot"]["competitive_bound"]
         claims.append([f"theorem 4, {speed} Gbit/s", f"at most {limit:.0f}", f"{found:.3f}"])
     return text + "\n" + _table(["claim", "paper", "ours"], claims)
+
+
+def _readings(summary: Summary) -> str:
+    text = ""
+    for of in dict.fromkeys(p["length_of"] for p in summary["points"]):
+        rows = [p for p in summary["points"] if p["length_of"] == of]
+        cut = rows[0]["iteration_scale"]
+        text += f"\nA length is that of a {of}, iterations and arrivals are divided by {cut:g}; lower bound "
+        text += (
+            f"{rows[0]['lower_bound_s']:.1f} s, within 10 s {100 * rows[0]['bound_within_10_s']:.1f} %:\n\n"
+        )
+        text += _table(
+            ["policy", "θ counts", "total JCT (s)", "/ lower bound", "within 10 s"],
+            [
+                [
+                    p["policy"],
+                    "MB" if p["bytes_per_unit"] < 1 else "bytes" if p["policy"] in PARROT_READINGS else "",
+                    f"{p['total_jct_s']:.1f}",
+                    f"{p['total_jct_s'] / p['lower_bound_s']:.2f}",
+                    f"{100 * p['within_10_s']:.1f} %",
+                ]
+                for p in rows
+            ],
+        )
+        total = {p["policy"]: p["total_jct_s"] for p in rows if p["bytes_per_unit"] == 1}
+        own = [p for p in PARROT_READINGS if p in total]
+        rivals = [p for p in RIVAL_READINGS if p in total]
+        text += "\n" + _table(
+            ["against", *own],
+            [[rival, *(_change(total[one], total[rival]) for one in own)] for rival in rivals],
+        )
+    return text
 
 
 def _scale(summary: Summary) -> str:
@@ -103,7 +135,7 @@ def _sweep(summary: Summary, key: str) -> str:
         body = [[str(v), *(f"{cell[p, v]:.1f}" for p in policies), f"{bound[v]:.1f}"] for v in values]
         text += "\n" + _table(head, body)
         if "aalo" in policies:
-            for ours in ("parrot", "parrot-filling"):
+            for ours in PARROT_READINGS:
                 for rival in ("aalo", "lccf"):
                     v = min(values, key=lambda v: cell[ours, v] / cell[rival, v])
                     best = _change(cell[ours, v], cell[rival, v])
@@ -188,6 +220,7 @@ def _plain(summary: Summary) -> str:
 
 SECTIONS: dict[str, Callable[[Summary], str]] = {
     "parrot-jct": _parrot_jct,
+    "parrot-readings": _readings,
     "parrot-scale": _scale,
     "parrot-eta": lambda s: _sweep(s, "eta_ms"),
     "parrot-theta": lambda s: _sweep(s, "theta_max"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -19,11 +20,13 @@ MEGABYTE = 1e6
 @dataclass(frozen=True)
 class ParrotScale:
     """What Parrot's description leaves open: iterations and arrivals are divided by these (docs/results.md
-    says why)."""
+    says why), and whether a coflow's length, of which its flows' sizes are a random part, is that of each
+    flow or of the whole coflow, which its flows then share."""
 
     iterations: float = 110.0
     arrivals: float = 110.0
     longest_mb: float = 1000.0
+    length_of: Literal["flow", "coflow"] = "flow"
 
 
 def parrot_jobs(
@@ -55,7 +58,8 @@ def parrot_jobs(
             raise BadInput(f"job {job.ident} needs {workers + pss} servers; the cluster has {servers}")
         places = rng.permutation(servers)[: workers + pss]
         worker, ps = (a.ravel() for a in np.meshgrid(places[:workers], places[workers:], indexing="ij"))
-        sizes = length * (1.0 - rng.random((2, len(worker))))
+        longest = length if scale.length_of == "flow" else length / len(worker)
+        sizes = longest * (1.0 - rng.random((2, len(worker))))
         works = [Coflow(worker, ps, sizes[0]), Coflow(ps, worker, sizes[1])]
         iterations = max(1, round(job.iterations / scale.iterations))
         jobs.append(chain(job.ident, job.arrival_s / scale.arrivals, works, iterations))
