@@ -7,6 +7,7 @@ links (Linux 6.6); otherwise the owner records the clsact qdisc.
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import socket
 import struct
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpf import Codec, EbpfError, Map, Object, RingBuffer, TypedMap, compile_cached, in_netns, maps
+from ebpf import Codec, EbpfError, Map, Object, RingBuffer, compile_cached, in_netns, maps
 from ebpf.tc import Direction
 from hostbpf.slots import KEY, Flow, SlotClock, flow_key, flow_of
 from machine.errors import BadInput, EntrainError
@@ -39,6 +40,7 @@ _PROBE, _WITHDRAWAL = MARKS[2:]
 _SO_BINDTODEVICE, _SO_SNDBUFFORCE = 25, 32
 _PROBE_BUFFER = 1 << 22  # bytes of probes that may wait in the interface's queue
 IDLE_S = 60.0
+_CACHED = 8192  # flows whose keys are kept: they are asked for in every slot
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,9 @@ class Carriers:
     """The slot header's programs on one interface. Methods may be called from any thread."""
 
     def __init__(self, obj: Object, clock: SlotClock, interface: str, netns: str | None) -> None:
-        self._announcers = TypedMap(obj.maps["announcers"], KEY, _ANNOUNCER)
-        self._received = TypedMap(obj.maps["received_flows"], KEY, _RECEIVED)
-        self._onward = TypedMap(obj.maps["onward"], KEY, Codec("=Q", int))
+        self._announcers = obj.maps["announcers"]
+        self._received = obj.maps["received_flows"]
+        self._onward = obj.maps["onward"]
         self._clock = obj.maps["slot_clock"]
         self._counts = obj.maps["counts"]
         self._feedbacks = obj.maps["feedbacks"]
@@ -115,16 +117,15 @@ class Carriers:
         if not 0 <= number < 1 << 32:
             raise BadInput(f"flow number {number}: must fit 32 bits")
         value = _ANNOUNCER.pack(_Announcer(0, number, _NOTHING_ANNOUNCED, 0, 0, 0))
-        raw = self._announcers.raw
         try:
-            raw.update(KEY.pack(flow_key(flow)), value.ljust(raw.value_size, b"\0"), maps.NOEXIST)
+            self._announcers.update(_key(flow), value.ljust(self._announcers.value_size, b"\0"), maps.NOEXIST)
         except KeyError:
             raise BadInput(f"flow {flow}: announces already") from None
         return number
 
     def announced(self, flow: Flow) -> dict[int, int]:
         """What `flow` has announced last, in rate units by slot. KeyError when it does not announce."""
-        raw = self._announcers.raw.lookup(KEY.pack(flow_key(flow)), maps.LOCK)
+        raw = self._announcers.lookup(_key(flow), maps.LOCK)
         return _by_slot(raw[_ANNOUNCER.size :])
 
     def probe(self, flow: Flow) -> None:
@@ -145,27 +146,26 @@ class Carriers:
 
         Where that cannot be sent, or is lost, the load ages within the horizon.
         """
-        key = flow_key(flow)
-        if key not in self._announcers:
+        if _key(flow) not in self._announcers:
             return
         with contextlib.suppress(OSError):
             self._probe(flow, _WITHDRAWAL)
-        self._announcers.pop(key, None)
+        self._announcers.pop(_key(flow), None)
 
     def _probe(self, flow: Flow, mark: int) -> None:
         self._probes[mark].sendto(_headers(flow), (flow.destination, 0))
 
     def set_onward(self, flow: Flow, sent: int) -> None:
         """Let feedback about `flow`, which is received here, say that `sent` bytes have gone onward."""
-        self._onward[flow_key(flow)] = sent
+        self._onward[_key(flow)] = struct.pack("=Q", sent)
 
     def forget_onward(self, flow: Flow) -> None:
         """Say 0 (unknown) about `flow` again; it is not an error that nothing was said."""
-        self._onward.pop(flow_key(flow), None)
+        self._onward.pop(_key(flow), None)
 
     def received(self, flow: Flow) -> int:
         """Bytes of `flow`, which is received here, since its first carrier. KeyError when none has come."""
-        return self._received[flow_key(flow)].bytes
+        return _RECEIVED.unpack(self._received[_key(flow)]).bytes
 
     def arriving(self, flow: Flow) -> dict[int, int]:
         """What the sender of `flow`, which is received here, has announced, in rate units by slot.
@@ -173,25 +173,23 @@ class Carriers:
         It is the sum of the changes that arrived, so a lost carrier makes it wrong until its slots have
         passed. KeyError when no carrier has come.
         """
-        return _by_slot(self._received.raw[KEY.pack(flow_key(flow))][_RECEIVED.size :])
+        return _by_slot(self._received[_key(flow)][_RECEIVED.size :])
 
     def clear_idle(self, idle_s: float = IDLE_S) -> int:
         """Forget received flows whose last carrier came `idle_s` ago; returns how many."""
         before = time.monotonic_ns() - round(idle_s * 1e9)
         idle = [
-            key
-            for key, value in self._received.raw.lookup_batch()
-            if _RECEIVED.unpack(value).seen_ns < before
+            key for key, value in self._received.lookup_batch() if _RECEIVED.unpack(value).seen_ns < before
         ]
         for key in idle:
-            self._received.raw.pop(key, None)
+            self._received.pop(key, None)
         return len(idle)
 
     def feedback(self, callback: Callable[[Feedback], None]) -> RingBuffer:
         """A ring buffer that calls `callback` with each feedback when polled; the caller closes it."""
 
         def decode(data: bytes) -> None:
-            flow = flow_of(KEY.unpack(data))
+            flow = _flow(data[: KEY.size])
             sent, arrived = _TIMES.unpack_from(data, KEY.size)
             announced = _ANNOUNCED.unpack_from(data, KEY.size + _TIMES.size)
             header = SlotHeader.unpack(data[KEY.size + _TIMES.size + _ANNOUNCED.size :])
@@ -210,6 +208,16 @@ class Carriers:
         }
 
 
+@functools.lru_cache(_CACHED)
+def _key(flow: Flow) -> bytes:
+    return KEY.pack(flow_key(flow))
+
+
+@functools.lru_cache(_CACHED)
+def _flow(key: bytes) -> Flow:
+    return flow_of(KEY.unpack(key))
+
+
 def _by_slot(lanes: bytes) -> dict[int, int]:
     planned = enumerate(struct.iter_unpack("=II", lanes))
     return {epoch * LANES + lane: rate for lane, (epoch, rate) in planned if epoch}
@@ -226,6 +234,7 @@ def _probe_socket(interface: str, mark: int, netns: str | None) -> socket.socket
     return probe
 
 
+@functools.lru_cache(_CACHED)
 def _headers(flow: Flow) -> bytes:
     """An IPv4 packet of `flow` that has nothing but headers. The kernel adds length and checksum."""
     ends = socket.inet_aton(flow.source) + socket.inet_aton(flow.destination)

@@ -6,6 +6,7 @@ A carrier is an Ethernet frame whose EtherType is `ETHERTYPE`, then the fixed fi
 
 from __future__ import annotations
 
+import struct
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ FIXED_BYTES = sum(spec.bits for spec in FIELDS) // 8
 LANE_BYTES = sum(spec.bits for spec in LANE_FIELDS) // 8
 HEADER_BYTES = FIXED_BYTES + LANES * LANE_BYTES
 MAX_U32 = 2**32 - 1
+_LANE = struct.Struct("!" + "".join({"delta": "i"}.get(spec.name, "I") for spec in LANE_FIELDS))
 
 
 class Kind(IntEnum):
@@ -97,12 +99,8 @@ class SlotHeader:
         if values["version"] != VERSION:
             raise ValueError(f"slot header of version {values['version']}, this is version {VERSION}")
         kind = Kind(values.pop("kind"))
-        lanes = []
-        for number in range(LANES):
-            lane = _unpack(LANE_FIELDS, data[FIXED_BYTES + number * LANE_BYTES :])
-            lane["delta"] -= (lane["delta"] >> 31) << 32
-            lanes.append(Lane(**lane))
-        return cls(kind=kind, lanes=tuple(lanes), **values)
+        lanes = tuple(Lane(*lane) for lane in _LANE.iter_unpack(data[FIXED_BYTES:HEADER_BYTES]))
+        return cls(kind=kind, lanes=lanes, **values)
 
 
 def lane_of(slot: int) -> int:
