@@ -16,6 +16,8 @@ UNIT = 1024
 LEARN_ITERATIONS = 4
 LEARN_GAP_NS = 5_000_000
 """Shorter gaps are never learned as the computing phase."""
+LEARN_BYTES = 16_384
+"""What ends with fewer is no iteration: connections are being made."""
 LEARN_GAPS = 8
 """An iteration that lasts longer than so many of the longest gap: that gap was no computing phase."""
 
@@ -124,6 +126,8 @@ class Progress:
             if self._misfits < LEARN_ITERATIONS:
                 return
             self._learn_anew()
+        if self.bytes < LEARN_BYTES:
+            return
         longest = self._longest_gap_ns
         # What looked like iterations so far were parts of them, or the longest gap was no computing phase.
         if gap_ns > 2 * longest or (self.gap_ns is None and gap_ns < longest // 2):

@@ -12,6 +12,7 @@
 
 #define MLTCP_LEARN_ITERATIONS 4
 #define MLTCP_LEARN_GAP_NS 5000000ULL // shorter gaps are never learned as the computing phase
+#define MLTCP_LEARN_BYTES 16384 // what ends with fewer is no iteration: connections are being made
 #define MLTCP_LEARN_GAPS 8 // after an iteration of more longest gaps than this, that gap is doubted
 
 enum { MLTCP_SCALE_DECREASE = 1 };
@@ -150,6 +151,8 @@ static __always_inline void mltcp_learn(const struct mltcp_params *params, struc
 			return;
 		mltcp_learn_anew(job);
 	}
+	if (bytes < MLTCP_LEARN_BYTES)
+		return;
 	// What looked like boundaries before were pauses within an iteration, or the longest gap was none.
 	if (gap > 2 * job->longest_gap_ns || (!params->gap_ns && gap < job->longest_gap_ns / 2)) {
 		job->samples = 0;
