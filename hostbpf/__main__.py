@@ -6,11 +6,12 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Literal
+from typing import get_args
 
 import click
 
-from hostbpf.agent import Agent, Options, Scheduling
+from hostbpf.agent import Agent, Loads, Options, Scheduling
+from hostbpf.enforcers import NAMES, Name
 from machine.errors import BadInput, EntrainError
 
 PATH = click.Path(path_type=Path)
@@ -25,10 +26,15 @@ PATH = click.Path(path_type=Path)
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus text on loopback.")
 @click.option("--slot-ms", type=float, default=60.0, show_default=True)
 @click.option("--link-mbps", type=float, help="The link's rate; schedules above it are refused.")
+@click.option(
+    "--enforcer",
+    type=click.Choice(NAMES),
+    help="What makes flows keep to schedules; default: what the kernel has.",
+)
 @click.option("--schedule", is_flag=True, help="Schedule the flows of the training processes on this host.")
 @click.option(
     "--loads",
-    type=click.Choice(["inband", "emulated", "host-only"]),
+    type=click.Choice(get_args(Loads)),
     default="inband",
     show_default=True,
     help="Who tells what others plan: the switches, processes that stand for them, or nobody.",
@@ -42,8 +48,9 @@ def main(
     metrics_port: int | None,
     slot_ms: float,
     link_mbps: float | None,
+    enforcer: Name | None,
     schedule: bool,
-    loads: Literal["inband", "emulated", "host-only"],
+    loads: Loads,
     paths: Path | None,
     progress: Path | None,
 ) -> None:
@@ -51,7 +58,7 @@ def main(
     from hostbpf.service import serving
 
     scheduling = Scheduling(loads, paths, progress) if schedule else None
-    options = Options(interface, netns, slot_ms, link_mbps, scheduling=scheduling)
+    options = Options(interface, netns, slot_ms, link_mbps, scheduling=scheduling, enforcer=enforcer)
     ended = threading.Event()
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, lambda *_: ended.set())

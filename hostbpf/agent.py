@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from ebpf import in_netns
 from ebpf.namespaces import netns_path
 from hostbpf import carriers
 from hostbpf.carriers import Carriers, Feedback
 from hostbpf.controls import DIRECTORY, Controls, controls
 from hostbpf.emulated_loads import Emulated, load_paths
+from hostbpf.enforcers import Enforcers, Name, enforcing
 from hostbpf.loads import RATE_UNIT, HostOnly, InBand, LoadSource
 from hostbpf.mltcp import JobKey, JobState, Params
 from hostbpf.progress import Monitor
@@ -40,11 +43,14 @@ HOUSEKEEPING_POLLS = 50
 """How often schedules that have ended are forgotten: every this many polls of the feedback."""
 
 
+Loads = Literal["inband", "emulated", "host-only"]
+
+
 @dataclass(frozen=True)
 class Scheduling:
     """How the agent schedules its host's flows by itself."""
 
-    loads: Literal["inband", "emulated", "host-only"] = "inband"
+    loads: Loads = "inband"
     """Where it learns what others plan: switches by carriers, emulated switches, or nowhere."""
     paths: Path | None = None
     """The paths file of emulated switches (`hostbpf.emulated_loads`)."""
@@ -65,13 +71,21 @@ class Options:
     """Where the machine's controls are pinned."""
     scheduling: Scheduling | None = None
     """None: schedules come from the API alone."""
+    enforcer: Name | None = None
+    """What makes flows keep to schedules; None: chosen by what the kernel has and what the flow is."""
 
 
 class Agent:
     """One host's datapath. Use `running`; its methods may be called from any thread."""
 
     def __init__(
-        self, options: Options, shared: Controls, own: Carriers, clock: SlotClock, cookie: int
+        self,
+        options: Options,
+        shared: Controls,
+        own: Carriers,
+        clock: SlotClock,
+        cookie: int,
+        enforcers: Enforcers,
     ) -> None:
         self.options = options
         self.clock = clock
@@ -79,7 +93,10 @@ class Agent:
         self._shared = shared
         self._carriers = own
         self._cookie = cookie
-        self._schedules = Schedules(shared.schedules, clock, netns=cookie, link_mbps=options.link_mbps)
+        self.enforcers = enforcers
+        self._schedules = Schedules(
+            shared.schedules, clock, netns=cookie, link_mbps=options.link_mbps, enforcement=enforcers
+        )
         self._numbers: dict[Flow, int] = {}
         self._listeners: list[Callable[[Feedback], None]] = []
         self._lock = threading.Lock()
@@ -113,7 +130,7 @@ class Agent:
     def limit(self, flow: Flow, slot: int, rates: Floats) -> None:
         """Let `flow` send at `rates` bytes/s from `slot` on; it announces them with its next carrier."""
         with self._lock:
-            self._schedules.set(flow, slot, (rates * 8e-6).tolist())
+            self._schedules.set(flow, slot, (np.floor(rates / 1e3) * 8e-3).tolist(), silence=True)
 
     def release(self, flow: Flow) -> None:
         """Limit `flow` no more."""
@@ -254,8 +271,20 @@ class Agent:
             attached = carriers.attached(
                 ifindex, clock, netns=options.netns, schedules=shared.schedules, cookie=cookie
             )
-            with attached as own:
-                agent = cls(options, shared, own, clock, cookie)
+            with (
+                attached as own,
+                enforcing(
+                    options.interface,
+                    ifindex,
+                    clock,
+                    shared.schedules,
+                    record,
+                    netns=options.netns,
+                    cookie=cookie,
+                    forced=options.enforcer,
+                ) as enforcers,
+            ):
+                agent = cls(options, shared, own, clock, cookie, enforcers)
                 thread = threading.Thread(target=agent._run, name="feedback")
                 thread.start()
                 try:

@@ -25,7 +25,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("interface", "process_id", "slot_ns", "slot", "flows", "carriers", "controls", "scheduling")
+    __slots__ = ("interface", "process_id", "slot_ns", "slot", "flows", "carriers", "controls", "scheduling", "enforcer", "enforcer_reason")
     class CarriersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,8 @@ class Status(_message.Message):
     CARRIERS_FIELD_NUMBER: _ClassVar[int]
     CONTROLS_FIELD_NUMBER: _ClassVar[int]
     SCHEDULING_FIELD_NUMBER: _ClassVar[int]
+    ENFORCER_FIELD_NUMBER: _ClassVar[int]
+    ENFORCER_REASON_FIELD_NUMBER: _ClassVar[int]
     interface: str
     process_id: int
     slot_ns: int
@@ -49,7 +51,9 @@ class Status(_message.Message):
     carriers: _containers.ScalarMap[str, int]
     controls: _containers.RepeatedScalarFieldContainer[str]
     scheduling: Scheduling
-    def __init__(self, interface: _Optional[str] = ..., process_id: _Optional[int] = ..., slot_ns: _Optional[int] = ..., slot: _Optional[int] = ..., flows: _Optional[int] = ..., carriers: _Optional[_Mapping[str, int]] = ..., controls: _Optional[_Iterable[str]] = ..., scheduling: _Optional[_Union[Scheduling, _Mapping]] = ...) -> None: ...
+    enforcer: str
+    enforcer_reason: str
+    def __init__(self, interface: _Optional[str] = ..., process_id: _Optional[int] = ..., slot_ns: _Optional[int] = ..., slot: _Optional[int] = ..., flows: _Optional[int] = ..., carriers: _Optional[_Mapping[str, int]] = ..., controls: _Optional[_Iterable[str]] = ..., scheduling: _Optional[_Union[Scheduling, _Mapping]] = ..., enforcer: _Optional[str] = ..., enforcer_reason: _Optional[str] = ...) -> None: ...
 
 class Scheduling(_message.Message):
     __slots__ = ("counts", "events", "negotiation_ms", "decision_ms")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebpf import Map, Object, compile_cached
+from ebpf.tc import Direction
 from hostbpf.slots import KEY, Flow, SlotClock, flow_of
 
 SOURCE = Path(__file__).parent / "bpf" / "slot_meter.bpf.c"
@@ -23,7 +24,7 @@ class Sent:
 
 
 class Meter:
-    """Counts payload bytes per flow and slot at one interface's egress."""
+    """Counts payload bytes per flow and slot at one interface."""
 
     def __init__(self, entries: Map, base_slot: int) -> None:
         self._entries = entries
@@ -39,12 +40,17 @@ class Meter:
 
 
 @contextlib.contextmanager
-def metered(clock: SlotClock, ifindex: int, *, netns: str | None = None) -> Iterator[Meter]:
-    """Within, what leaves interface `ifindex` of `netns` is counted by the slots of `clock`."""
+def metered(
+    clock: SlotClock, ifindex: int, *, netns: str | None = None, direction: Direction = "egress"
+) -> Iterator[Meter]:
+    """Within, what leaves interface `ifindex` of `netns`, or arrives there, is counted by `clock`'s slots.
+
+    What leaves is counted before it is queued; what a queue holds back is to be measured where it arrives.
+    """
     base_slot = clock.slot()
     with Object.open(compile_cached(SOURCE)) as obj:
         obj.set_rodata("start_ns", struct.pack("=Q", clock.start_ns(base_slot)))
         obj.set_rodata("slot_ns", struct.pack("=Q", clock.slot_ns))
         obj.load()
-        with obj.programs["measure"].attach_tcx(ifindex, "egress", netns):
+        with obj.programs["measure"].attach_tcx(ifindex, direction, netns):
             yield Meter(obj.maps["meter"], base_slot)

@@ -36,6 +36,7 @@ class HostService(HostServicer):
     @answers
     def GetStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
         counts = self._agent.counts()
+        enforcers = self._agent.enforcers
         return pb.Status(
             interface=self._agent.options.interface,
             process_id=os.getpid(),
@@ -44,6 +45,8 @@ class HostService(HostServicer):
             flows=counts.pop("flows"),
             carriers=counts,
             controls=[*PACED, *VARIANTS],
+            enforcer=str(enforcers.choice),
+            enforcer_reason=f"{enforcers.choice.reason}{enforcers.failure and '; ' + enforcers.failure}",
             scheduling=_scheduling(self._agent.scheduler),
         )
 

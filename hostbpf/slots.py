@@ -188,12 +188,12 @@ class Schedules:
         self._link_mbps = link_mbps
         self._enforcement = enforcement
 
-    def set(self, flow: Flow, slot: int, rates_mbps: Sequence[float]) -> None:
+    def set(self, flow: Flow, slot: int, rates_mbps: Sequence[float], *, silence: bool = False) -> None:
         """Limit `flow` to `rates_mbps` in the slots from `slot` on; replaces its schedule at once.
 
-        Rates are of payload. Raises BadInput for a negative rate, one above the link or below what the flow's
-        enforcer can do, too many slots, slots that have passed, or a flow that the host does not have;
-        EntrainError for a flow that cannot be limited, or when the map is full.
+        Rates are of payload. With `silence` a rate below what the flow's enforcer can do is 0; else it is
+        BadInput, as are a negative rate, one above the link, too many slots, slots that have passed, and a
+        flow that the host does not have. EntrainError for a flow that cannot be limited, or a full map.
         """
         if not 0 < len(rates_mbps) <= HORIZON_MAX:
             raise BadInput(f"flow {flow}: {len(rates_mbps)} slots; a schedule has 1 to {HORIZON_MAX}")
@@ -210,15 +210,16 @@ class Schedules:
         if self._enforcement is not None:
             enforcer, woken = self._enforcement.assign(flow)
             lowest = self._enforcement.lowest(enforcer)
+        bytes_per_s = [round(rate * _MBPS) for rate in rates_mbps]
         for offset, rate in enumerate(rates_mbps):
-            if 0 < rate * _MBPS < lowest:
+            if 0 < rate * _MBPS < lowest and silence:
+                bytes_per_s[offset] = 0
+            elif 0 < rate * _MBPS < lowest:
                 raise BadInput(
                     f"flow {flow}: rate {rate:g} Mbit/s in slot {slot + offset}; the lowest that "
                     f"{enforcer.name.lower()} can do is {lowest / _MBPS:g} (0 is silence)"
                 )
-        plan = Plan(
-            self.clock.start_ns(slot), self.clock.slot_ns, tuple(round(rate * _MBPS) for rate in rates_mbps)
-        )
+        plan = Plan(self.clock.start_ns(slot), self.clock.slot_ns, tuple(bytes_per_s))
         value = _Schedule(
             plan.start_ns,
             plan.slot_ns,

@@ -33,7 +33,8 @@ class Resource:
 
     `name` is the namespace's or interface's name, the process id, or the path. `netns` is the named namespace
     that a link or qdisc lives in (empty: the one in which it was written down). `detail` is a process's start
-    time in clock ticks, so that a reused id is never killed, or a qdisc's parent (`clsact`, `root`).
+    time in clock ticks, so that a reused id is never killed, or a qdisc's parent (`clsact`, `root`, or
+    `root handle 8001:` where another one may be in its place).
     """
 
     kind: Kind
@@ -114,7 +115,7 @@ def remove(resource: Resource, namespace: int | None = None) -> None:
             if resource.kind == "link":
                 _run([*enter, "ip", *netns, "link", "del", resource.name])
             else:
-                _run([*enter, "tc", *netns, "qdisc", "del", "dev", resource.name, resource.detail])
+                _run([*enter, "tc", *netns, "qdisc", "del", "dev", resource.name, *resource.detail.split()])
         case "path":
             path = Path(resource.name)
             if path.is_dir() and not path.is_symlink():

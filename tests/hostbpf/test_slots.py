@@ -17,7 +17,7 @@ from scapy.layers.l2 import Ether
 from ebpf import EbpfError, Map, Object, compile_cached
 from hostbpf import slots
 from hostbpf.meter import metered
-from hostbpf.slots import SOURCES, Flow, Schedules, SlotClock, netns_cookie
+from hostbpf.slots import SOURCES, Enforcer, Flow, Plan, Schedules, SlotClock, netns_cookie
 from machine.errors import BadInput
 
 from .conftest import Connection, Pair, or_skip
@@ -145,25 +145,72 @@ def test_full_map_names_the_flow() -> None:
                 schedules.set(FLOW._replace(source_port=port), CLOCK.slot(), [1.0])
 
 
-@pytest.mark.parametrize("transport", ["tcp", "udp"])
-def test_departure_times_are_spaced_by_the_rate(transport: str) -> None:
-    """The fq enforcer without fq: each packet's time is the last one's plus that one's length at the rate."""
-    layer = TCP(sport=1000, dport=2000) if transport == "tcp" else UDP(sport=1000, dport=2000)
-    packet = bytes(Ether() / IP(src="10.0.0.1", dst="10.0.0.2") / layer / bytes(1000))
-    flow = FLOW._replace(protocol=6 if transport == "tcp" else 17)
-    clock = SlotClock(10**13, time.monotonic_ns())  # one slot for the whole test
+class Departing:
+    """Enforcement by departure times, without the thread and the interface."""
+
+    def assign(self, flow: Flow) -> tuple[Enforcer, bool]:
+        return Enforcer.EDT, False
+
+    def lowest(self, enforcer: Enforcer) -> int:
+        return 1
+
+    def changed(self, flow: Flow, plan: Plan | None) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def departures(clock: SlotClock) -> Iterator[tuple[Schedules, Callable[[bytes], int]]]:
+    """The fq enforcer without fq: schedules, and the departure time that a packet gets (0: at once)."""
     with Object.open(compile_cached(SOURCES / "slot_edt.bpf.c")) as obj:
         obj.load()
-        schedules = Schedules(obj.maps["schedules"], clock, netns=0)
 
-        def departs() -> int:
+        def departs(packet: bytes) -> int:
             context = obj.programs["depart"].test_run(packet, bytes(SKB_SIZE)).ctx
             time_ns: int = struct.unpack_from("=Q", context, TSTAMP)[0]
             return time_ns
 
-        assert departs() == 0
+        yield Schedules(obj.maps["schedules"], clock, netns=0, enforcement=Departing()), departs
+
+
+def packet_of(transport: str, payload: int) -> tuple[Flow, bytes]:
+    layer = TCP(sport=1000, dport=2000) if transport == "tcp" else UDP(sport=1000, dport=2000)
+    packet = bytes(Ether() / IP(src="10.0.0.1", dst="10.0.0.2") / layer / bytes(payload))
+    return FLOW._replace(protocol=6 if transport == "tcp" else 17), packet
+
+
+@pytest.mark.parametrize("transport", ["tcp", "udp"])
+def test_departure_times_are_spaced_by_the_rate(transport: str) -> None:
+    """Each packet's time is the last one's plus that one's payload at the rate."""
+    flow, packet = packet_of(transport, 1000)
+    clock = SlotClock(10**13, time.monotonic_ns())  # one slot for the whole test
+    with departures(clock) as (schedules, departs):
+        assert departs(packet) == 0
         schedules.set(flow, 0, [0.1])
-        times = [departs() for _ in range(20)]
+        times = [departs(packet) for _ in range(20)]
     assert time.monotonic_ns() - times[0] > 0
-    step = len(packet) * 8 * 10_000  # nanoseconds at 0.1 Mbit/s
+    step = 1000 * 8 * 10_000  # nanoseconds at 0.1 Mbit/s
     assert {later - earlier for earlier, later in itertools.pairwise(times)} == {step}
+
+
+def test_departure_times_follow_a_new_schedule() -> None:
+    """What was slow is not waited for when it is fast now; acknowledgements are never held back."""
+    flow, packet = packet_of("tcp", 1000)
+    clock = SlotClock(10**13, time.monotonic_ns())
+    with departures(clock) as (schedules, departs):
+        schedules.set(flow, 0, [0.01])
+        first, second = departs(packet), departs(packet)
+        assert second - first == 1000 * 8 * 100_000
+        schedules.set(flow, 0, [100.0])
+        assert departs(packet) < second
+        assert departs(packet_of("tcp", 0)[1]) == 0
+
+
+def test_nothing_departs_in_a_silent_slot() -> None:
+    flow, packet = packet_of("udp", 1000)
+    clock = SlotClock(10**9, time.monotonic_ns())
+    with departures(clock) as (schedules, departs):
+        slot = clock.slot()
+        schedules.set(flow, slot, [0.0, 0.0, 100.0, 100.0])
+        times = [departs(packet) for _ in range(3)]
+    if clock.slot() < slot + 2:  # else it was busy elsewhere for a second
+        assert clock.start_ns(slot + 2) <= times[0] < times[1] < times[2] < clock.start_ns(slot + 3)

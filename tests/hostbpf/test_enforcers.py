@@ -1,0 +1,335 @@
+"""What makes flows keep to schedules: the choice of it, queueing, waking, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ebpf import Object, compile_cached, in_netns
+from hostbpf import slots
+from hostbpf.enforcers import NAMES, Enforcers, Name, choose, enforcing, kernel_has
+from hostbpf.htb import BUCKETS
+from hostbpf.slots import SOURCES, Enforcer, Flow, Schedules, SlotClock, netns_cookie
+from machine.errors import BadInput, EntrainError, MissingTool
+from machine.record import Record
+
+from .conftest import A, B, Connection, Pair, or_skip
+
+CLOCK = SlotClock.shared(10_000)  # a slot in which a test fits
+SILENT_S = 0.3
+PATIENCE_S = 20.0
+
+
+@pytest.mark.parametrize(
+    ("has", "other"),
+    [({"pacing", "edt", "htb"}, Enforcer.EDT), ({"pacing", "htb"}, Enforcer.HTB), ({"pacing"}, None)],
+)
+def test_choice_goes_by_what_the_kernel_has(has: set[Name], other: Enforcer | None) -> None:
+    choice = choose(has=lambda name: name in has)
+    assert choice.pacing
+    assert choice.other == other
+    assert choice.reason
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forced_choice_is_all_or_an_error(name: Name) -> None:
+    choice = choose(name, has=lambda _: True)
+    assert str(choice) == name
+    if name != "pacing":
+        with pytest.raises(MissingTool, match=f"enforcer {name}: this kernel lacks"):
+            choose(name, has=lambda _: False)
+
+
+@dataclass
+class Host:
+    """Host a of the pair: its enforcers and schedules."""
+
+    pair: Pair
+    enforcers: Enforcers
+    schedules: Schedules
+
+    def root_qdisc(self) -> str:
+        """Kind of the root qdisc."""
+        return root_qdisc(self.pair)
+
+
+def root_qdisc(pair: Pair) -> str:
+    command = ["tc", "-n", pair.a, "qdisc", "show", "dev", "eth0", "root"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[1]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def on(pair: Pair, tmp_path: Path, forced: Name | None = None, clock: SlotClock = CLOCK) -> Iterator[Host]:
+    """Enforcers on host a, with a map of schedules of their own: nothing here paces itself."""
+    with (
+        Object.open(compile_cached(SOURCES / "slot_htb.bpf.c")) as obj,
+        Record("test-enforcers", records=tmp_path / "records") as record,
+    ):
+        obj.load()
+        schedules, cookie = obj.maps["schedules"], netns_cookie(pair.a)
+        with enforcing(
+            "eth0", pair.index_a, clock, schedules, record, netns=pair.a, cookie=cookie, forced=forced
+        ) as enforcers:
+            own = Schedules(schedules, clock, netns=cookie, link_mbps=1000, enforcement=enforcers)
+            yield Host(pair, enforcers, own)
+
+
+@pytest.fixture
+def host(pair: Pair, tmp_path: Path) -> Iterator[Host]:
+    if not kernel_has("htb"):
+        pytest.skip("this kernel lacks htb or tbf")
+    with on(pair, tmp_path, "htb") as result:
+        yield result
+
+
+class Datagrams:
+    """A UDP flow from a to b; what is sent is numbered."""
+
+    def __init__(self, pair: Pair, stack: contextlib.ExitStack) -> None:
+        def connected(port: int) -> socket.socket:
+            result = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            if port:
+                result.bind((B, port))
+            else:
+                result.connect((B, 5000))
+            return stack.enter_context(result)
+
+        self.receiver = in_netns(pair.b, lambda: connected(5000))
+        self.sender = in_netns(pair.a, lambda: connected(0))
+        self.flow = Flow(A, self.sender.getsockname()[1], B, 5000, socket.IPPROTO_UDP)
+        self.sent = 0
+
+    def arrives(self, timeout_s: float) -> bool:
+        """Whether something arrives."""
+        self.receiver.settimeout(timeout_s)
+        with contextlib.suppress(TimeoutError):
+            return bool(self.receiver.recv(100))
+        return False
+
+    def send(self) -> None:
+        self.sent += 1
+        self.sender.send(str(self.sent).encode())
+
+    def hold(self) -> None:
+        """Send until one is held back."""
+
+        def held() -> bool:
+            self.send()
+            return not self.arrives(SILENT_S)
+
+        until(held)
+
+
+@pytest.fixture
+def datagrams(pair: Pair) -> Iterator[Datagrams]:
+    with contextlib.ExitStack() as stack:
+        yield Datagrams(pair, stack)
+
+
+@pytest.mark.root
+def test_silence_holds_and_a_rate_lets_go(host: Host, datagrams: Datagrams) -> None:
+    host.schedules.set(datagrams.flow, CLOCK.slot(), [0.0] * 30)
+    datagrams.hold()
+    assert not datagrams.arrives(SILENT_S)
+    host.schedules.set(datagrams.flow, CLOCK.slot(), [10.0] * 30)
+    assert datagrams.arrives(PATIENCE_S)
+    host.schedules.set(datagrams.flow, CLOCK.slot(), [0.0] * 30)
+    datagrams.hold()
+    host.schedules.clear(datagrams.flow)
+    assert datagrams.arrives(PATIENCE_S)
+
+
+@pytest.mark.root
+def test_schedule_that_ends_leaves_no_flow_limited(pair: Pair, tmp_path: Path, datagrams: Datagrams) -> None:
+    if not kernel_has("htb"):
+        pytest.skip("this kernel lacks htb or tbf")
+    clock = SlotClock.shared(60)
+    with on(pair, tmp_path, clock=clock) as host:
+        host.schedules.set(datagrams.flow, clock.slot(), [0.0] * 30)
+        datagrams.hold()
+        assert datagrams.arrives(PATIENCE_S)
+
+
+@pytest.mark.root
+def test_any_control_keeps_to_the_rate(host: Host, connect: Callable[..., Connection]) -> None:
+    """At 8 Mbit/s no more is there at any time than what the rate allows, and what may leave at once."""
+    connection = connect("cubic")
+    flow = Flow.of(connection.sender)
+    host.schedules.set(flow, CLOCK.slot(), [0.0] * 20)
+    thread = threading.Thread(target=connection.sender.sendall, args=(bytes(1_000_000),))
+    thread.start()
+    connection.receiver.settimeout(SILENT_S)
+    early = 0
+    with contextlib.suppress(TimeoutError):  # what left before the silence was in force
+        while True:
+            early += len(connection.receiver.recv(1 << 20))
+    connection.receiver.settimeout(PATIENCE_S)
+    at_once = 1e6 * CLOCK.slot_ns / 1e9 / BUCKETS
+    began = time.monotonic()
+    host.schedules.set(flow, CLOCK.slot(), [8.0] * 20)
+    arrived = 0
+    while early + arrived < 1_000_000:
+        arrived += len(connection.receiver.recv(1 << 20))
+        assert arrived <= 1e6 * (time.monotonic() - began) + at_once + 2 * 1448
+    thread.join()
+
+
+@pytest.mark.root
+def test_flows_without_schedule_pass_by(host: Host, datagrams: Datagrams, pair: Pair) -> None:
+    with contextlib.ExitStack() as stack:
+        host.schedules.set(datagrams.flow, CLOCK.slot(), [0.0] * 30)
+        datagrams.hold()
+        other = stack.enter_context(
+            in_netns(pair.a, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        )
+        other.sendto(b"free", (B, 5000))
+        assert datagrams.arrives(PATIENCE_S)
+
+
+@pytest.mark.root
+def test_bad_schedules_say_why(host: Host, datagrams: Datagrams) -> None:
+    slot = CLOCK.slot()
+    with pytest.raises(BadInput, match="the lowest that htb can do"):
+        host.schedules.set(datagrams.flow, slot, [0.001])
+    host.schedules.set(datagrams.flow, slot, [0.001], silence=True)
+    with pytest.raises(BadInput, match="no such TCP connection on this host"):
+        host.schedules.set(datagrams.flow._replace(protocol=6), slot, [10.0])
+    with pytest.raises(BadInput, match="rate -1"):
+        host.schedules.set(datagrams.flow, slot, [-1.0])
+
+
+@pytest.mark.root
+def test_what_cannot_be_limited_is_refused_with_a_remedy(
+    pair: Pair, tmp_path: Path, datagrams: Datagrams, connect: Callable[..., Connection]
+) -> None:
+    with on(pair, tmp_path, "pacing") as host:
+        with pytest.raises(EntrainError, match=r"UDP does not keep to schedules; let it use slot_reno"):
+            host.schedules.set(datagrams.flow, CLOCK.slot(), [10.0])
+        with pytest.raises(EntrainError, match="congestion control cubic does not keep"):
+            host.schedules.set(Flow.of(connect("cubic").sender), CLOCK.slot(), [10.0])
+
+
+@pytest.mark.root
+def test_somebody_elses_qdisc_stays(pair: Pair, tmp_path: Path, datagrams: Datagrams) -> None:
+    pair.run(pair.a, "tc", "qdisc", "add", "dev", "eth0", "root", "handle", "1:", "htb")
+    with on(pair, tmp_path) as host:
+        with pytest.raises(EntrainError, match="somebody has set its root qdisc, htb 1:"):
+            host.schedules.set(datagrams.flow, CLOCK.slot(), [10.0])
+        assert host.root_qdisc() == "htb"
+    assert root_qdisc(pair) == "htb"
+
+
+@pytest.mark.root
+def test_what_a_dead_one_left_is_replaced_and_removed(
+    pair: Pair, tmp_path: Path, datagrams: Datagrams
+) -> None:
+    if not kernel_has("htb"):
+        pytest.skip("this kernel lacks htb or tbf")
+    pair.run(pair.a, "tc", "qdisc", "add", "dev", "eth0", "root", "handle", "e777:", "htb")
+    with on(pair, tmp_path) as host:
+        host.schedules.set(datagrams.flow, CLOCK.slot(), [0.0] * 30)
+        datagrams.hold()
+    assert root_qdisc(pair) == "noqueue"
+    datagrams.send()
+    assert datagrams.arrives(PATIENCE_S)
+
+
+_HOLD = """
+import signal, sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from tests.hostbpf import test_enforcers as t
+from hostbpf.slots import Flow
+pair = t.Pair({a!r}, {b!r}, {index_a}, {index_b})
+with t.on(pair, Path({directory!r})) as host:
+    host.schedules.set(Flow(*{flow!r}), t.CLOCK.slot(), [0.0] * 30)
+    print("ready", flush=True)
+    signal.pause()
+"""
+
+
+@pytest.mark.root
+def test_killed_one_holds_nothing_back(pair: Pair, tmp_path: Path, datagrams: Datagrams) -> None:
+    if not kernel_has("htb"):
+        pytest.skip("this kernel lacks htb or tbf")
+    script = _HOLD.format(
+        root=str(Path(__file__).parents[2]),
+        directory=str(tmp_path),
+        flow=tuple(datagrams.flow),
+        **pair.__dict__,
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    datagrams.hold()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    until(lambda: root_qdisc(pair) == "noqueue")
+    datagrams.send()
+    assert datagrams.arrives(PATIENCE_S)
+
+
+@pytest.mark.root
+def test_interface_that_disappears_is_an_error_and_no_more(
+    host: Host, datagrams: Datagrams, pair: Pair
+) -> None:
+    host.schedules.set(datagrams.flow, CLOCK.slot(), [10.0] * 30)
+    pair.run(pair.a, "ip", "link", "del", "eth0")
+    host.schedules.set(datagrams.flow, CLOCK.slot(), [20.0] * 30)
+    until(lambda: "eth0" in host.enforcers.failure)
+    with pytest.raises(EntrainError, match="eth0"):
+        host.schedules.set(datagrams.flow._replace(source_port=1), CLOCK.slot(), [10.0])
+
+
+@pytest.mark.root
+def test_silent_socket_goes_on_at_once_when_its_schedule_changes(
+    pair: Pair, tmp_path: Path, connect: Callable[..., Connection]
+) -> None:
+    """It paces itself; without being woken it would sleep for what its first schedule says, five minutes."""
+    with (
+        or_skip(slots.pacing_registered()) as registered,
+        Record("test-enforcers", records=tmp_path / "records") as record,
+    ):
+        cookie = netns_cookie(pair.a)
+        with enforcing(
+            "eth0", pair.index_a, CLOCK, registered, record, netns=pair.a, cookie=cookie
+        ) as enforcers:
+            schedules = Schedules(registered, CLOCK, netns=cookie, enforcement=enforcers)
+            connection = connect("slot_cubic")
+            flow = Flow.of(connection.sender)
+            connection.transfer(100_000)
+            schedules.set(flow, CLOCK.slot(), [100.0] * 30)
+            until(lambda: enforcers.assign(flow) == (Enforcer.PACING, True))
+            for cleared in (False, True):
+                schedules.set(flow, CLOCK.slot(), [0.0] * 30)
+                connection.sender.sendall(bytes(50_000))
+                connection.receiver.settimeout(0.1)
+                with pytest.raises(TimeoutError):
+                    connection.receiver.recv(1)
+                connection.receiver.settimeout(PATIENCE_S)
+                if cleared:
+                    schedules.clear(flow)
+                else:
+                    schedules.set(flow, CLOCK.slot(), [100.0] * 30)
+                arrived = 0
+                while arrived < 50_000:
+                    arrived += len(connection.receiver.recv(1 << 20))
+                connection.transfer(200_000)
