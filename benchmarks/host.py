@@ -18,6 +18,7 @@ from hostbpf import carriers, slots
 from hostbpf.meter import metered
 from hostbpf.slots import Schedules, SlotClock, netns_cookie
 from hostbpf.trial import Trial, hosts, run_trial, traffic
+from machine.errors import EntrainError
 
 
 def _run_time_ns(program: str) -> int | None:
@@ -49,29 +50,40 @@ def rates(schedules: Map, trial: Trial) -> dict[str, float | None]:
     }
 
 
-def carrier_ratio(schedules: Map, seconds: float = 1.5, rounds: int = 3) -> float:
-    """TCP throughput with a carrier in every slot over that without, medians of alternating rounds."""
-    totals: dict[bool, list[int]] = {False: [], True: []}
+def carrier_ratio(schedules: Map, seconds: float = 1.0, pairs: int = 9) -> list[float]:
+    """TCP throughput with a carrier in every slot over that without anything attached, by pairs of runs.
+
+    Which of a pair comes first alternates, so that a drift of the machine cancels out in the median.
+    """
+    _throughput(schedules, seconds, announced=True)  # compiles, and warms the caches
+    ratios = []
+    for pair in range(pairs):
+        first = bool(pair % 2)
+        measured = {each: _throughput(schedules, seconds, announced=each) for each in (first, not first)}
+        ratios.append(measured[True] / measured[False])
+    return ratios
+
+
+def _throughput(schedules: Map, seconds: float, *, announced: bool) -> int:
+    """Payload bytes that one connection sends, on a link without a rate."""
     clock = SlotClock.shared(60)
-    for _ in range(rounds):
-        for announced in (False, True):
-            with hosts(gso_segments=None) as where, contextlib.ExitStack() as stack:
-                cookie = netns_cookie(where.a)
-                meter = stack.enter_context(metered(clock, where.index_a, netns=where.a))
-                end_ns = time.monotonic_ns() + round(seconds * 1e9)
-                flows = stack.enter_context(traffic(where, "cubic", 1, end_ns))
-                if announced:
-                    sender = stack.enter_context(
-                        carriers.attached(
-                            where.index_a, clock, netns=where.a, schedules=schedules, cookie=cookie
-                        )
-                    )
-                    stack.enter_context(carriers.attached(where.index_b, clock, netns=where.b))
-                    sender.announce(flows[0], 1)
-                    Schedules(schedules, clock, netns=cookie).set(flows[0], clock.slot(), [1000.0] * 32)
-                time.sleep(max(0, end_ns - time.monotonic_ns()) / 1e9)
-                totals[announced].append(sum(each.payload_bytes for each in meter.read().values()))
-    return float(np.median(totals[True]) / np.median(totals[False]))
+    with hosts(gso_segments=None) as where, contextlib.ExitStack() as stack:
+        cookie = netns_cookie(where.a)
+        meter = stack.enter_context(metered(clock, where.index_a, netns=where.a))
+        if announced:
+            sender = stack.enter_context(
+                carriers.attached(where.index_a, clock, netns=where.a, schedules=schedules, cookie=cookie)
+            )
+            stack.enter_context(carriers.attached(where.index_b, clock, netns=where.b))
+        end_ns = time.monotonic_ns() + round(seconds * 1e9)
+        flows = stack.enter_context(traffic(where, "cubic", 1, end_ns))
+        if announced:
+            sender.announce(flows[0])
+            Schedules(schedules, clock, netns=cookie).set(flows[0], clock.slot(), [1000.0] * 32)
+        time.sleep(max(0, end_ns - time.monotonic_ns()) / 1e9)
+        if announced and sender.counts()["sent"] < seconds * 1e9 / clock.slot_ns / 2:
+            raise EntrainError(f"too few carriers to measure by: {sender.counts()}")
+        return sum(each.payload_bytes for each in meter.read().values())
 
 
 @contextlib.contextmanager
@@ -103,7 +115,9 @@ def main(argv: Sequence[str]) -> None:
                     schedules, Trial(60, number, options.slots // 2, gso_segments=1)
                 ).items():
                     figures[f"rate_{name}_{number}_flows"] = value
-        figures["carrier_throughput_ratio"] = carrier_ratio(schedules)
+        ratios = carrier_ratio(schedules)
+        figures["carrier_throughput_ratio"] = float(np.median(ratios))
+        figures["carrier_throughput_ratio_spread"] = float(np.subtract(*np.percentile(ratios, [75, 25])))
     figures |= {
         "rate_error_mean": figures["rate_mean_60ms"],
         "rate_error_p99": figures["rate_p99_60ms"],
