@@ -110,7 +110,7 @@ def _kernel() -> list[Need]:
         ("clsact", "", "softswitch's hooks", True),
         ("htb", "", "shaped links", True),
         ("tbf", "rate 1mbit burst 2k latency 10ms", "shaped links, the other way", False),
-        ("fq", "", "pacing by departure time; without it slot rates use struct_ops", False),
+        ("fq", "", "slot rates of any flow by departure times; without it by queueing", False),
         ("netem", "delay 1ms", "delay and loss of links; without it asking for them is an error", False),
     ):
         parent = "clsact" if kind == "clsact" else f"root {kind} {parameters}"
@@ -124,10 +124,20 @@ def _kernel() -> list[Need]:
     result.append(
         Need(
             "struct_ops for TCP",
-            "MLTCP, slot rates without fq",
+            "MLTCP, slot rates of flows that pace themselves",
             False,
             _KERNEL.format("CONFIG_BPF_JIT and TCP struct_ops, 5.6 or later"),
             _struct_ops,
+        )
+    )
+    result.append(
+        Need(
+            "slot rates of other flows",
+            "schedules for UDP, and for TCP with any congestion control",
+            False,
+            "a kernel with CONFIG_NET_SCH_FQ, or with CONFIG_NET_SCH_HTB and CONFIG_NET_SCH_TBF",
+            _enforcer,
+            True,
         )
     )
     return result
@@ -161,6 +171,14 @@ def _struct_ops() -> str | None:
         return "works" if b"bpf_struct_ops_tcp_congestion_ops" in _BTF.read_bytes() else None
     except OSError:
         return None
+
+
+def _enforcer() -> str | None:
+    """What the agent would choose here, and why."""
+    from hostbpf.enforcers import choose
+
+    choice = choose()
+    return None if choice.other is None else f"{choice}: {choice.reason}"
 
 
 _PROGRAM = """

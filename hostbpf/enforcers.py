@@ -230,7 +230,7 @@ class Enforcers:
             if each.enforcer == Enforcer.PACING:
                 silent = _is_silent(each.plan, now)
                 if each.silent and not silent and each.descriptor is not None and not each.descriptor.wake():
-                    each.descriptor = None  # the next schedule is one without being woken
+                    del self._flows[flow]  # it is another socket now: found out with the next schedule
                 each.silent = silent
             elif each.enforcer == Enforcer.HTB and each.applied != (each.plan, index):
                 buckets[each.number] = self._bucket(flow, each, index, now)
