@@ -4,7 +4,7 @@
 
 const bit<16> ETHERTYPE_SLOT = 0x88b5;
 const bit<4> SLOT_VERSION = 1;
-const bit<32> SLOT_LATE_EPOCHS = 16;
+const bit<32> SLOT_LATE_EPOCHS = 2;
 const bit<4> SLOT_SCHEDULE = 1;
 const bit<4> SLOT_FEEDBACK = 2;
 const bit<4> SLOT_QUERY = 3;
