@@ -422,3 +422,11 @@ class LoadTable:
         load, room = np.empty(self.horizon), np.empty(self.horizon)
         feedback(links, own, self.slot % self.horizon, self.table, self.capacity, load, room)
         return load, room
+
+
+def warm_up() -> None:
+    """Load the compiled code, or compile it, so that no slot has to wait for that."""
+    nothing = np.zeros(HORIZON)
+    table = LoadTable(np.ones(1))
+    table.update(None, np.array([0]), nothing)
+    SlotScheduler(1.0).decide(None, *table.ask(None, np.array([0])), 0.0, 1.0)
