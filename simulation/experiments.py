@@ -385,7 +385,7 @@ EXPERIMENTS = {
     for e in (
         Experiment(
             "parrot-jct",
-            "Parrot, figures 5 and 6: total JCT, 60 jobs",
+            "Parrot, figures 5 and 6: completion times of 60 jobs",
             "tiresias-60-jobs.csv",
             (*PARROT_SET, "d-clas", "varys", "fifo", "fair"),
             _parrot_jct,
@@ -492,7 +492,7 @@ EXPERIMENTS = {
         ),
         Experiment(
             "mltcp-two-jobs",
-            "MLTCP: iteration times of two equal jobs on one link (the limit is the iterations)",
+            "MLTCP: iteration times of two equal jobs on one link",
             None,
             two_jobs.POLICIES,
             two_jobs.points,

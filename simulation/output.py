@@ -14,6 +14,7 @@ import numpy as np
 
 from simulation import detail
 from simulation.experiments import Experiment, Point, Result
+from simulation.plots import plot
 
 HIDDEN = (
     "experiment",
@@ -122,68 +123,3 @@ def _write_csv(path: Path, columns: list[str], rows: Iterable[dict[str, Any]]) -
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
         writer.writerows(rows)
-
-
-def _panel(point: Point) -> float:
-    return float(point["gbps"] if "gbps" in point else point.get("domain") or 0)
-
-
-_VARIED = {
-    "eta_ms": "observing interval η (ms)",
-    "theta_max": "largest occupancy ratio θ_max",
-    "gap_ms": "mean time between arrivals (ms)",
-    "delta": "most parameter servers of a job, Δ",
-}
-"""What is varied along the horizontal axis, and what it is called there."""
-
-
-def plot(path: Path, summary: dict[str, Any], points: list[Point], results: list[Result]) -> None:
-    """Plot completion times: distributions where only policies differ, else total JCT over what is varied.
-
-    Draws nothing where neither says what was measured: no job ends, or something else differs between points.
-    """
-    varied = next((k for k in _VARIED if len({p.get(k) for p in points}) > 1), None)
-    drawn = [(p["policy"], _panel(p)) for p, r in zip(points, results, strict=True) if r.get("jobs")]
-    if not drawn or (varied is None and len(set(drawn)) < len(drawn)):
-        path.unlink(missing_ok=True)
-        return
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    # As many colours as there are policies, the same in every panel.
-    policies = list(dict.fromkeys(p["policy"] for p in points))
-    colours = {policy: pyplot.get_cmap("tab20")(index % 20) for index, policy in enumerate(policies)}
-    panels = sorted({_panel(p) for p in points})
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(6 * len(panels), 4), squeeze=False)
-    for axis, panel in zip(axes[0], panels, strict=True):
-        here = [(p, r) for p, r in zip(points, results, strict=True) if _panel(p) == panel and r.get("jobs")]
-        for policy in dict.fromkeys(p["policy"] for p, _ in here):
-            mine = [(p, r) for p, r in here if p["policy"] == policy]
-            if varied is not None:
-                axis.plot(
-                    [p[varied] for p, _ in mine],
-                    [r["total_jct_s"] for _, r in mine],
-                    "o-",
-                    label=policy,
-                    color=colours[policy],
-                )
-            else:
-                jct = sorted(job["jct_s"] for job in mine[0][1]["jobs"])
-                axis.step(
-                    jct, [(i + 1) / len(jct) for i in range(len(jct))], label=policy, color=colours[policy]
-                )
-        axis.set_xlabel(_VARIED[varied] if varied else "job completion time, JCT (s, logarithmic)")
-        axis.set_ylabel("total JCT (s), lower is better" if varied else "fraction of jobs that have ended")
-        if varied:
-            axis.set_yscale("log")
-        if varied is None and here:
-            axis.set_xscale("log")
-        axis.set_title(f"{panel:g} Gbit/s links" if "gbps" in points[0] else "")
-        if here:
-            axis.legend(fontsize=7)
-    figure.suptitle(summary["title"])
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)

@@ -23,7 +23,9 @@ from machine.errors import BadInput
     help="Trace file; by default the public one of the experiment.",
 )
 @click.option("--policy", help="Run these policies only, separated by commas.")
-@click.option("--limit", type=int, help="Use the first N jobs or coflows only.")
+@click.option(
+    "--limit", type=int, help="Use the first N jobs or coflows only; of mltcp-two-jobs, N iterations."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of every random draw.")
 @click.option(
     "--out",

@@ -17,7 +17,7 @@ from schedulers.coflow import Varys
 from simulation import output, report, sweep
 from simulation.engine import Simulation
 from simulation.experiments import EXPERIMENTS, default_trace, points
-from simulation.output import plot
+from simulation.plots import plot
 from simulation.scheduled import ScheduledTransport
 from simulation.topology import GBIT, switch
 from simulation.traces import read_coflow_benchmark
@@ -158,6 +158,8 @@ def test_every_experiment_runs_small_and_gets_its_section(tmp_path: Path) -> Non
             todo = [p for p in todo if p["gap_ms"] == 1000]
         results = [experiment.run(point) for point in todo]
         output.write(tmp_path / name, output.summarise(experiment, todo, results), todo, results)
+        if name not in ("slots-jct", "slots-latency"):
+            assert (tmp_path / name / f"{name}.png").stat().st_size > 1000
     page = report.page(tmp_path)
     for experiment in EXPERIMENTS.values():
         assert f"## {experiment.title}" in page
