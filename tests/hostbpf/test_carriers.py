@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from ebpf import in_netns
+from ebpf import EbpfError, in_netns
 from hostbpf import carriers
 from hostbpf.slots import Flow, Schedules, SlotClock
+from machine.errors import BadInput, EntrainError
 from mininet_topos.loss import lossy
 from wire.slot_header import LANES, Kind, epoch_of
 
@@ -267,3 +268,30 @@ def test_a_receiver_without_programs_ignores_carriers(
         seen = headers_seen(tap)
     assert len(seen) == 20
     assert all(header.kind == Kind.SCHEDULE for header in seen)
+
+
+def test_bad_input_and_what_is_full_or_gone(pair: Pair, slow: SlotClock) -> None:
+    """A number too large, a flow twice, too many flows, no interface: an error, and the rest goes on."""
+    flows = [Flow("10.77.0.1", port, "10.77.0.2", 6000, 17) for port in range(1, 4098)]
+    with carriers.attached(pair.index_a, slow, netns=pair.a) as at_a:
+        with pytest.raises(BadInput, match="must fit 32 bits"):
+            at_a.announce(flows[0], 1 << 32)
+        for flow in flows[:4096]:
+            at_a.announce(flow)
+        with pytest.raises(BadInput, match="announces already"):
+            at_a.announce(flows[0])
+        with pytest.raises(EbpfError, match=r"map announcers.*full"):
+            at_a.announce(flows[4096])
+        at_a.withdraw(flows[4096])
+        at_a.probe(flows[4096])  # which announces nothing
+        assert at_a.counts()["sent"] == 0
+        at_a.withdraw(flows[0])
+        at_a.announce(flows[4096])
+        at_a.probe(flows[4096])
+        wait_until(lambda: at_a.counts()["sent"] == 1)
+        pair.run(pair.a, "ip", "link", "del", "eth0")
+        with pytest.raises(EntrainError, match="cannot be probed"):
+            at_a.probe(flows[4096])
+        at_a.withdraw(flows[4096])
+        with pytest.raises(KeyError):
+            at_a.announced(flows[4096])
