@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,13 +33,14 @@ from pydantic import BeforeValidator, Field
 
 from controlplane.routing import ECN_THRESHOLD_PACKETS, Routing
 from controlplane.topology import TABLES, Host, Target, Topology, load_topology, parse_topology
-from hostbpf.mltcp import PLAIN, VARIANTS
+from hostbpf.agent import Loads
+from hostbpf.mltcp import PLAIN, VARIANTS, Params
 from machine.errors import BadInput
 from machine.toml import Strict, check, read_toml
 from mininet_topos.links import Shaping
 from workloads.jobs import JobSpec, parse_job
 
-Policy = Literal["none", "mltcp"]
+Policy = Literal["none", "mltcp", "slots"]
 Control = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,15}$")]
 """What decides when and how fast flows send; `none` leaves it to TCP."""
 
@@ -57,6 +58,9 @@ def _as_list(value: object) -> object:
 FIRST_PORT = 7000
 """Job i listens on this port + i, so that jobs may share hosts."""
 
+
+SCHEDULED = "slot_cubic"
+"""The congestion control of policy `slots`."""
 
 MLTCP_VARIANT = {
     **{plain.removeprefix("bpf_"): variant for plain, variant in zip(PLAIN, VARIANTS, strict=True)},
@@ -114,11 +118,43 @@ class JobTable(Strict):
     microbatches: Annotated[int, Field(ge=0)] = 0
 
 
+class SlotsTable(Strict):
+    """The `[slots]` table: how policy `slots` schedules."""
+
+    slot_ms: Annotated[float, Field(ge=5, le=10_000, allow_inf_nan=False, strict=False)] = 60.0
+    loads: Loads = "inband"
+
+
+class CrossTable(Strict):
+    """A `[[cross]]` table: traffic that is no training, from each of `hosts` to random ones of `to`."""
+
+    hosts: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
+    to: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
+    every_ms: Factor = 2000.0
+    lasts_ms: Annotated[tuple[Factor, Factor], Field(strict=False)] = (200.0, 2000.0)
+    start_ms: Milliseconds = 0.0
+    flows: Positive | None = None
+    rate_mbps: Factor | None = None
+
+
+class MltcpTable(Strict):
+    """The `[mltcp]` table: every job's `hostbpf.mltcp.Params` under policy `mltcp`."""
+
+    slope: Annotated[float, Field(ge=0, le=8, allow_inf_nan=False, strict=False)] = 1.75
+    intercept: Annotated[float, Field(gt=0, le=8, allow_inf_nan=False, strict=False)] = 0.25
+    total_bytes: Annotated[int, Field(ge=1, le=1 << 40)] | None = None
+    gap_ms: Annotated[float, Field(gt=0, le=3_600_000, allow_inf_nan=False, strict=False)] | None = None
+    scale_decrease: bool = False
+
+
 class ExperimentFile(Strict):
     """A whole experiment file; the topology's tables are checked by `controlplane.topology`."""
 
     experiment: ExperimentTable
     network: NetworkTable = NetworkTable()
+    mltcp: MltcpTable = MltcpTable()
+    slots: SlotsTable = SlotsTable()
+    cross: Annotated[tuple[CrossTable, ...], Field(strict=False)] = ()
     job: Annotated[tuple[JobTable, ...], Field(min_length=1, strict=False)]
 
 
@@ -162,9 +198,13 @@ class Experiment:
     """Each job first runs so many iterations with the network for itself."""
     sample_ms: float | None = None
     """The length of the bins in which the jobs' throughput is recorded; None: it is not."""
+    mltcp: Params = Params()
+    slots: SlotsTable = field(default_factory=SlotsTable)
+    cross: tuple[CrossTable, ...] = ()
 
     def combinations(self) -> Iterator[Combination]:
-        """Every run, seeds innermost. Policy `mltcp` takes the MLTCP variant of each congestion control."""
+        """Every run, seeds innermost. Policy `mltcp` takes the MLTCP variant of each congestion control,
+        policy `slots` the one that obeys schedules."""
         for routing in self.routing:
             for policy in self.policy:
                 for control in self._controls(policy):
@@ -175,6 +215,8 @@ class Experiment:
         if policy == "mltcp":
             variants = (MLTCP_VARIANT[each] for each in self.controls if each in MLTCP_VARIANT)
             return tuple(dict.fromkeys(variants))  # reno and bpf_reno have the same
+        if policy == "slots":
+            return (SCHEDULED,)
         return self.controls or (None,)
 
     @property
@@ -223,7 +265,33 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
         start_spread_ms=table.start_spread_ms,
         alone_iterations=table.alone_iterations,
         sample_ms=table.sample_ms,
+        mltcp=Params(**file.mltcp.model_dump()),
+        slots=file.slots,
+        cross=_cross(path, file.cross, topology),
     )
+
+
+def _cross(path: Path, tables: tuple[CrossTable, ...], topology: Topology) -> tuple[CrossTable, ...]:
+    for number, table in enumerate(tables):
+        where = f"{path}: [[cross]] {number + 1}"
+        for key, names in (("hosts", table.hosts or ()), ("to", table.to or ())):
+            for name in names:
+                _check_host(f"{where}, {key}", name, topology)
+        if table.lasts_ms[0] > table.lasts_ms[1]:
+            raise BadInput(f"{where}, lasts_ms: the shorter time comes first, as in [200, 2000]")
+        if (
+            table.to is not None
+            and len(set(table.to)) == 1
+            and table.to[0] in (table.hosts or [host.name for host in topology.hosts])
+        ):
+            raise BadInput(f"{where}, to: {table.to[0]} has nobody to send to; name another host")
+    return tables
+
+
+def _check_host(where: str, name: str, topology: Topology) -> None:
+    if name not in topology.host_by_name:
+        first, last = topology.hosts[0].name, topology.hosts[-1].name
+        raise BadInput(f"{where}: there is no host {name!r}; they are {first} to {last}")
 
 
 def _topology(path: Path, reference: str | None, tables: Mapping[str, Any]) -> Topology:
@@ -279,11 +347,7 @@ def _hosts(where: str, table: JobTable, topology: Topology, free: list[str]) -> 
         raise BadInput(f"{where}, hosts: give either the hosts' names or count, and not both")
     if table.hosts is not None:
         for name in table.hosts:
-            if name not in topology.host_by_name:
-                last = topology.hosts[-1].name
-                raise BadInput(
-                    f"{where}, hosts: there is no host {name!r}; they are {topology.hosts[0].name} to {last}"
-                )
+            _check_host(f"{where}, hosts", name, topology)
         if len(set(table.hosts)) < len(table.hosts):
             raise BadInput(f"{where}, hosts: a host stands there twice; every rank needs one of its own")
         return table.hosts

@@ -10,6 +10,7 @@ from typing import Any
 from entrain.contention import LinkContention
 from entrain.experiment import Combination, Experiment, Job
 from entrain.samples import Throughput, Window
+from entrain.slots import HostReport
 from mininet_topos.links import FRAME_BYTES
 from workloads.collectives import Options, steps
 from workloads.records import Summary
@@ -83,6 +84,12 @@ class RunResult:
     overhead: Mapping[str, float] = field(default_factory=dict)
     timeline: Timeline = Timeline()
     learned: tuple[Learned, ...] = ()
+    scheduling: tuple[HostReport, ...] = ()
+
+    @property
+    def jct_s_mean(self) -> float:
+        """Mean job completion time."""
+        return fmean(job.summary.jct_s or 0.0 for job in self.jobs)
 
     @property
     def max_flows_per_link(self) -> int:
@@ -261,6 +268,8 @@ def _run(run: RunResult) -> dict[str, Any]:
             }
             for link in run.links
         ],
+        "jct_s_mean": run.jct_s_mean,
+        "scheduling": [host.document() for host in run.scheduling],
         "overhead": dict(run.overhead),
     }
 

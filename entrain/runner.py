@@ -25,12 +25,15 @@ from controlplane.pipeline import Pipeline
 from controlplane.routing import Policy, Routing, desired_state
 from controlplane.topology import Topology
 from entrain.contention import attribute, contention, per_job
+from entrain.cross import NAME as CROSS
+from entrain.cross import Cross, CrossFlow, crossing
 from entrain.experiment import Combination, Experiment, Job
 from entrain.results import JobResult, Learned, RunResult, Timeline, bound_ms
 from entrain.samples import Sampler, sampling
+from entrain.slots import HostReport, Schedulers, progress_directory, schedulers
 from hostbpf.controls import controls
-from hostbpf.mltcp import PLAIN, VARIANTS, Jobs, Params
-from hostbpf.slots import netns_cookie
+from hostbpf.mltcp import PLAIN, VARIANTS, Jobs
+from hostbpf.slots import PACED, netns_cookie
 from machine import record as records
 from machine.errors import EntrainError
 from machine.record import Record
@@ -119,7 +122,8 @@ def bring_up(
 @contextlib.contextmanager
 def _controls(experiment: Experiment, record: Record) -> Iterator[Jobs | None]:
     """Within, the congestion controls in eBPF that the experiment wants can be chosen."""
-    if {combination.control for combination in experiment.combinations()} & {*VARIANTS, *PLAIN}:
+    ours = {*VARIANTS, *PLAIN, *PACED}
+    if {combination.control for combination in experiment.combinations()} & ours:
         with controls(record) as found:
             yield found.jobs
     else:
@@ -190,15 +194,22 @@ def run_one(
     running.monitor.collect()
     processor = psutil.cpu_times()
     began = time.monotonic()
-    if running.mltcp is not None:  # what was learned from the run before is forgotten
-        running.mltcp.remove(0)
-        running.mltcp.set_params(0, Params())
-    with _sampling(running) as sampler:
-        _run_jobs(running, name, combination, output, report, sampler)
+    if running.mltcp is not None:  # what was learned in the run before is forgotten, here alone
+        for host in (host for job in running.experiment.jobs for host in job.hosts):
+            running.mltcp.forget(0, netns_cookie(_netns(running, host)))
+        running.mltcp.set_params(0, running.experiment.mltcp)
+    with (
+        _sampling(running) as sampler,
+        _schedulers(running, combination, output) as agents,
+        crossing(running.network, running.experiment, combination.seed, output / "cross.log") as cross,
+    ):
+        _run_jobs(running, name, combination, output, report, sampler, cross)
+        scheduling = agents.report()
         wall_s = time.monotonic() - began
         busy = _busy(processor, psutil.cpu_times())
         found = read_records(output / "records")
-        timeline = _timeline(found, sampler) if sampler else Timeline()
+        crossed = cross.started if cross else []
+        timeline = _timeline(running, found, crossed, sampler) if sampler else Timeline()
     bursts = running.monitor.collect()
     if lost := running.monitor.lost - lost_before:
         raise RunFailed(
@@ -211,6 +222,8 @@ def run_one(
         bursts,
         alone,
         timeline,
+        scheduling,
+        crossed,
         {
             "bring_up_s": running.bring_up_s,
             "table_write_s": table_s,
@@ -238,6 +251,7 @@ def _run_jobs(
     output: Path,
     report: Report,
     sampler: Sampler | None,
+    cross: Cross | None,
 ) -> None:
     """Start all jobs at once, watch them, and return when they have ended. Raises RunFailed."""
     go = output / "go"
@@ -249,13 +263,18 @@ def _run_jobs(
         watch.until(lambda: all(_ready(spec).exists() for spec in specs), READY_TIMEOUT_S, "connect")
         running.monitor.collect()  # what connecting took is no step of a collective
         written = go.with_suffix(".new")
-        written.write_text(str(time.monotonic_ns() + 50_000_000))
+        begin_ns = time.monotonic_ns() + 50_000_000
+        written.write_text(str(begin_ns))
         written.rename(go)
+        if cross is not None:
+            cross.start(begin_ns)
         progress = _Progress(specs)
 
         def ended() -> bool:
             if sampler is not None:
                 sampler.look()
+            if cross is not None:
+                cross.look()
             report(f"{name}: {progress.text()}", progress.part())
             return all(job.process.poll() is not None for job in jobs)
 
@@ -311,6 +330,7 @@ def _spec(running: Running, job: Job, combination: Combination, output: Path, go
             "seed": combination.seed,
             "start_ms": job.spec.start_ms + _spread(running.experiment, combination.seed, job),
             "congestion_control": combination.control,
+            "progress": progress_directory(output) if combination.policy == "slots" else None,
             "netns": namespaces,
         }
     )
@@ -392,10 +412,13 @@ def _result(
     bursts: Sequence[Burst],
     alone: Mapping[str, float],
     timeline: Timeline,
+    scheduling: tuple[HostReport, ...],
+    cross: Sequence[CrossFlow],
     overhead: dict[str, float],
 ) -> RunResult:
     experiment = running.experiment
-    uses, strangers = attribute(bursts, running.links, _owners(found))
+    crossed = {flow.on(experiment.topology): CROSS for flow in cross}
+    uses, strangers = attribute(bursts, running.links, {**_owners(found), **crossed})
     most = per_job(uses)
     summaries = {summary.job: summary for summary in summarize(found)}
     jobs = []
@@ -417,9 +440,12 @@ def _result(
             "bursts": len(bursts),
             "unattributed_bytes": sum(burst.bytes for burst in strangers),
             "workers_cpu_s": sum(summary.cpu_s for summary in summaries.values()),
+            "agents_cpu_s": sum(host.cpu_s for host in scheduling),
+            "cross_flows": len(cross),
         },
         timeline,
         tuple(_learned(running)),
+        scheduling,
     )
 
 
@@ -435,6 +461,16 @@ def _owners(found: Records) -> dict[Flow, str]:
 
 
 @contextlib.contextmanager
+def _schedulers(running: Running, combination: Combination, output: Path) -> Iterator[Schedulers]:
+    if combination.policy != "slots":
+        yield Schedulers({})
+        return
+    table = running.experiment.slots
+    with schedulers(running.network, running.record, output, table, combination.routing) as found:
+        yield found
+
+
+@contextlib.contextmanager
 def _sampling(running: Running) -> Iterator[Sampler | None]:
     experiment = running.experiment
     if experiment.sample_ms is None:
@@ -445,11 +481,11 @@ def _sampling(running: Running) -> Iterator[Sampler | None]:
         yield sampler
 
 
-def _timeline(found: Records, sampler: Sampler) -> Timeline:
+def _timeline(running: Running, found: Records, cross: Sequence[CrossFlow], sampler: Sampler) -> Timeline:
     """What the sampler saw, from the first iteration's start to the last one's end."""
     begin = min(each.start_ns for each in found.iterations)
     end = max(each.end_ns for each in found.iterations)
-    owners = _owners(found)
+    owners = {**_owners(found), **{flow.on(running.experiment.topology): CROSS for flow in cross}}
     return Timeline(sampler.throughput(owners, begin, end), sampler.windows(owners, begin))
 
 

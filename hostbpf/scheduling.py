@@ -28,7 +28,7 @@ from hostbpf.slots import Flow, SlotClock
 from machine.errors import EntrainError
 from schedulers.compiled import Floats
 from schedulers.roles import Role
-from schedulers.slots import Dependency, SlotScheduler, in_window
+from schedulers.slots import Dependency, SlotScheduler, in_window, warm_up
 from wire.slot_header import LANES
 
 TURNS = 5
@@ -38,6 +38,8 @@ PATIENCE = 4
 PAYLOAD = 0.95
 """Share of a link's rate that is planned: headers, acknowledgements and carriers need the rest (a full
 segment's payload is 0.956 of its frame)."""
+GRAIN = 128 * 1024
+"""Progress comes in lumps of so many bytes: what a socket takes at once (TCP_NOTSENT_LOWAT)."""
 LEAST_PART = 0.05
 """Of a slot that is nearly over, so much counts as left: the rest of a division would mean nothing."""
 ANSWER_PART = 0.5
@@ -118,7 +120,9 @@ class _State:
     waited: bool = False
     """Whether the application had nothing to send since then."""
     unanswered: int = 0
-    """Slots in a row in which the path did not answer."""
+    """Slots in a row in which the path did not answer at once,"""
+    asked_in: int = -1
+    """the last of them."""
 
 
 @dataclass
@@ -154,9 +158,10 @@ class HostScheduler:
         self._overhead = capacity * (1 - PAYLOAD)
         self._capacity = capacity * PAYLOAD
         self._scheduler = SlotScheduler(self._capacity, horizon=LANES, slot_s=clock().slot_ns / 1e9)
+        warm_up()
         self._states: dict[Flow, _State] = {}
         self._phase = _draw(name) / 2**32
-        self._slot: int | None = None
+        self._epoch_ns = clock().epoch_ns
         self.counts: Counter[str] = Counter()
         self.events: deque[str] = deque(maxlen=EVENTS)
         self.delays = Delays()
@@ -182,7 +187,7 @@ class HostScheduler:
         """One turn: let the flows decide that are due."""
         clock, now = self._clock(), self._now_ns()
         slot = clock.slot(now)
-        self._check_clock(slot)
+        self._check_clock(clock)
         seen = self._progress.read()
         sent = {each.flow: each for each in seen if each.direction is Direction.SENT}
         received = [each for each in seen if each.direction is Direction.RECEIVED]
@@ -244,17 +249,24 @@ class HostScheduler:
         self, entry: FlowProgress, answer: PathLoads, received: Sequence[FlowProgress], clock: SlotClock
     ) -> Floats:
         """Algorithm 2 for one flow: rates (K,) in bytes/s."""
-        left_s = max((clock.start_ns(answer.slot + 1) - self._now_ns()) / 1e9, 0.0)
+        slot_s = clock.slot_ns / 1e9
+        left_s = (clock.start_ns(answer.slot + 1) - self._now_ns()) / 1e9
+        left_s = min(max(left_s, LEAST_PART * slot_s), slot_s)
         dependency, total = self._dependency(entry, answer, received, left_s)
+        room = np.clip(answer.headroom - self._overhead, 0.0, self._capacity)
         rates: Floats = self._scheduler.decide_all(
             [entry.flow],
             answer.load[None, :],
-            np.clip(answer.headroom - self._overhead, 0.0, self._capacity)[None, :],
+            room[None, :],
             [float(entry.done)],
             [float(total)],
             [dependency],
-            min(max(left_s * 1e9 / clock.slot_ns, LEAST_PART), 1.0),
+            left_s / slot_s,
         )[0]
+        planned = rates[0] * left_s + rates[1:].sum() * slot_s
+        if rates.any() and planned >= 0.999 * (total - entry.done):
+            last = np.flatnonzero(rates)[-1]
+            rates[last] = room[last]  # the end goes as fast as it can, and is not spread over the slot
         return rates
 
     def _dependency(
@@ -295,7 +307,7 @@ class HostScheduler:
         if state.plan is NOTHING or state.waited or seconds < clock.slot_ns / 2e9:
             return
         allowed = state.plan.allows(state.since_ns, now, clock)
-        achieved = entry.carried - state.carried
+        achieved = min(entry.carried - state.carried + GRAIN, allowed)
         self._scheduler.observe(entry.flow, allowed / seconds, achieved / seconds, max(state.others, 0.0))
 
     def _put(self, entry: FlowProgress, state: _State, slot: int, rates: Floats) -> None:
@@ -312,7 +324,9 @@ class HostScheduler:
         """The path has not answered: the last plan for as long as it sends, then an equal share of the host's
         link, then TCP."""
         state = self._states[entry.flow]
-        state.slot = slot
+        if state.asked_in == slot:
+            return  # it is asked again in the next turn
+        state.asked_in = slot
         state.unanswered += 1
         self.counts["unanswered"] += 1
         if state.unanswered > PATIENCE:
@@ -326,9 +340,9 @@ class HostScheduler:
 
     def _rest(self, flow: Flow, state: _State, slot: int) -> None:
         """The flow has nothing more to send in this iteration: what it has planned is free for others."""
-        if state.slot < 0:
-            return
         state.slot = -1
+        if state.plan is NOTHING:
+            return
         if state.plan.seen_from(slot).any():
             nothing = np.zeros(LANES)
             self._host.limit(flow, slot, nothing)
@@ -359,13 +373,15 @@ class HostScheduler:
             if each.role is Role.AGGREGATION and (each.pid, each.group) in most:
                 self._host.set_onward(each.flow, most[each.pid, each.group])
 
-    def _check_clock(self, slot: int) -> None:
-        if self._slot is not None and not 0 <= slot - self._slot <= LANES:
+    def _check_clock(self, clock: SlotClock) -> None:
+        """After a step of the clock all flows decide at once, because their plans are for other slots."""
+        step_ns = self._epoch_ns - clock.epoch_ns
+        self._epoch_ns = clock.epoch_ns
+        if abs(step_ns) > clock.slot_ns:
             self.counts["clock_steps"] += 1
-            self._say(f"the clock has stepped by {slot - self._slot} slots")
+            self._say(f"the clock has stepped by {step_ns / 1e9:.3g} s")
             for state in self._states.values():
                 state.slot = -1
-        self._slot = slot
 
     def _say(self, text: str) -> None:
         self.events.append(text)
