@@ -33,7 +33,7 @@ p4: setup  ## Compile the switch program anew (needs p4c)
 	$(PYTHON) -m p4src.compile
 	$(PYTHON) -m controlplane.generate
 
-bench: setup  ## Measure: BENCH=switch, BENCH=simulation, BENCH=host
+bench: setup  ## Measure: BENCH=switch, simulation, host or emulated_switch
 	$(PYTHON) -m benchmarks $(BENCH)
 
 doctor: setup  ## Say what this machine has and lacks, and the remedy

@@ -27,7 +27,7 @@ from hostbpf.slots import Flow, SlotClock
 from machine.errors import BadInput
 from machine.toml import Strict, check, read_toml
 from schedulers.compiled import Floats
-from schedulers.slots import LoadTable
+from schedulers.slots import LoadTable, warm_up
 from wire.slot_header import LANES, MAX_U32, RATE_UNIT_MBPS
 
 TOLERANCE = 5
@@ -167,6 +167,7 @@ def serving(config: SwitchFile, present: Callable[[], int] | None = None) -> Ite
     taken.
     """
     switch = EmulatedSwitch(config.name, config.capacities, present or SlotClock.shared(config.slot_ms).slot)
+    warm_up()
 
     def add(server: Any) -> None:
         add_EmulatedSwitchServicer_to_server(_Service(switch), server)

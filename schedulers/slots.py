@@ -20,6 +20,9 @@ HORIZON = 10
 SLOT_S = 0.06
 WINDOW = 4
 """Slots over which the largest rate seen bounds the next ones (IV-B, IV-C)."""
+PARTIAL = 2
+"""Slots that a flow reserves while the horizon cannot hold all of it: the present one, and the next one up to
+its next decision."""
 
 
 @compiled
@@ -55,6 +58,7 @@ def plan(
     capacity: float,
     price: float,
     begin: int,
+    partial: int,
     schedule: Floats,
     trial: Floats,
     rank: Ints,
@@ -64,9 +68,10 @@ def plan(
 
     The cost (right side of constraint 11) is β̂ plus the sum of rate times the dual price λ; λ is load /
     capacity times `price` and rates count in capacities, so that both terms are in slots. Equal loads go to
-    the earlier slot, equal costs to the earlier completion. If the horizon cannot hold `volume` (bytes), it
-    is filled whole. Writes `schedule` (K,); `trial` and `rank` (K,) are scratch space. Returns whether the
-    flow completes within the horizon.
+    the earlier slot, equal costs to the earlier completion. If the horizon cannot hold `volume` (bytes), no
+    schedule is feasible (constraint 3), and the slots before `partial` are filled: whoever needs more than
+    the horizon does not hold it against those who could complete in it. Writes `schedule` (K,); `trial` and
+    `rank` (K,) are scratch space. Returns whether the flow completes within the horizon.
     """
     horizon = len(path_load)
     for slot in range(begin, horizon):
@@ -95,7 +100,7 @@ def plan(
                 break  # later completions cost more than that already
     if best == np.inf:
         for slot in range(begin, horizon):
-            schedule[slot] = trial[slot]
+            schedule[slot] = trial[slot] if slot < partial else 0.0
         return False
     return True
 
@@ -112,6 +117,7 @@ def decide_flow(
     capacity: float,
     slot_s: float,
     price: float,
+    partial: int,
     schedule: Floats,
     cap: Floats,
     trial: Floats,
@@ -128,7 +134,7 @@ def decide_flow(
     for slot in range(len(headroom)):
         cap[slot] = max(headroom[slot] - (capacity - seen), 0.0)
     remaining = total - sent
-    plan(path_load, cap, remaining, slot_s, capacity, price, 0, schedule, trial, rank)
+    plan(path_load, cap, remaining, slot_s, capacity, price, 0, partial, schedule, trial, rank)
     rate = schedule[0]
     delta = (target - (sent + rate * slot_s)) / slot_s
     if delta > 0.0:
@@ -148,6 +154,7 @@ def decide_flow(
             capacity,
             price,
             1,
+            partial,
             schedule,
             trial,
             rank,
@@ -162,6 +169,7 @@ def decide_flows(
     capacity: float,
     slot_s: float,
     price: float,
+    partial: int,
     part: float,
     schedules: Floats,
 ) -> None:
@@ -188,6 +196,7 @@ def decide_flows(
             capacity,
             slot_s,
             price,
+            partial,
             schedules[f],
             cap,
             trial,
@@ -229,8 +238,9 @@ FREE = Dependency()
 class SlotScheduler:
     """The scheduler of one host: its flows by key, a decision per flow and slot.
 
-    `capacity` is the line rate (bytes/s), `price` the weight of λ. Raises ValueError for values that make no
-    sense.
+    `capacity` is the line rate (bytes/s), `price` the weight of λ, `partial` the slots that a flow reserves
+    while the horizon cannot hold all of it (`horizon`: all that it can get). Raises ValueError for values
+    that make no sense.
     """
 
     def __init__(
@@ -241,16 +251,18 @@ class SlotScheduler:
         slot_s: float = SLOT_S,
         window: int = WINDOW,
         price: float = 1.0,
+        partial: int = PARTIAL,
     ) -> None:
-        if not capacity > 0.0 or not slot_s > 0.0 or horizon < 1 or window < 1 or price < 0.0:
+        if not capacity > 0.0 or not slot_s > 0.0 or min(horizon, window, partial) < 1 or price < 0.0:
             raise ValueError(
-                "capacity and slot must be positive, horizon and window at least 1, price at least 0"
+                "capacity and slot must be positive, horizon, window and partial at least 1, price at least 0"
             )
         self.capacity = capacity
         self.slot_s = slot_s
         self.horizon = horizon
         self.window = window
         self.price = price
+        self.partial = partial
         self._seen: dict[object, list[float]] = {}
 
     def decide(
@@ -296,7 +308,17 @@ class SlotScheduler:
             ]
         )
         schedules = np.empty(shape)
-        decide_flows(path_load, headroom, progress, self.capacity, self.slot_s, self.price, part, schedules)
+        decide_flows(
+            path_load,
+            headroom,
+            progress,
+            self.capacity,
+            self.slot_s,
+            self.price,
+            self.partial,
+            part,
+            schedules,
+        )
         return schedules
 
     def observe(self, flow: object, planned: float, achieved: float, others: float) -> None:
