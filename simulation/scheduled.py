@@ -13,61 +13,14 @@ from collections.abc import Iterable
 import numpy as np
 
 from schedulers.coflow import CoflowPolicy, View, bottleneck_time
-from schedulers.compiled import Floats, Ints, Routes, compiled
+from schedulers.compiled import Floats, Ints, Routes
 from schedulers.filling import link_loads, squeeze
 from simulation.engine import SAME, Finished, SimulationError
 from simulation.flows import CoflowTable, FlowTable
 from simulation.jobs import Coflow
+from simulation.settling import predict, settle
 from simulation.topology import Topology
 from simulation.usage import Usage
-
-TOLERANCE = 1e-9
-
-
-@compiled
-def _settle(
-    rows: Ints,
-    first: Ints,
-    last: Ints,
-    since: Floats,
-    sent: Floats,
-    total: Floats,
-    remaining: Floats,
-    rate: Floats,
-    done: Floats,
-    size: Floats,
-    now: float,
-) -> None:
-    """Move the coflows `rows` on to `now`: bytes left, times of flows that ended, bytes sent."""
-    for c in rows:
-        elapsed = now - since[c]
-        left = 0.0
-        for f in range(first[c], last[c]):
-            if remaining[f] > 0.0:
-                if rate[f] > 0.0:
-                    rest = remaining[f] - rate[f] * elapsed
-                    if rest <= TOLERANCE * size[f]:
-                        done[f] = min(since[c] + remaining[f] / rate[f], now)
-                        rest = 0.0
-                    remaining[f] = rest
-                left += remaining[f]
-        since[c] = now
-        sent[c] = total[c] - left
-
-
-@compiled
-def _predict(
-    first: Ints, last: Ints, since: Floats, remaining: Floats, rate: Floats, finish: Floats, speed: Floats
-) -> None:
-    """Write when each coflow will be done at its present rates, and its present speed, bytes/s."""
-    for c in range(len(first)):
-        longest = 0.0
-        speed[c] = 0.0
-        for f in range(first[c], last[c]):
-            if remaining[f] > 0.0:
-                speed[c] += rate[f]
-                longest = max(longest, remaining[f] / rate[f] if rate[f] > 0.0 else np.inf)
-        finish[c] = since[c] + longest
 
 
 class ScheduledTransport:
@@ -141,7 +94,7 @@ class ScheduledTransport:
         # In order of time, then of validity, so that results do not depend on places in the table.
         rows = rows[np.lexsort((self._coflows.ints("order")[rows], self._coflows.floats("finish")[rows]))]
         handles = [int(h) for h in self._coflows.ints("handle")[rows]]
-        self._settle(rows, now)
+        settle(rows, now, self._coflows, self._flows, self.usage)
         finished = [self._complete(handle, now) for handle in handles]
         self._observe(now)
         return finished
@@ -153,7 +106,7 @@ class ScheduledTransport:
         self._due = math.inf
         if not len(self._coflows):
             return
-        self._settle(np.arange(len(self._coflows)), now)
+        settle(np.arange(len(self._coflows)), now, self._coflows, self._flows, self.usage)
         view = self.view()
         begin = time.perf_counter()
         self.policy.allocate(view)
@@ -162,16 +115,7 @@ class ScheduledTransport:
         self.decision_seconds.append(time.perf_counter() - begin)
         if self.check:
             self._assert_feasible(view)
-        column = self._coflows.floats
-        _predict(
-            view.first,
-            view.last,
-            column("since"),
-            view.remaining,
-            view.rate,
-            column("finish"),
-            column("speed"),
-        )
+        predict(self._coflows, self._flows)
         self._due = now + self.policy.review_after(view)
         if self.interval and math.isfinite(self._due):
             self._due = self._tick(self._due)
@@ -217,29 +161,6 @@ class ScheduledTransport:
     def _tick(self, now: float) -> float:
         tick = math.ceil(now / self.interval * (1.0 - SAME)) * self.interval
         return tick if tick >= now else now
-
-    def _settle(self, rows: Ints, now: float) -> None:
-        ints, floats, flows = self._coflows.ints, self._coflows.floats, self._flows
-        if self.usage is not None:
-            for c in rows:
-                self.usage.add(
-                    flows, int(ints("first")[c]), int(ints("last")[c]), float(floats("since")[c]), now
-                )
-        idle = rows[floats("speed")[rows] == 0.0]
-        floats("waiting")[idle] += now - floats("since")[idle]
-        _settle(
-            rows,
-            ints("first"),
-            ints("last"),
-            floats("since"),
-            floats("sent"),
-            floats("total"),
-            flows.remaining,
-            flows.rate,
-            flows.done,
-            flows.size,
-            now,
-        )
 
     def _complete(self, handle: int, now: float) -> Finished:
         coflows = self._coflows

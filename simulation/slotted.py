@@ -5,9 +5,12 @@ Flows of a collective follow one another byte by byte (`Pipelined`), whatever th
 cannot broadcast what it has not aggregated, a ring member cannot pass on what it has not got (and the lag of
 a chunk). Policies:
 
-- ``slots``: Algorithms 1 and 2 with the switches' load tables; each flow decides in turn, in an order that is
-shuffled anew for each slot by the seed, and sees what those before it have announced. - ``fair``: flows share
-links max-min fairly, as ideal congestion control would, and know of no slots or jobs.
+``slots``: Algorithms 1 and 2 with the switches' load tables; each flow decides in turn, in an order that is
+shuffled anew for each slot by the seed, and sees what those before it have announced.
+
+``fair``: flows share links max-min fairly, as ideal congestion control would, and know of no slots or jobs.
+
+``equal``: each link is divided equally among its flows, whether they can use their shares or not.
 
 Cross traffic that is not training takes a share of each link that changes with the slot; training flows yield
 to it.
@@ -17,23 +20,24 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from machine.errors import BadInput
 from schedulers.compiled import Floats, Ints, Routes, compiled
-from schedulers.filling import progressive_fill, squeeze
-from schedulers.slots import HORIZON, SLOT_S, WINDOW, announce, decide_flow, feedback
+from schedulers.filling import equal_share, progressive_fill, squeeze
+from schedulers.slots import HORIZON, PARTIAL, SLOT_S, WINDOW, announce, decide_flow, feedback
 from simulation.collectives import Pipelined
 from simulation.engine import SAME, Finished
 from simulation.flows import CoflowTable, FlowTable
 from simulation.jobs import Coflow
 from simulation.scheduled import assert_feasible
+from simulation.settling import predict, settle
 from simulation.topology import Topology, mix
 from simulation.usage import Usage
 
-SlotPolicy = Literal["slots", "fair"]
+SlotPolicy = Literal["slots", "fair", "equal"]
 AGGREGATION, BROADCAST, RING = 1, 2, 3
 _NOTHING = np.iinfo(np.int64).max
 
@@ -77,6 +81,7 @@ def _decide_slots(
     capacity: Floats,
     slot_s: float,
     price: float,
+    partial: int,
     lane: int,
     rate: Floats,
     reach: Floats,
@@ -116,6 +121,7 @@ def _decide_slots(
                     capacity[links[f, 0]],
                     slot_s,
                     price,
+                    partial,
                     schedule,
                     cap,
                     trial,
@@ -161,47 +167,13 @@ def _limit_rates(
     return lowered
 
 
-@compiled
-def _finish_times(
-    first: Ints, last: Ints, remaining: Floats, rate: Floats, begin: float, finish: Floats, speed: Floats
-) -> None:
-    """Write when each coflow will be done at its present rates, and its present speed, bytes/s."""
-    for c in range(len(first)):
-        longest = 0.0
-        speed[c] = 0.0
-        for f in range(first[c], last[c]):
-            if remaining[f] > 0.0:
-                speed[c] += rate[f]
-                longest = max(longest, remaining[f] / rate[f] if rate[f] > 0.0 else np.inf)
-        finish[c] = begin + longest
-
-
-@compiled
-def _move(
-    first: Ints,
-    last: Ints,
-    size: Floats,
-    remaining: Floats,
-    rate: Floats,
-    done: Floats,
-    begin: float,
-    seconds: float,
-) -> None:
-    """Move all coflows on by a slot that begins at `begin`: bytes left, times of flows that ended."""
-    for c in range(len(first)):
-        for f in range(first[c], last[c]):
-            if remaining[f] > 0.0 and rate[f] > 0.0:
-                left = remaining[f] - rate[f] * seconds
-                if left <= 1e-9 * size[f]:
-                    done[f] = begin + min(remaining[f] / rate[f], seconds)
-                    left = 0.0
-                remaining[f] = left
-
-
 class SlottedTransport:
-    """See the module. `rounds` is how often in a slot each flow announces and decides anew. `cross` (share of
-    each link, 0 to 1) is the mean of the cross traffic, drawn per link and slot from `seed`. `usage` records
-    what training puts on links."""
+    """See the module.
+
+    `rounds` is how often in a slot each flow announces and decides anew, `partial` how many slots it reserves
+    while the horizon cannot hold all of it. `cross` (share of each link, 0 to 1) is the mean of the cross
+    traffic, drawn per link and slot from `seed`. `usage` records what training puts on links.
+    """
 
     def __init__(
         self,
@@ -212,18 +184,19 @@ class SlottedTransport:
         horizon: int = HORIZON,
         price: float = 1.0,
         rounds: int = 1,
+        partial: int = PARTIAL,
         cross: float = 0.0,
         seed: int = 0,
         check: bool = False,
         flow_times: bool = False,
         usage: Usage | None = None,
     ) -> None:
-        if policy not in ("slots", "fair"):
-            raise BadInput(f"slot policy {policy!r} is unknown; use slots or fair")
-        if not slot_s > 0.0 or not math.isfinite(slot_s) or min(horizon, rounds) < 1:
+        if policy not in get_args(SlotPolicy):
+            raise BadInput(f"slot policy {policy!r} is unknown; use one of {', '.join(get_args(SlotPolicy))}")
+        if not slot_s > 0.0 or not math.isfinite(slot_s) or min(horizon, rounds, partial) < 1:
             raise BadInput(
-                f"a slot of {slot_s} s, a horizon of {horizon} and {rounds} rounds make no sense; "
-                "give positive numbers"
+                f"a slot of {slot_s} s, a horizon of {horizon}, {rounds} rounds and {partial} slots reserved "
+                "make no sense; give positive numbers"
             )
         if not 0.0 <= cross < 1.0:
             raise BadInput(
@@ -234,6 +207,7 @@ class SlottedTransport:
         self.slot_s = slot_s
         self.price = price
         self.rounds = rounds
+        self.partial = partial
         self.cross = cross
         self.seed = seed
         self.check = check
@@ -289,14 +263,16 @@ class SlottedTransport:
         if not len(rows):
             return []
         rows = rows[np.lexsort((self._coflows.ints("order")[rows], self._coflows.floats("finish")[rows]))]
-        return [self._complete(int(h)) for h in self._coflows.ints("handle")[rows]]
+        handles = [int(h) for h in self._coflows.ints("handle")[rows]]
+        settle(rows, now, self._coflows, self._flows, self.usage)
+        return [self._complete(handle) for handle in handles]
 
     def decide(self, now: float) -> None:
         """See Transport."""
         if self._due is None or now < self._due * self.slot_s:
             return
         slot = self._due
-        self._settle(slot)
+        self._end_slot(slot)
         self._due = slot + 1 if len(self._coflows) else None
         if self._due is None:
             return
@@ -326,6 +302,7 @@ class SlottedTransport:
                     self.topology.capacity,
                     self.slot_s,
                     self.price,
+                    self.partial,
                     slot % self._own.shape[1],
                     flows.rate,
                     self._reach,
@@ -352,28 +329,22 @@ class SlottedTransport:
             self._remember(rows, planned, slot)
         if self.check:
             assert_feasible(flows.links, rows, flows.rate, self.topology, self.policy)
-        column = self._coflows.floats
-        _finish_times(
-            first,
-            last,
-            flows.remaining,
-            flows.rate,
-            slot * self.slot_s,
-            column("finish"),
-            column("speed"),
-        )
+        predict(self._coflows, flows)
 
     def job_done(self, job: int) -> None:
         """See Transport."""
 
     def _share(self, first: Ints, last: Ints, chunk: Floats, rows: Ints, available: Floats) -> None:
-        """Max-min shares, lowered to what flows can have; what that leaves goes to the flows that can use it,
-        once."""
+        """Shares, lowered to what flows can have; what max-min leaves by that goes to the flows that can use
+        it, once."""
         flows = self._flows
-        flows.rate[rows] = 0.0
-        residual = available.copy()
-        progressive_fill(flows.links, rows, np.ones(len(rows)), residual, flows.rate)
         limits = (first, last, chunk, flows.size, flows.remaining, self._role, self._upstream, self.slot_s)
+        if self.policy == "equal":
+            equal_share(flows.links, rows, available, flows.rate)
+            _limit_rates(*limits, flows.rate, self._reach)
+            return
+        flows.rate[rows] = 0.0
+        progressive_fill(flows.links, rows, np.ones(len(rows)), available.copy(), flows.rate)
         shares = flows.rate[rows].copy()
         if _limit_rates(*limits, flows.rate, self._reach):
             residual = self._residual(rows, available)
@@ -425,17 +396,10 @@ class SlottedTransport:
             limited, np.minimum(achieved + np.maximum(others, 0.0), line_rate), line_rate
         )
 
-    def _settle(self, slot: int) -> None:
+    def _end_slot(self, slot: int) -> None:
         """Account for the slot that ends and let the window move on."""
-        first, last, flows = self._coflows.ints("first"), self._coflows.ints("last"), self._flows
-        begin = self._slot * self.slot_s
-        if self.usage is not None:
-            for a, b in zip(first, last, strict=True):
-                self.usage.add(flows, int(a), int(b), begin, begin + self.slot_s)
-        since, waiting = self._coflows.floats("since"), self._coflows.floats("waiting")
-        idle = self._coflows.floats("speed") == 0.0
-        waiting[idle] += np.maximum(slot * self.slot_s - np.maximum(since[idle], begin), 0.0)
-        _move(first, last, flows.size, flows.remaining, flows.rate, flows.done, begin, self.slot_s)
+        rows = np.arange(len(self._coflows))
+        settle(rows, slot * self.slot_s, self._coflows, self._flows, self.usage)
         for passed in range(max(self._slot, 0), min(slot, max(self._slot, 0) + self._own.shape[1])):
             self._table[:, passed % self._own.shape[1]] = 0.0
             self._own[:, passed % self._own.shape[1]] = 0.0
@@ -456,15 +420,8 @@ class SlottedTransport:
                     max(self._slot, 0) % len(nothing),
                     self._table,
                 )
-        begin = self._slot * self.slot_s
-        if self.usage is not None:
-            self.usage.add(self._flows, first, last, begin, finish)
-        times = None
-        if self.flow_times:
-            rows = np.arange(first, last)
-            rest = rows[self._flows.remaining[rows] > 0.0]
-            self._flows.done[rest] = begin + self._flows.remaining[rest] / self._flows.rate[rest]
-            times = np.minimum(self._flows.done[first:last], finish)
+        done = self._flows.done[first:last]
+        times = np.where(np.isnan(done), finish, np.minimum(done, finish)) if self.flow_times else None
         finished = Finished(handle, finish, float(coflows.floats("waiting")[row]), times)
         self._flows.remove(first, last)
         coflows.remove(row)
