@@ -31,13 +31,16 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Window:
-    """A sender's congestion window (segments) and MLTCP's F (None: it has none) at a moment of the run."""
+    """A sender at a moment of the run: its congestion window (segments), MLTCP's F (None: it has none), and how
+    many segments were sent again and acknowledged as marked (ECN) so far."""
 
     time_s: float
     job: str
     host: str
     cwnd: int
     gain: float | None
+    retransmitted: int
+    marked: int
 
 
 class Sampler:
@@ -75,7 +78,15 @@ class Sampler:
     def windows(self, owners: Mapping[Flow, str], begin_ns: int) -> tuple[Window, ...]:
         """Of the jobs' flows, in order of time."""
         return tuple(
-            Window((when - begin_ns) / 1e9, owners[flow], host, state.cwnd, state.gain)
+            Window(
+                (when - begin_ns) / 1e9,
+                owners[flow],
+                host,
+                state.cwnd,
+                state.gain,
+                state.retransmitted,
+                state.marked,
+            )
             for when, host, state in self._seen
             if (flow := Flow(state.source, state.source_port, state.destination, state.destination_port))
             in owners

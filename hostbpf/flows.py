@@ -21,7 +21,8 @@ _STATE = struct.Struct("=QIIHH9IQQQQQ16s")  # struct flow_state
 class FlowState:
     """One established IPv4 TCP connection, seen from this end.
 
-    `cwnd` and `ssthresh` are in segments of `mss` bytes; `job` is the socket mark; `gain` is MLTCP's F at
+    `cwnd` and `ssthresh` are in segments of `mss` bytes; so are `retransmitted`, and `marked`: what was
+    acknowledged as having met congestion (ECN); `job` is the socket mark; `gain` is MLTCP's F at
     the last acknowledgement (None: not an MLTCP flow, or F is 1 because its job has no total yet); `netns`
     is the cookie.
     """
@@ -40,6 +41,7 @@ class FlowState:
     bytes_sent: int
     bytes_acked: int
     retransmitted: int
+    marked: int
     delivery_mbps: float
     pacing_mbps: float | None
     gain: float | None
@@ -104,7 +106,7 @@ def _state(
     retransmitted: int,
     delivered: int,
     interval_us: int,
-    _reserved: int,
+    marked: int,
     bytes_sent: int,
     bytes_acked: int,
     pacing_rate: int,
@@ -129,6 +131,7 @@ def _state(
         bytes_sent=bytes_sent,
         bytes_acked=bytes_acked,
         retransmitted=retransmitted,
+        marked=marked,
         delivery_mbps=delivered * mss * 8 / interval_us if interval_us else 0.0,
         pacing_mbps=None if unpaced else pacing_rate * 8 / 1e6,
         gain=gain_numerator / gain_denominator if name in VARIANTS and gain_denominator else None,

@@ -30,7 +30,9 @@ def command(netns: tuple[str, ...], job: int | None, as_json: bool) -> None:
             entries.append({**dataclasses.asdict(flow), "mltcp": None if state is None else _found(state)})
         click.echo(json.dumps(entries))
         return
-    table = Table("job", "from", "to", "control", "cwnd", "rtt ms", "Mbit/s", "sent MB", "retrans", "F")
+    table = Table(
+        "job", "from", "to", "control", "cwnd", "rtt ms", "Mbit/s", "sent MB", "retrans", "marked", "F"
+    )
     for flow in flows:
         table.add_row(
             str(flow.job),
@@ -42,6 +44,7 @@ def command(netns: tuple[str, ...], job: int | None, as_json: bool) -> None:
             f"{flow.delivery_mbps:.1f}",
             f"{flow.bytes_sent / 1e6:.3f}",
             str(flow.retransmitted),
+            str(flow.marked),
             "-" if flow.gain is None else f"{flow.gain:.2f}",
         )
     if not flows:

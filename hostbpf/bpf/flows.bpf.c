@@ -40,7 +40,7 @@ struct flow_state {
 	u32 retransmitted;
 	u32 delivered; // segments, in
 	u32 interval_us;
-	u32 reserved;
+	u32 marked; // segments
 	u64 bytes_sent;
 	u64 bytes_acked;
 	u64 pacing_rate;
@@ -79,6 +79,7 @@ int list_flows(struct bpf_iter__tcp *ctx)
 	state.retransmitted = tp->total_retrans;
 	state.delivered = rate->rate_delivered;
 	state.interval_us = rate->rate_interval_us;
+	state.marked = tp->delivered_ce;
 	state.bytes_sent = tp->bytes_sent;
 	state.bytes_acked = tp->bytes_acked;
 	state.pacing_rate = csk->icsk_inet.sk.sk_pacing_rate;

@@ -207,7 +207,7 @@ def share_of(colour: str, path: Path) -> float:
 def test_pictures_and_tables_over_time(tmp_path: Path, experiment: Experiment) -> None:
     """Iterations of plain and MLTCP in their colours, throughput in the job's; seeds only with several."""
     busy = Throughput("leaf1->spine1", "a", 10.0, (0.0, 100.0) * 500)
-    window = Window(0.1, "a", "h1", 20, 1.5)
+    window = Window(0.1, "a", "h1", 20, 1.5, 3, 2)
     timed = [
         replace(
             result(experiment, "ecmp", (150.0,) * 10 + (100.0,) * 30, 1, 0.5),
