@@ -59,8 +59,9 @@ def run_points(
     """Return the results of `todo` in its order; `directory` keeps them and supplies those of an earlier,
     interrupted run.
 
-    `engine` "local" uses this machine's cores, "ray" or "dask" a cluster that is configured for them. All
-    give the same results.
+    `engine` "local" uses this machine's cores; "ray" and "dask" the cluster that RAY_ADDRESS or
+    DASK_SCHEDULER_ADDRESS names, else processes of their own on this machine. All give the same results. Each
+    machine of a cluster needs entrain, and the trace at the same path.
     """
     results: dict[int, Result] = {}
     missing: list[int] = []
@@ -109,7 +110,8 @@ def _library(name: str) -> Any:
 def _ray(todo: list[Point], workers: int | None) -> Iterator[tuple[int, Result]]:
     ray = _library("ray")
     if not ray.is_initialized():
-        ray.init(num_cpus=workers, log_to_driver=False)
+        # A cluster that RAY_ADDRESS names has its own number of processors, and refuses another.
+        ray.init(num_cpus=None if os.environ.get("RAY_ADDRESS") else workers, log_to_driver=False)
     remote = ray.remote(run_point)
     pending = {remote.remote(point): i for i, point in enumerate(todo)}
     while pending:
@@ -118,8 +120,10 @@ def _ray(todo: list[Point], workers: int | None) -> Iterator[tuple[int, Result]]
 
 
 def _dask(todo: list[Point], workers: int | None) -> Iterator[tuple[int, Result]]:
-    distributed = _library("dask.distributed")
-    with distributed.Client(n_workers=workers) if workers else distributed.Client() as client:
+    distributed, config = _library("dask.distributed"), _library("dask.config")
+    # Points keep a processor busy, so a worker of this machine has one thread.
+    here = {} if config.get("scheduler-address", None) else {"n_workers": workers, "threads_per_worker": 1}
+    with distributed.Client(**here) as client:
         futures = {client.submit(run_point, point, pure=False): i for i, point in enumerate(todo)}
         for future in distributed.as_completed(list(futures)):
             yield futures[future], future.result()

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -141,6 +141,18 @@ def test_processes_give_the_same_results_as_one(tmp_path: Path) -> None:
     todo = small_points()
     one, two = (sweep.run_points(todo, workers=n) for n in (1, 2))
     assert [without_clock(r) for r in one] == [without_clock(r) for r in two]
+
+
+@pytest.mark.parametrize("engine", ["ray", "dask"])
+def test_other_engines_give_the_same_results(engine: Literal["ray", "dask"]) -> None:
+    """In a process of its own: both leave threads and settings behind."""
+    pytest.importorskip("distributed" if engine == "dask" else engine, reason=f"{engine} is not installed")
+    trace = str(HERE / "jobs.csv")
+    command = ["parrot-jct", "--trace", trace, "--policy", "parrot,fair", "--workers", "2", "--json"]
+    here, there = (entrain(*command, "--engine", which) for which in ("local", engine))
+    assert (here.returncode, there.returncode) == (0, 0), there.stderr
+    first, second = (json.loads(done.stdout)["points"] for done in (here, there))
+    assert [without_clock(p) for p in first] == [without_clock(p) for p in second]
 
 
 def test_a_missing_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
