@@ -198,7 +198,7 @@ class Experiment:
     """Each job first runs so many iterations with the network for itself."""
     sample_ms: float | None = None
     """The length of the bins in which the jobs' throughput is recorded; None: it is not."""
-    mltcp: Params = Params()
+    mltcp: Params = field(default_factory=Params)
     slots: SlotsTable = field(default_factory=SlotsTable)
     cross: tuple[CrossTable, ...] = ()
 

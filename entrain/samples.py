@@ -31,8 +31,8 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Window:
-    """A sender at a moment of the run: its congestion window (segments), MLTCP's F (None: it has none), and how
-    many segments were sent again and acknowledged as marked (ECN) so far."""
+    """A sender at a moment of the run: its congestion window (segments), MLTCP's F (None: it has none), and
+    how many segments were sent again, and acknowledged as marked (ECN), so far."""
 
     time_s: float
     job: str

@@ -30,9 +30,9 @@ def command(netns: tuple[str, ...], job: int | None, as_json: bool) -> None:
             entries.append({**dataclasses.asdict(flow), "mltcp": None if state is None else _found(state)})
         click.echo(json.dumps(entries))
         return
-    table = Table(
-        "job", "from", "to", "control", "cwnd", "rtt ms", "Mbit/s", "sent MB", "retrans", "marked", "F"
-    )
+    table = Table("job", "from", "to", "control", "cwnd", "rtt ms", "Mbit/s", "sent MB")
+    for heading in ("retrans", "marked", "F"):
+        table.add_column(heading)
     for flow in flows:
         table.add_row(
             str(flow.job),
