@@ -231,14 +231,20 @@ COLLECTIVES: dict[str, Callable[[int, Options], Schedule]] = {
 }
 
 
+DDP = "ddp"
+"""Run by PyTorch (`torch_training`): DistributedDataParallel over Gloo, whose allreduce is a ring."""
+
+
 @lru_cache(maxsize=64)
 def schedule(collective: str, ranks: int, options: Options = Options()) -> Schedule:
     """The schedule of a collective by its name on `ranks` >= 2 ranks.
 
     Raises ValueError for an unknown name or for parameters that do not fit the number of ranks.
     """
+    if collective == DDP:
+        collective = "ring"
     if collective not in COLLECTIVES:
-        raise ValueError(f"collective: {collective!r} is not one of {', '.join(COLLECTIVES)}")
+        raise ValueError(f"collective: {collective!r} is not one of {', '.join((*COLLECTIVES, DDP))}")
     if ranks < 2:
         raise ValueError(f"hosts: a {collective} needs at least two ranks, not {ranks}")
     return COLLECTIVES[collective](ranks, options)

@@ -11,18 +11,21 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
 from machine.errors import EntrainError
 from machine.progress import Publisher
-from workloads.collectives import Transfer, contributors
+from workloads.collectives import DDP, Transfer, contributors
 from workloads.connections import HEADER_BYTES, Incoming, Outgoing, PeerLost, connect_all, raw
 from workloads.jobs import JobSpec
 from workloads.pattern import Buffer, Pattern
 from workloads.progress import Reported, reported
 from workloads.rendezvous import Control, JobFailed, Told
+
+if TYPE_CHECKING:
+    from workloads.torch_training import Training
 
 _GO_POLL_S = 0.005
 _START_MARGIN_NS = 20_000_000
@@ -315,7 +318,7 @@ def _remove_stale(job: JobSpec) -> None:
 
 
 def _run(job: JobSpec, rank: int, control: Control, records: TextIO) -> None:
-    engine = Engine(job, rank, control, records)
+    engine = _engine(job, rank, control, records)
     try:
         engine.connect()
         engine.run(int(control.barrier("start", lambda: _start_ns(job, control))))
@@ -332,6 +335,14 @@ def _run(job: JobSpec, rank: int, control: Control, records: TextIO) -> None:
         raise
     finally:
         engine.close()
+
+
+def _engine(job: JobSpec, rank: int, control: Control, records: TextIO) -> Engine | Training:
+    if job.collective != DDP:
+        return Engine(job, rank, control, records)
+    from workloads.torch_training import Training  # PyTorch is optional, and takes seconds to import
+
+    return Training(job, rank, control, records)
 
 
 def _start_ns(job: JobSpec, control: Control) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from machine.errors import BadInput
-from workloads.collectives import COLLECTIVES, Options, Schedule, schedule
+from workloads.collectives import COLLECTIVES, DDP, Options, Schedule, schedule
 from workloads.models import MODELS
 
 SOURCE_PORTS = range(16384, 32768)
@@ -92,8 +92,12 @@ class JobSpec(BaseModel):
             )
         if (self.model is None) == (self.bytes is None):
             raise ValueError("bytes: give either a model or bytes, and not both")
-        if self.collective not in COLLECTIVES:
-            raise ValueError(f"collective: {self.collective!r} is not one of {', '.join(COLLECTIVES)}")
+        if self.collective not in (*COLLECTIVES, DDP):
+            raise ValueError(
+                f"collective: {self.collective!r} is not one of {', '.join((*COLLECTIVES, DDP))}"
+            )
+        if self.collective == DDP:
+            self._trainable()
         if len(set(self.hosts)) < len(self.hosts):
             raise ValueError("hosts: an address stands there twice; every rank needs an address of its own")
         if self.port_base in SOURCE_PORTS:
@@ -107,6 +111,14 @@ class JobSpec(BaseModel):
             )
         self.schedule()  # the number of ranks suits the collective
         return self
+
+    def _trainable(self) -> None:
+        """Raises ValueError for what cannot be trained."""
+        trained = [name for name, model in MODELS.items() if model.collective == DDP]
+        if self.model not in trained:
+            raise ValueError(f"model: with collective ddp one that can be trained: {', '.join(trained)}")
+        if self.scale != 1.0 or self.busy:
+            raise ValueError("scale, busy: a model that is trained has its own size and computation")
 
     def schedule(self) -> Schedule:
         """Who sends what to whom."""

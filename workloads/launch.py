@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from machine.errors import BadInput, EntrainError, MissingTool
+from workloads.collectives import DDP
 from workloads.engine import Terminated, run_rank
 from workloads.jobs import JobSpec
 
@@ -36,6 +38,8 @@ def launch(jobs: Sequence[JobSpec]) -> dict[str, dict[int, int]]:
                 raise BadInput(
                     f"job {job.name}: netns.{rank}: there is no namespace {path}; give that of a process"
                 )
+    if any(job.collective == DDP for job in jobs):
+        _import_pytorch()
     status: dict[str, dict[int, int]] = {job.name: {} for job in jobs}
     children: dict[int, tuple[str, int]] = {}
     with _passed_on(children):
@@ -49,6 +53,19 @@ def launch(jobs: Sequence[JobSpec]) -> dict[str, dict[int, int]]:
                 code = os.waitstatus_to_exitcode(wait_status)
                 status[name][rank] = code if code >= 0 else 128 - code
     return status
+
+
+def _import_pytorch() -> None:
+    """Once for all ranks; raises MissingTool."""
+    try:
+        importlib.import_module("workloads.torch_training")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        raise MissingTool(
+            "collective ddp needs PyTorch: pip install 'entrain[torch]' "
+            "(--extra-index-url https://download.pytorch.org/whl/cpu has it without CUDA)"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -76,6 +76,9 @@ _MODELS = (
         "bytes [vclos] 4.2: tens of MB a flow, here 20 MB to each of 8 ranks; compute [vclos] 4.2: "
         "all-to-all is 25.8 % of the time, at the 100 Gbit/s of 8.1",
     ),
+    Model("mlp", 4 * 1_126_410, 0.0, "ddp", "really trained: torch_models.py"),
+    Model("cnn", 4 * 283_786, 0.0, "ddp", "really trained: torch_models.py"),
+    Model("tiny-gpt", 4 * 417_344, 0.0, "ddp", "really trained: torch_models.py"),
 )
 
 MODELS: dict[str, Model] = {model.name: model for model in _MODELS}

@@ -7,6 +7,7 @@ ns; `clock` has what to add for CLOCK_REALTIME.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -34,7 +35,8 @@ class Clock:
 
 @dataclass(frozen=True)
 class Iteration:
-    """One iteration of one rank: computation, then communication. `bytes` were sent by the rank."""
+    """One iteration of one rank: computation, then communication. `bytes` were sent by the rank; `loss` is
+    that of a model that is trained."""
 
     job: str
     rank: int
@@ -43,6 +45,7 @@ class Iteration:
     compute_end_ns: int
     end_ns: int
     bytes: int
+    loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ class Summary:
 
     An iteration's time runs from the earliest rank's start to the latest rank's end. `jct_s` runs from the
     earliest start of the first iteration to the latest end of the last; None unless all ranks ended all
-    iterations. `error` is the reason that most ranks give for a failure.
+    iterations. `error` is the reason that most ranks give for a failure. `losses` are those of every rank,
+    iteration by iteration, where a model is trained.
     """
 
     job: str
@@ -103,6 +107,13 @@ class Summary:
     bytes: int
     cpu_s: float
     error: str | None
+    losses: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def loss_digest(self) -> str | None:
+        """Alike for runs whose losses are the same, bit for bit, on every rank; None where nothing was
+        trained."""
+        return hashlib.sha256(repr(self.losses).encode()).hexdigest()[:16] if self.losses else None
 
     @property
     def iteration_ms_mean(self) -> float | None:
@@ -129,6 +140,8 @@ class Summary:
             "bytes": self.bytes,
             "cpu_s": self.cpu_s,
             "error": self.error,
+            **({"loss": [float(np.mean(each)) for each in self.losses]} if self.losses else {}),
+            **({"loss_digest": self.loss_digest} if self.losses else {}),
         }
 
 
@@ -198,7 +211,14 @@ def _summary(job: str, clocks: list[Clock], iterations: list[Iteration], ends: l
         bytes=sum(r.bytes for r in iterations),
         cpu_s=round(sum(end.cpu_s for end in ends), 3),
         error=Counter(errors).most_common(1)[0][0] if errors else None,
+        losses=_losses(complete),
     )
+
+
+def _losses(complete: list[list[Iteration]]) -> tuple[tuple[float, ...], ...]:
+    rows = (sorted(each, key=lambda record: record.rank) for each in complete)
+    losses = tuple(tuple(record.loss for record in row if record.loss is not None) for row in rows)
+    return losses if any(losses) else ()
 
 
 def _by_job(records: Iterable[R]) -> dict[str, list[R]]:

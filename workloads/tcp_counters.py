@@ -7,6 +7,7 @@ their mode, under the library that owns them. Standard library only: see `machin
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import socket
 import struct
@@ -21,9 +22,10 @@ _LIBC = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter: these calls
 _getsockname, _getpeername = _LIBC.getsockname, _LIBC.getpeername
 _getsockopt, _setsockopt = _LIBC.getsockopt, _LIBC.setsockopt
 _ADDRESS = struct.Struct("=H2s4s8x")  # struct sockaddr_in
-_INFO = struct.Struct("=144xI52xQQ")  # struct tcp_info: notsent_bytes, bytes_sent, bytes_retrans
-_RECEIVED = struct.Struct("=128xQ")  # bytes_received
-_TCP_INFO_BYTES = 256
+_INFO = struct.Struct("=120xQQ")  # struct tcp_info: bytes_acked, bytes_received
+_SIOCOUTQ = 0x5411  # linux/sockios.h: bytes that are not acknowledged
+_SIOCOUTQNSD = 0x894B  # of them, never sent
+_ATTEMPTS = 10
 _AddressBuffer = ctypes.c_char * _ADDRESS.size
 
 End = tuple[str, int]
@@ -65,13 +67,20 @@ def own_connections() -> list[Connection]:
 
 
 def count(connection: Connection) -> Counters:
-    """Its counters now; raises OSError when it is closed (or another has got its descriptor)."""
+    """Its counters now; raises OSError when it is closed (or another has got its descriptor).
+
+    What was handed to the kernel is what is acknowledged and what is queued: `tcpi_bytes_sent` counts a
+    segment again that the host's own queue has dropped.
+    """
     fd = connection.fd
     if (_end(fd, _getsockname), _end(fd, _getpeername)) != (connection.local, connection.remote):
         raise OSError("another connection")
-    info = _option(fd, socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    unsent, sent, retransmitted = _INFO.unpack_from(info)
-    return Counters(sent - retransmitted, unsent, *_RECEIVED.unpack_from(info))
+    for _ in range(_ATTEMPTS):
+        acknowledged, received = _info(fd)
+        queued, unsent = (_queue(fd, request) for request in (_SIOCOUTQ, _SIOCOUTQNSD))
+        if _info(fd)[0] == acknowledged:  # else some of it is counted nowhere
+            break
+    return Counters(acknowledged + queued - unsent, unsent, received)
 
 
 def set_congestion_control(connection: Connection, name: str) -> None:
@@ -94,6 +103,16 @@ def _end(fd: int, function: Callable[[int, object, object], int]) -> End:
     if family != socket.AF_INET:
         raise OSError("not IPv4")
     return socket.inet_ntoa(address), int.from_bytes(port, "big")
+
+
+def _info(fd: int) -> tuple[int, int]:
+    """Bytes acknowledged and received."""
+    acknowledged, received = _INFO.unpack(_option(fd, socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size))
+    return acknowledged, received
+
+
+def _queue(fd: int, request: int) -> int:
+    return int.from_bytes(fcntl.ioctl(fd, request, bytes(4)), "little")
 
 
 def _option(fd: int, level: int, option: int, size: int) -> bytes:

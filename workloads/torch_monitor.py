@@ -88,7 +88,8 @@ class _Watched:
     def refresh(self) -> bool:
         """Ask the kernel; False when the connection is closed."""
         try:
-            self.now = count(self.connection)
+            now = count(self.connection)
+            self.now = now if now.handed >= self.now.handed else self.now
         except OSError:
             for entry in (self.sent, self.received):
                 if entry:

@@ -1,0 +1,189 @@
+"""One rank of a job that really trains: PyTorch's DistributedDataParallel on CPUs, over Gloo.
+
+Losses are the same, bit for bit, whenever packets come: Gloo adds up in the order of its ring, and every rank
+computes with one thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import threading
+import time
+from datetime import timedelta
+from typing import Any, TextIO
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from machine.progress import DIRECTORY_VARIABLE, JOB_VARIABLE
+from workloads import torch_monitor
+from workloads.jobs import JobSpec
+from workloads.rendezvous import Control, JobFailed
+from workloads.tcp_counters import Connection, Counters, count, own_connections, set_congestion_control
+from workloads.torch_models import make_task
+
+
+class Training:
+    """The model, the data and the connections of one rank."""
+
+    def __init__(self, job: JobSpec, rank: int, control: Control, records: TextIO) -> None:
+        self._job, self._rank, self._control, self._records = job, rank, control, records
+        self._counted: dict[Connection, Counters] = {}
+        self._failure: Exception | None = None
+        self._complete = False
+
+    def connect(self) -> None:
+        """Join the process group and give every rank the same model."""
+        job, ranks = self._job, len(self._job.hosts)
+        torch.set_num_threads(1)
+        torch.use_deterministic_algorithms(True)
+        os.environ["GLOO_SOCKET_IFNAME"] = _interface(str(job.hosts[self._rank]))
+        store = job.rendezvous / f"{job.name}.store"
+        if self._rank == 0:
+            store.unlink(missing_ok=True)  # what an earlier run left
+        self._control.barrier("store")
+        timeout = timedelta(seconds=job.timeout_s)
+        self._task = make_task(job.model or "", job.seed)
+        try:
+            dist.init_process_group(
+                "gloo", init_method=f"file://{store}", rank=self._rank, world_size=ranks, timeout=timeout
+            )
+            self._model = DistributedDataParallel(self._task.model)
+        except RuntimeError as error:
+            raise JobFailed(f"rank {self._rank} cannot join the others: {_first_line(error)}") from error
+        self._optimizer = self._task.optimizer(self._model.parameters())
+        if job.congestion_control:
+            self._set_congestion_control(job.congestion_control)
+        if job.progress:
+            os.environ |= {DIRECTORY_VARIABLE: str(job.progress), JOB_VARIABLE: job.name}
+            torch_monitor.watch(self._model)
+        self._control.barrier("connected")
+
+    def _set_congestion_control(self, name: str) -> None:
+        try:
+            for connection in own_connections():
+                set_congestion_control(connection, name)
+        except OSError as error:
+            raise JobFailed(f"congestion_control: {name!r} cannot be set: {error.strerror}") from error
+
+    def run(self, start_ns: int) -> None:
+        """All iterations, the first at `start_ns`.
+
+        Gloo waits where no signal is heard: so it does in a thread, while this one listens to signals and to
+        the other ranks.
+        """
+        ended, ending = os.pipe()
+        thread = threading.Thread(target=self._train, args=(start_ns, ending), daemon=True)
+        thread.start()
+        while True:
+            others = [each.fileno() for each in self._control.sockets]
+            readable, _, _ = select.select([ended, *others], [], [])
+            if ended in readable:
+                break
+            self._control.check()
+        thread.join()
+        if self._failure:
+            raise self._failure
+        self._complete = True
+
+    def _train(self, start_ns: int, ending: int) -> None:
+        iteration = 0
+        try:
+            while (left := start_ns - time.monotonic_ns()) > 0:
+                time.sleep(left / 1e9)
+            self._count()
+            for iteration in range(self._job.iterations):
+                self._iterate(iteration)
+        except Exception as error:
+            where = f"rank {self._rank}, iteration {iteration}"
+            self._failure = JobFailed(f"{where}: {_first_line(error)}")
+        finally:
+            os.write(ending, b"!")
+
+    def _iterate(self, iteration: int) -> None:
+        begin = time.monotonic_ns()
+        if iteration:
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+        loss = self._task.loss(self._model, self._rows(iteration))
+        computed = begin + round(self._job.compute_s() * 1e9)
+        while (left := computed - time.monotonic_ns()) > 0:
+            time.sleep(left / 1e9)
+        compute_end = time.monotonic_ns()
+        loss.backward()  # and averages the gradients over the ranks
+        end = time.monotonic_ns()
+        moved = self._count()
+        common = {"job": self._job.name, "iteration": iteration}
+        self._write(
+            {
+                **common,
+                "kind": "iteration",
+                "rank": self._rank,
+                "start_ns": begin,
+                "compute_end_ns": compute_end,
+                "end_ns": end,
+                "bytes": sum(sent for sent, _ in moved.values()),
+                "loss": loss.item(),
+            }
+        )
+        source, received = max(moved.items(), key=lambda each: each[1][1])
+        self._write(
+            {
+                **common,
+                "kind": "flow",
+                "step": 0,
+                "src_rank": (self._rank + 1) % len(self._job.hosts),  # Gloo's ring runs to the rank below
+                "dst_rank": self._rank,
+                "src_ip": source.remote[0],
+                "src_port": source.remote[1],
+                "dst_ip": source.local[0],
+                "dst_port": source.local[1],
+                "bytes": received[1],
+                "start_ns": compute_end,
+                "end_ns": end,
+            }
+        )
+
+    def _rows(self, iteration: int) -> Any:
+        """This rank's samples of an iteration: ranks take turns through the data, again and again."""
+        samples, batch, ranks = len(self._task.inputs), self._task.batch, len(self._job.hosts)
+        first = (iteration * ranks + self._rank) * batch
+        return torch.arange(first, first + batch) % samples
+
+    def _count(self) -> dict[Connection, tuple[int, int]]:
+        """Bytes sent and received by connection since the last call."""
+        now = {each: count(each) for each in own_connections()}
+        before, self._counted = self._counted, now
+        zero = Counters(0, 0, 0)
+        return {
+            each: (new.handed - before.get(each, zero).handed, new.received - before.get(each, zero).received)
+            for each, new in now.items()
+        }
+
+    def _write(self, record: dict[str, Any]) -> None:
+        self._records.write(json.dumps(record) + "\n")
+        self._records.flush()
+
+    def close(self) -> None:
+        """Leave the process group; not if our thread may wait in it for others, who may be gone."""
+        if self._complete:
+            dist.destroy_process_group()
+
+
+def _interface(address: str) -> str:
+    """The network interface that has an address; Gloo takes its name. Raises JobFailed."""
+    if address.startswith("127."):
+        return "lo"
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.family == socket.AF_INET and each.address == address for each in addresses):
+            return name
+    raise JobFailed(f"no interface here has the address {address}: start the rank on its host")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
