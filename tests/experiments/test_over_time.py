@@ -100,7 +100,7 @@ def test_dctcp_answers_the_switches_marks(tmp_path: Path, target: str) -> None:
     if target == "bmv2":
         network += 'shaping = "none"\n'  # BMv2 is the bottleneck: packets wait in it, not in a shaper
     text = text.replace("[network]\n", f"[network]\n{network}")
-XXtext + jobs(iterations=5))
+    file.write_text(text + jobs(iterations=5))
     run(file, out, "--target", target)
     windows = list(csv.DictReader((out / "windows.csv").open()))
     assert answers(windows, "reno") == (0, 0)
