@@ -23,6 +23,7 @@ Everything is checked here, before anything is made; docs/experiments.md describ
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -218,6 +219,10 @@ class Experiment:
         if policy == "slots":
             return (SCHEDULED,)
         return self.controls or (None,)
+
+    def start_offset_ms(self, seed: int, job: Job) -> float:
+        """How much later than the file says the job starts: what the seed changes about the jobs' times."""
+        return random.Random(f"{seed}/{job.name}").uniform(0, self.start_spread_ms)
 
     @property
     def target(self) -> Target:

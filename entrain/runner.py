@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import subprocess
 import sys
 import time
@@ -328,17 +327,12 @@ def _spec(running: Running, job: Job, combination: Combination, output: Path, go
             "output": output / "records",
             "go": go,
             "seed": combination.seed,
-            "start_ms": job.spec.start_ms + _spread(running.experiment, combination.seed, job),
+            "start_ms": job.spec.start_ms + running.experiment.start_offset_ms(combination.seed, job),
             "congestion_control": combination.control,
             "progress": progress_directory(output) if combination.policy == "slots" else None,
             "netns": namespaces,
         }
     )
-
-
-def _spread(experiment: Experiment, seed: int, job: Job) -> float:
-    """How much later than the file says the job starts, ms: what the seed changes about the jobs' times."""
-    return random.Random(f"{seed}/{job.name}").uniform(0, experiment.start_spread_ms)
 
 
 def _ready(spec: JobSpec) -> Path:

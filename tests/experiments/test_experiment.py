@@ -11,6 +11,7 @@ from controlplane.routing import next_hops, source_port
 from controlplane.topology import Topology
 from entrain import slot_rates
 from entrain.experiment import Combination, Job, load_experiment
+from hostbpf.mltcp import Params
 from machine.errors import BadInput
 from workloads.collectives import steps
 
@@ -83,6 +84,22 @@ def test_command_line_overrides_the_file(tmp_path: Path) -> None:
     assert experiment.seeds == (9,)
 
 
+def test_the_seed_spreads_starts_only_where_asked(tmp_path: Path) -> None:
+    identical = load_experiment(write(tmp_path, GOOD))
+    spread = load_experiment(write(tmp_path, GOOD.replace("seed =", "start_spread_ms = 30\nseed =")))
+    offsets = [spread.start_offset_ms(seed, job) for seed in (3, 4) for job in spread.jobs]
+    assert all(0 <= offset <= 30 for offset in offsets)
+    assert len(set(offsets)) == 4
+    assert offsets == [spread.start_offset_ms(seed, job) for seed in (3, 4) for job in spread.jobs]
+    assert {identical.start_offset_ms(seed, job) for seed in (3, 4) for job in identical.jobs} == {0.0}
+
+
+def test_what_mltcp_is_told_and_what_it_learns(tmp_path: Path) -> None:
+    text = GOOD.replace("[topology]", "[mltcp]\ngap_ms = 50\nscale_decrease = true\n[topology]")
+    assert load_experiment(write(tmp_path, text)).mltcp == Params(gap_ms=50, scale_decrease=True)
+    assert load_experiment(write(tmp_path, GOOD)).mltcp == Params()
+
+
 def test_jobs_may_share_hosts_because_their_ports_differ(tmp_path: Path) -> None:
     experiment = load_experiment(write(tmp_path, GOOD.replace("count = 2", 'hosts = ["h3", "h1"]')))
     assert len({job.spec.port_base for job in experiment.jobs}) == 2
@@ -117,6 +134,7 @@ def test_the_gap_is_longer_than_any_queue_holds(tmp_path: Path) -> None:
         ('kind = "leaf-spine"', 'kind = "dumbbell"', "[topology]", "dumbbell"),
         ('name = "small"', 'name = "small"\ntopology = "other.toml"', "[experiment], topology", "give one"),
         ("[topology]", "[network]\nshaping = 'hfsc'\n[topology]", "[network], shaping", "'htb'"),
+        ("[topology]", "[mltcp]\nintercept = 0\n[topology]", "[mltcp], intercept", "greater than 0"),
     ],
 )
 def test_a_mistake_names_file_key_and_remedy(
