@@ -88,7 +88,7 @@ def _times(axes: Any, experiment: Experiment, groups: Sequence[_Group]) -> None:
     axes.plot([], [], ".", color="black", alpha=0.45, label="each iteration, in order")
     for place, job in zip(places, groups[0].runs[0].jobs, strict=True):
         axes.plot([place - 0.42, place + 0.42], [job.ideal_ms] * 2, "--", color="black", lw=1.2, zorder=4)
-    axes.plot([], [], "--", color="black", lw=1.2, label="with the network for itself (bound)")
+    axes.plot([], [], "--", color="black", lw=1.2, label="with the network for itself")
     axes.set_xticks(
         places,
         [f"{job.name}\n{job.spec.collective}, {len(job.hosts)} hosts" for job in experiment.jobs],
@@ -116,6 +116,5 @@ def _flows(axes: Any, groups: Sequence[_Group], attribute: str, whose: str) -> N
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("most flows on the link at one time")
     axes.set_title(f"Flows {whose} (measured)")
-    axes.margins(y=0.18)
-    axes.legend(fontsize=8, loc="upper right")
+    axes.margins(y=0.08)
     axes.grid(axis="y", alpha=0.3, zorder=0)

@@ -78,10 +78,10 @@ def table(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
     return result
 
 
-SETTLING_LEGEND = f"""last: mean of the last {LAST} iterations over those alone on the link, and over what the
-link's rate allows. converged: runs of which {WINDOW} iterations in a row came within
-{CONVERGED - 1:.0%} of ideal, from which on (median). slowest: progress of the slowest job,
-1 is unhindered; Jain: 1 is even"""
+SETTLING_LEGEND = f"""last: mean of the last {LAST} iterations over ideal, and over what the links' rates allow.
+converged: runs of which {WINDOW} iterations in a row came within {CONVERGED - 1:.0%} of ideal, from
+which on (median). slowest: progress of the slowest job, 1 is unhindered;
+Jain: 1 is even"""
 
 
 def settling(runs: Sequence[RunResult]) -> Table:
