@@ -78,7 +78,7 @@ def table(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
     return result
 
 
-SETTLING_LEGEND = f"""last: mean of the last {LAST} iterations over ideal, and over what the links' rates allow.
+SETTLING_LEGEND = f"""last: mean of the last {LAST} iterations over ideal, and over what the rates allow.
 converged: runs of which {WINDOW} iterations in a row came within {CONVERGED - 1:.0%} of ideal, from
 which on (median). slowest: progress of the slowest job, 1 is unhindered;
 Jain: 1 is even"""
