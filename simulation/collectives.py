@@ -73,6 +73,17 @@ def ring_steps(members: Sequence[int], model_bytes: float) -> list[Coflow]:
     return [Coflow(whole.src, whole.dst, whole.size / steps)] * steps
 
 
+def ring_flows(members: Sequence[int], model_bytes: float) -> list[Coflow]:
+    """Return the ring all-reduce as one coflow per flow, each starting after its predecessor is complete."""
+    whole = ring(members, model_bytes)
+    if whole is None:
+        return []
+    return [
+        Coflow(whole.src[i : i + 1], whole.dst[i : i + 1], whole.size[i : i + 1])
+        for i in range(len(whole.src))
+    ]
+
+
 def push_pull(workers: Sequence[int], servers: Sequence[int], model_bytes: float) -> list[Coflow]:
     """Return a parameter-server iteration as two coflows: all pushes, then all pulls."""
     whole = parameter_server(workers, servers, model_bytes)

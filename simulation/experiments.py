@@ -19,6 +19,7 @@ from machine.errors import BadInput
 from schedulers.ccml import best_shift
 from schedulers.parrot import Parrot
 from schedulers.profile import Profile, up_down
+from schedulers.slots import HORIZON, PARTIAL
 from simulation import detail, two_jobs
 from simulation.engine import Outcome, Simulation, SimulationError
 from simulation.jobs import Coflow, Job
@@ -30,7 +31,7 @@ from simulation.slotted import SlottedTransport
 from simulation.topology import GBIT, Topology, switch, tree
 from simulation.traces import read_coflow_benchmark, read_tiresias
 from simulation.usage import Usage
-from simulation.workloads import ClusterJob, ParrotScale, cluster_jobs, parrot_jobs, sample_jobs
+from simulation.workloads import MODELS, ClusterJob, ParrotScale, cluster_jobs, parrot_jobs, sample_jobs
 
 Point = dict[str, Any]
 Result = dict[str, Any]
@@ -40,6 +41,10 @@ PARROT_SET = (*PARROT_READINGS, "parrot-wo-wc", "aalo", "aalo-wo-wc", "lccf", "l
 RESTS = ("", "-shared", "-factor", "-unsized", "-wo-wc")
 RIVAL_READINGS = (*(f"aalo{rest}" for rest in RESTS), *(f"lccf{rest}" for rest in RESTS))
 SPEEDS = (10, 40)
+SLOTS_SET = ("slots", "slots-2", "slots-whole")
+CLUSTER_SET = (*SLOTS_SET, "mcs", "mcs-steps", "ccml", "ccml-equal", "fair")
+ALL = "all"
+"""The mix of all models."""
 THETA_MAX = 0.9
 
 
@@ -275,6 +280,7 @@ def _cluster(point: Point) -> tuple[Topology, list[ClusterJob]]:
         point["limit"] or point["jobs"],
         servers=servers,
         domain=point["domain"],
+        models=[m for m in MODELS if point.get("models", ALL) in (ALL, m.name)],
         seed=point["seed"],
         arrival_window_s=point["window_s"],
         iterations=(point["iterations"] // 2, point["iterations"]),
@@ -309,10 +315,11 @@ def run_cluster(point: Point) -> Result:
     """Run the slot scheduler or a rival on a cluster of servers with 8 GPUs under a three-tier tree."""
     topology, cluster = _cluster(point)
     policy, slot_s = point["policy"], point["slot_ms"] / 1000.0
-    jobs = [job.staged() if policy == "mcs" else job.pipelined() for job in cluster]
+    mcs = policy in ("mcs", "mcs-steps")
+    jobs = [job.staged(steps=policy == "mcs-steps") if mcs else job.pipelined() for job in cluster]
     waits: list[float] | None = None
     flow_times, usage = point.get("flow_times", False), _usage(point, topology)
-    if policy == "mcs":
+    if mcs:
         scheduled = ScheduledTransport(
             topology,
             coflow_policy("mcs"),
@@ -324,16 +331,17 @@ def run_cluster(point: Point) -> Result:
         outcome = Simulation(jobs, scheduled, keep_coflows=flow_times).run()
         seconds = scheduled.decision_seconds
     else:
-        if policy == "ccml":
+        if policy in ("ccml", "ccml-equal"):
             waits = ccml_waits(cluster, topology)
             jobs = [
                 Job(j.ident, j.arrival + w, j.tasks, j.iterations) for j, w in zip(jobs, waits, strict=True)
             ]
         slotted = SlottedTransport(
             topology,
-            "slots" if policy in ("slots", "slots-2") else "fair",
+            "slots" if policy in SLOTS_SET else "equal" if policy == "ccml-equal" else "fair",
             slot_s=slot_s,
             rounds=2 if policy == "slots-2" else 1,
+            partial=HORIZON if policy == "slots-whole" else PARTIAL,
             cross=point.get("cross", 0.0),
             seed=point["seed"],
             check=point.get("check", False),
@@ -365,6 +373,20 @@ def _cluster_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
     # effect.
     domains = (10, servers) if small else (10,)
     return [{**common, "policy": p, "domain": d} for d in domains for p in policies]
+
+
+def _small_cluster(base: Point) -> Point:
+    common = {"servers": 100, "jobs": 100, "window_s": 10.0, "iterations": 20, "slot_ms": 60, "domain": 10}
+    return {**base, **common}
+
+
+def _model_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    mixes = (ALL, *(model.name for model in MODELS))
+    return [{**_small_cluster(base), "models": m, "policy": p} for m in mixes for p in policies]
+
+
+def _tau_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    return [{**_small_cluster(base), "slot_ms": t, "policy": p} for t in (10, 20, 60, 120) for p in policies]
 
 
 def run_latency(point: Point) -> Result:
@@ -467,10 +489,28 @@ EXPERIMENTS = {
             "slots-jct",
             "Slot scheduler, figure 15 (a): 1,000 servers of 8 GPUs",
             None,
-            ("slots", "slots-2", "mcs", "ccml", "fair"),
+            CLUSTER_SET,
             _cluster_points,
             run_cluster,
             {"slots against mcs": "-33.6 %", "slots against ccml": "-23.3 %"},
+        ),
+        Experiment(
+            "slots-models",
+            "Slot scheduler: jobs of one model, and of several",
+            None,
+            CLUSTER_SET,
+            _model_points,
+            run_cluster,
+            {},
+        ),
+        Experiment(
+            "slots-tau",
+            "Slot scheduler: length of a slot",
+            None,
+            ("slots", "slots-2", "slots-whole", "mcs", "fair"),
+            _tau_points,
+            run_cluster,
+            {},
         ),
         Experiment(
             "slots-latency",

@@ -22,6 +22,7 @@ VARIED = {
     "theta_max": "largest occupancy ratio θ_max",
     "gap_ms": "mean time between arrivals (ms)",
     "delta": "most parameter servers of a job, Δ",
+    "slot_ms": "length of a slot τ (ms)",
 }
 """What is varied along the horizontal axis, and what it is called there."""
 
@@ -80,6 +81,14 @@ def _panel(point: Point) -> float:
     return float(point["gbps"] if "gbps" in point else point.get("domain") or 0)
 
 
+def _panel_title(point: Point, panel: float) -> str:
+    if "gbps" in point:
+        return f"{panel:g} Gbit/s links"
+    if "domain" in point:
+        return "jobs anywhere in the cluster" if panel == point["servers"] else "each job in one rack"
+    return ""
+
+
 def _by_policy(
     points: list[Point], results: list[Result], paper_within: Mapping[str, float] = MappingProxyType({})
 ) -> Figure | None:
@@ -125,7 +134,7 @@ def _by_policy(
                 axis.step(alone, ended, "k:", where="post", label="alone in the network")
             axis.set_xscale("log")
         axis.set_xlabel(VARIED[varied] if varied else f"{what} (s, logarithmic)")
-        axis.set_title(f"{panel:g} Gbit/s links" if "gbps" in points[0] else "")
+        axis.set_title(_panel_title(points[0], panel))
         axis.grid(alpha=0.3)
     _legend(axes)
     of = "coflows" if single else "jobs"
@@ -230,9 +239,53 @@ def _two_jobs(rows: list[Summary]) -> Figure:
     return figure
 
 
-OWN: dict[str, Callable[[list[Summary]], Figure]] = {
+def _latency(rows: list[Summary]) -> Figure:
+    """How long decisions take, a panel per number of flows; the paper's value as a line."""
+    flows = sorted({r["flows"] for r in rows})
+    figure, axes = _panels(len(flows), width=4.6)
+    extremes = [1500.0, *(t for r in rows for t in r["decision"]["percentiles_us"])]
+    for axis, count in zip(axes, flows, strict=True):
+        for row in (r for r in rows if r["flows"] == count):
+            times = row["decision"]["percentiles_us"]
+            axis.step(times, range(101), where="post", label=f"horizon of {row['horizon']} slots")
+        axis.plot(1500.0, 90.0, "D", color="black", label="paper: 90 % within 1.5 ms,\nthousands of jobs")
+        axis.set_xscale("log")
+        axis.set_xlim(0.8 * min(extremes), 1.25 * max(extremes))
+        axis.set_xlabel("time to decide for all flows (µs, logarithmic)")
+        axis.set_title(f"a host with {count} flow{'s' if count > 1 else ''}")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("decisions that took at most so long (%)")
+    _legend(axes)
+    return figure
+
+
+def _models(rows: list[Summary]) -> Figure | None:
+    """Mean JCT over that of fair sharing, a group of bars per mix of models."""
+    mixes = list(dict.fromkeys(r["models"] for r in rows))
+    mean = {(r["models"], r["policy"]): r["mean_jct_s"] for r in rows}
+    policies = [p for p in dict.fromkeys(r["policy"] for r in rows) if p != "fair"]
+    if not policies or any((m, "fair") not in mean for m in mixes):
+        return None
+    colours = _colours(policies)
+    figure, axes = _panels(1, width=10.0)
+    for i, policy in enumerate(policies):
+        place = np.arange(len(mixes)) + (i - (len(policies) - 1) / 2) * 0.8 / len(policies)
+        change = [100.0 * (mean[m, policy] / mean[m, "fair"] - 1.0) for m in mixes]
+        bars = axes[0].bar(place, change, 0.8 / len(policies), label=policy, color=colours[policy])
+        axes[0].bar_label(bars, fmt="%+.0f", fontsize=7, padding=1)
+    axes[0].axhline(0.0, color="black", linewidth=0.8)
+    axes[0].set_xticks(range(len(mixes)), ["all four" if m == "all" else f"{m} only" for m in mixes])
+    axes[0].set_xlabel("models of the jobs")
+    axes[0].set_ylabel("mean JCT against fair sharing (%), lower is better")
+    _legend(axes)
+    return figure
+
+
+OWN: dict[str, Callable[[list[Summary]], Figure | None]] = {
     "parrot-scale": _scale,
     "parrot-readings": _readings,
     "mltcp-two-jobs": _two_jobs,
+    "slots-latency": _latency,
+    "slots-models": _models,
 }
 """Experiments with a figure of their own, drawn from the points of summary.json."""

@@ -17,7 +17,7 @@ HEAD = """# Results of the simulator, beside the papers'
 Every figure here was measured by the command above its table; this page is made by
 
     for name in parrot-jct parrot-readings parrot-scale parrot-eta parrot-theta parrot-load parrot-ps \\
-            slots-jct slots-latency coflow-fb2010 mltcp-two-jobs; do
+            slots-jct slots-models slots-tau slots-latency coflow-fb2010 mltcp-two-jobs; do
         entrain simulate $name --out results/$name
     done
     entrain simulate slots-jct --limit 100 --out results/slots-jct-100
@@ -166,11 +166,25 @@ def _slots(summary: Summary) -> str:
                 for n, r in rows.items()
             ],
         )
-        for rival, paper in (("mcs", "-33.6 %"), ("ccml", "-23.3 %"), ("fair", "")):
+        papers = {"mcs": "-33.6 %", "mcs-steps": "-33.6 %", "ccml": "-23.3 %", "ccml-equal": "-23.3 %"}
+        for rival, paper in {**papers, "fair": "", "slots-whole": ""}.items():
             if rival in rows:
                 ours = _change(rows["slots"]["mean_jct_s"], rows[rival]["mean_jct_s"])
                 claims.append([f"slots against {rival}, {where}", paper, ours])
     return text + "\n" + _table(["claim (mean JCT)", "paper", "ours"], claims)
+
+
+def _means(summary: Summary, key: str) -> str:
+    """Mean JCT, a row per value of `key` and a column per policy."""
+    cell = {(p["policy"], p[key]): p for p in summary["points"]}
+    policies = list(dict.fromkeys(p for p, _ in cell))
+    rows = []
+    for value in dict.fromkeys(v for _, v in cell):
+        alone = cell[policies[0], value]
+        bound = alone["lower_bound_s"] / alone["total_jct_s"] * alone["mean_jct_s"]
+        means = [cell[p, value]["mean_jct_s"] for p in policies]
+        rows.append([str(value), f"{bound:.1f}", *(f"{m:.1f}" for m in means)])
+    return "\nMean JCT (s):\n\n" + _table([key, "alone", *policies], rows)
 
 
 def _latency(summary: Summary) -> str:
@@ -227,6 +241,8 @@ SECTIONS: dict[str, Callable[[Summary], str]] = {
     "parrot-load": lambda s: _sweep(s, "gap_ms"),
     "parrot-ps": lambda s: _sweep(s, "delta"),
     "slots-jct": _slots,
+    "slots-models": lambda s: _means(s, "models"),
+    "slots-tau": lambda s: _means(s, "slot_ms"),
     "slots-latency": _latency,
     "coflow-fb2010": _fb2010,
 }

@@ -10,7 +10,14 @@ from typing import Literal
 import numpy as np
 
 from machine.errors import BadInput
-from simulation.collectives import parameter_server, push_pull, ring, ring_steps, training_job
+from simulation.collectives import (
+    parameter_server,
+    push_pull,
+    ring,
+    ring_flows,
+    ring_steps,
+    training_job,
+)
 from simulation.jobs import Coflow, Job, chain
 from simulation.traces import TrainingJob
 
@@ -122,10 +129,15 @@ class ClusterJob:
         )
         return training_job(self.ident, self.arrival_s, self.compute_s, [flows], self.iterations)
 
-    def staged(self) -> Job:
-        """Return the job with coflows that start after one another, as coflow schedulers see it."""
+    def staged(self, *, steps: bool = False) -> Job:
+        """Return the job with coflows that start after one another, as coflow schedulers see it.
+
+        A ring's flow starts after its predecessor's end, as the paper says of MCS; with `steps` all members
+        send at once, a chunk a step, and a step starts after the one before.
+        """
+        in_stages = ring_steps if steps else ring_flows
         coflows = (
-            ring_steps(self.workers, self.model.bytes)
+            in_stages(self.workers, self.model.bytes)
             if self.model.collective == "ring"
             else push_pull(self.workers, self.servers, self.model.bytes)
         )
@@ -141,9 +153,10 @@ def cluster_jobs(
     iterations: tuple[int, int] = (20, 60),
     workers: tuple[int, int] = (2, 8),
     domain: int = 10,
+    models: Sequence[Model] = MODELS,
     seed: int = 0,
 ) -> list[ClusterJob]:
-    """Return `count` jobs on a cluster: models in turn at random, GPUs at random among the free ones.
+    """Return `count` jobs on a cluster: `models` at random, GPUs at random among the free ones.
 
     Arrivals are a Poisson process over `arrival_window_s`. Ring jobs have `workers` (from, to) workers,
     parameter-server jobs half as many workers and as many servers. A job's GPUs are random free ones within
@@ -162,7 +175,7 @@ def cluster_jobs(
     arrivals = np.sort(rng.uniform(0.0, arrival_window_s, count))
     jobs = []
     for i in range(count):
-        model = MODELS[int(rng.integers(len(MODELS)))]
+        model = models[int(rng.integers(len(models)))]
         size = int(rng.integers(workers[0], workers[1] + 1))
         n_workers = size if model.collective == "ring" else max(1, size // 2)
         n_servers = 0 if model.collective == "ring" else n_workers

@@ -65,8 +65,8 @@ def command(
     as_json: bool,
 ) -> None:
     """Run experiment NAME (parrot-jct, parrot-readings, parrot-scale, parrot-eta, parrot-theta,
-    parrot-load, parrot-ps, slots-jct, slots-latency, coflow-fb2010, mltcp-two-jobs), or write
-    the page of results from what --out holds (results).
+    parrot-load, parrot-ps, slots-jct, slots-models, slots-tau, slots-latency, coflow-fb2010,
+    mltcp-two-jobs), or write the page of results from what --out holds (results).
 
     \b
     Files in --out, with their columns; those of what the experiment varies

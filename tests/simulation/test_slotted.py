@@ -8,7 +8,7 @@ import pytest
 from machine.errors import BadInput
 from schedulers.coflow import Mcs
 from schedulers.slots import Role
-from simulation.collectives import parameter_server, push_pull, ring, ring_steps, training_job
+from simulation.collectives import parameter_server, push_pull, ring, ring_flows, ring_steps, training_job
 from simulation.engine import Simulation
 from simulation.jobs import Compute, chain, coflow
 from simulation.scheduled import ScheduledTransport
@@ -35,11 +35,17 @@ def test_a_rings_flows() -> None:
     steps = ring_steps([3, 1, 2], 9.0)
     assert len(steps) == 4
     assert sum(s.bytes for s in steps) == pytest.approx(flows.bytes)
+    flows_in_turn = ring_flows([3, 1, 2], 9.0)
+    assert [(int(c.src[0]), int(c.dst[0]), float(c.size[0])) for c in flows_in_turn] == [
+        (3, 1, 12.0),
+        (1, 2, 12.0),
+        (2, 3, 12.0),
+    ]
     assert ring([4, 4], 9.0) is None
     assert parameter_server([4], [4], 9.0) is None
 
 
-@pytest.mark.parametrize("policy", ["slots", "fair"])
+@pytest.mark.parametrize("policy", ["slots", "fair", "equal"])
 @pytest.mark.parametrize("cross", [0.0, 0.3])
 def test_flows_obey_their_dependencies_at_every_slot(policy: SlotPolicy, cross: float) -> None:
     """At each boundary: broadcasts within what is aggregated, ring flows within their predecessor and a
@@ -101,6 +107,31 @@ def test_two_flows_on_one_link_are_staggered_not_shared() -> None:
     fair = Simulation(jobs, SlottedTransport(network, "fair", slot_s=0.5, check=True)).run()
     assert sorted(r.jct for r in slots.jobs) == pytest.approx([2.0, 4.0])
     assert [r.jct for r in fair.jobs] == pytest.approx([4.0, 4.0])
+
+
+def test_an_equal_share_that_a_flow_cannot_use_goes_to_nobody() -> None:
+    """Host 0 sends to 2 and 3, host 1 to 3 three times: 0 to 3 gets a quarter of host 3's link.
+
+    Host 0's other flow has the rest of its link with max-min fairness, and half with equal shares."""
+    works = coflow([(0, 3, 1e9)] + [(1, 3, 1e9)] * 3), coflow([(0, 2, 1.5)])
+    jobs = [chain(str(i), 0.0, [work]) for i, work in enumerate(works)]
+    expected: dict[SlotPolicy, float] = {"fair": 1.5 / 7.5, "equal": 1.5 / 5.0}
+    for policy, finish in expected.items():
+        transport = SlottedTransport(switch(4, 10.0), policy, slot_s=0.2, check=True)
+        assert Simulation(jobs, transport).run(until=1.0).jobs[1].finish == pytest.approx(finish)
+
+
+def test_jobs_that_fit_the_horizon_are_not_held_up_by_those_that_do_not() -> None:
+    """One long transfer, then three short ones over the same link: reserving the whole horizon makes each of
+    them wait for it."""
+    network = switch(2, 10.0)
+    works = [(0.0, 200.0), (0.3, 2.0), (0.3, 2.0), (0.3, 2.0)]
+    jobs = [chain(str(i), at, [coflow([(0, 1, size)])]) for i, (at, size) in enumerate(works)]
+    kept = Simulation(jobs, SlottedTransport(network, slot_s=0.2, check=True)).run()
+    whole = Simulation(jobs, SlottedTransport(network, slot_s=0.2, partial=10, check=True)).run()
+    assert max(r.finish for r in kept.jobs) == pytest.approx(max(r.finish for r in whole.jobs))
+    assert all(r.jct < 1.8 for r in kept.jobs[1:])
+    assert kept.total_jct < whole.total_jct
 
 
 def test_mcs_runs_blind_and_stays_within_the_links() -> None:
