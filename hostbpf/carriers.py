@@ -200,12 +200,15 @@ class Carriers:
 
     def counts(self) -> dict[str, int]:
         """How many carriers were sent, received and refused, by `COUNTS`."""
-        return {
-            name: sum(
-                int.from_bytes(each, "little") for each in self._counts.lookup_cpus(struct.pack("=I", i))
-            )
-            for i, name in enumerate(COUNTS)
-        }
+        return {name: self._count(number) for number, name in enumerate(COUNTS)}
+
+    def sent_bytes(self) -> int:
+        """Bytes of carriers and feedback that left the interface, Ethernet headers included."""
+        return self._count(len(COUNTS))
+
+    def _count(self, number: int) -> int:
+        values = self._counts.lookup_cpus(struct.pack("=I", number))
+        return sum(int.from_bytes(each, "little") for each in values)
 
 
 @functools.lru_cache(_CACHED)

@@ -113,6 +113,7 @@ enum count {
 	UNKNOWN_FLOW,  // feedback for a flow that does not announce
 	NOT_DELIVERED, // the ring buffer was full
 	FORGED,        // a slot header that somebody else on this host made
+	BYTES,         // of carriers and feedback that left
 	COUNTS,
 };
 
@@ -133,12 +134,17 @@ struct {
 
 enum { LEAVING, ARRIVING };
 
-static __always_inline void count(__u32 what)
+static __always_inline void add(__u32 what, __u64 number)
 {
 	__u64 *value = bpf_map_lookup_elem(&counts, &what);
 
 	if (value)
-		(*value)++;
+		*value += number;
+}
+
+static __always_inline void count(__u32 what)
+{
+	add(what, 1);
 }
 
 static __always_inline struct slot_header *scratch_header(__u32 which)
@@ -314,6 +320,7 @@ int carrier_egress(struct __sk_buff *skb)
 		return write_carrier(skb);
 	case MARK_CARRIER:
 		skb->mark = 0;
+		add(BYTES, skb->len);
 		return TC_ACT_UNSPEC;
 	case MARK_PROBE:
 		return write_probe(skb, PROBE);

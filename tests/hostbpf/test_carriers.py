@@ -13,7 +13,7 @@ from hostbpf import carriers
 from hostbpf.slots import Flow, Schedules, SlotClock
 from machine.errors import BadInput, EntrainError
 from mininet_topos.loss import lossy
-from wire.slot_header import LANES, Kind, epoch_of
+from wire.slot_header import HEADER_BYTES, LANES, Kind, epoch_of
 
 from .conftest import Connection, Pair
 from .taps import headers_seen, sniff, wait_until
@@ -196,6 +196,7 @@ def test_a_probe_announces_and_brings_feedback_though_the_flow_is_silent(
         assert [{lane.delta for lane in header.lanes} for header in seen] == [{0}, {70}, {0}, {0}]
         assert at_a.counts()["sent"] == 4
         assert at_b.received(flow) == 100_000
+        assert at_b.sent_bytes() == at_a.sent_bytes() >= 4 * (14 + HEADER_BYTES + 40)
         announced = at_a.announced(flow)
         assert {slot: at_b.arriving(flow).get(slot) for slot in announced} == announced
         connection.transfer(1000)
