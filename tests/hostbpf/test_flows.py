@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from entrain.commands.flows import command
 from hostbpf import mltcp
+from hostbpf.controls import controls
 from hostbpf.flows import read_flows
 from hostbpf.mltcp import Params
+from machine.record import Record
 
 from .conftest import Connection, Pair, or_skip
 
 pytestmark = pytest.mark.root
+
+BURST = 400_000
+COMPUTE_S = 0.25  # longer than any stall of a busy machine within a burst
 
 
 def test_flows_of_a_namespace(pair: Pair, connect: Callable[..., Connection]) -> None:
@@ -33,6 +41,37 @@ def test_flows_of_a_namespace(pair: Pair, connect: Callable[..., Connection]) ->
         assert (flows[4].control, flows[4].gain) == ("reno", None)
         assert flows[5].control == "mltcp_reno"
         assert flows[5].gain == pytest.approx(1.75 * 0.5 + 0.25, abs=0.01)
+
+
+def test_command_says_what_was_learned(
+    pair: Pair, connect: Callable[..., Connection], tmp_path: Path
+) -> None:
+    with (
+        Record("test-flows", records=tmp_path / "flows") as record,
+        or_skip(controls(record)) as found,
+    ):
+        if not found.own:
+            pytest.skip("another process of this machine holds the congestion controls")
+        found.jobs.set_params(6, Params())
+        connection, plain = connect("mltcp_reno", 6), connect("reno", 7)
+        plain.transfer(1000)
+
+        def ask() -> dict[int, Any]:
+            result = CliRunner().invoke(command, ["--netns", pair.a, "--json"])
+            assert result.exit_code == 0, result.output
+            return {flow["job"]: flow["mltcp"] for flow in json.loads(result.output)}
+
+        connection.transfer(BURST)
+        assert ask()[6]["total_bytes"] is None
+        for _ in range(7):
+            time.sleep(COMPUTE_S)
+            connection.transfer(BURST)
+        asked = ask()
+        assert asked[7] is None
+        assert asked[6]["total_bytes"] == BURST
+        assert COMPUTE_S * 500 < asked[6]["gap_ms"] < COMPUTE_S * 2000
+        shown = CliRunner().invoke(command, ["--netns", pair.a], env={"COLUMNS": "160"}).output
+        assert f"{BURST / 1e6:.3f}" in shown
 
 
 def test_command_selects_a_job(pair: Pair, connect: Callable[..., Connection]) -> None:
