@@ -249,9 +249,8 @@ class Schedules:
     def clear_passed(self) -> int:
         """Forget schedules that have ended; returns how many."""
         now = time.monotonic_ns()
-        passed = [
-            key for key, each in list(self._map.items()) if each.start_ns + each.slots * each.slot_ns <= now
-        ]
+        found = ((key, self._map.get(key)) for key in list(self._map))  # others may clear theirs meanwhile
+        passed = [key for key, each in found if each and each.start_ns + each.slots * each.slot_ns <= now]
         for key in passed:
             self._map.pop(key, None)
         return len(passed)
