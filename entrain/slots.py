@@ -21,6 +21,7 @@ from machine.record import Record
 from mininet_topos.agents import agents
 from mininet_topos.emulated_switches import emulated_switches
 from mininet_topos.network import Network
+from schedulers.slots import warm_up
 
 TIMEOUT_S = 5.0
 PERCENTILES = (50, 90, 99)
@@ -100,6 +101,7 @@ def schedulers(
     """Within, the hosts' agents schedule what jobs publish in `progress` below `directory`."""
     progress = progress_directory(directory)
     progress.mkdir()
+    warm_up()  # once, and not in all agents at the same time
     scheduling = Scheduling(table.loads, progress=progress)
     with contextlib.ExitStack() as stack:
         paths: Mapping[str, Path] = {}

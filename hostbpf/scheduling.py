@@ -42,7 +42,7 @@ GRAIN = 128 * 1024
 """Progress comes in lumps of so many bytes: what a socket takes at once (TCP_NOTSENT_LOWAT)."""
 LEAST_PART = 0.05
 """Of a slot that is nearly over, so much counts as left: the rest of a division would mean nothing."""
-ANSWER_PART = 0.5
+ANSWER_PART = 0.9
 """Part of a turn for which answers are waited for."""
 EVENTS = 200
 """The latest so many events are kept for the report."""
