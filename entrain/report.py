@@ -97,7 +97,7 @@ def settling(runs: Sequence[RunResult]) -> Table:
         result.add_row(
             group.runs[0].combination.policy,
             str(group.runs[0].combination.control),
-            f"{fmean(group.over_ideal):.3f}",
+            f"{fmean(group.over_ideal()):.3f}",
             f"{fmean(map(over_bound_last, group.runs)):.3f}",
             f"{len(at)}/{len(group.runs)}",
             f"{median(at):g}" if at else "-",

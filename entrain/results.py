@@ -115,14 +115,14 @@ CONVERGED = 1.05
 """A run has converged where the mean of so many successive iterations of each job is within 5 % of ideal."""
 
 
-def last_ms(job: JobResult) -> float:
-    """Mean of the job's last iterations."""
-    return fmean(job.summary.iteration_ms[-LAST:])
+def last_ms(job: JobResult, number: int = LAST) -> float:
+    """Mean of the job's last `number` iterations, or of all if there are fewer."""
+    return fmean(job.summary.iteration_ms[-number:])
 
 
-def over_ideal_last(run: RunResult) -> float:
+def over_ideal_last(run: RunResult, number: int = LAST) -> float:
     """Iteration time over ideal in the last iterations of each job, mean over the jobs."""
-    return fmean(last_ms(job) / job.ideal_ms for job in run.jobs)
+    return fmean(last_ms(job, number) / job.ideal_ms for job in run.jobs)
 
 
 def over_bound_last(run: RunResult) -> float:
@@ -175,10 +175,9 @@ class Summarized:
         """`converged_at` of each run."""
         return tuple(map(converged_at, self.runs))
 
-    @property
-    def over_ideal(self) -> tuple[float, ...]:
+    def over_ideal(self, number: int = LAST) -> tuple[float, ...]:
         """`over_ideal_last` of each run."""
-        return tuple(map(over_ideal_last, self.runs))
+        return tuple(over_ideal_last(run, number) for run in self.runs)
 
 
 def summarized(runs: Sequence[RunResult]) -> list[Summarized]:
@@ -234,8 +233,9 @@ def _summary(group: Summarized) -> dict[str, Any]:
         "converged": len(converged),
         "converged_at_iteration_median": median(converged) if converged else None,
         "converged_at_iteration_max": max(converged, default=None),
-        "over_ideal_last50_mean": fmean(group.over_ideal),
-        "over_ideal_last50_max": max(group.over_ideal),
+        "over_ideal_last10_mean": fmean(group.over_ideal(WINDOW)),
+        "over_ideal_last50_mean": fmean(group.over_ideal()),
+        "over_ideal_last50_max": max(group.over_ideal()),
         "slowest_progress": min(fairness(run).slowest for run in group.runs),
         "jain": fmean(fairness(run).jain for run in group.runs),
     }

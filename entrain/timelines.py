@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 
 from entrain.experiment import Experiment
 from entrain.plots import COLOURS
-from entrain.results import RunResult, Summarized, converged_at, summarized
+from entrain.results import WINDOW, RunResult, Summarized, converged_at, summarized
 
 SHOWN = 4
 """Iterations in each part of the picture of throughput."""
@@ -145,7 +145,7 @@ def _seeds(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
     when.legend(loc="lower right", fontsize=8)
     where.axhline(1, color="black", ls="--", lw=1)
     where.set_xticks(range(len(groups)), [_name(group.runs[0]) for group in groups])
-    where.set_ylabel("last iterations over ideal")
+    where.set_ylabel(f"last {WINDOW} iterations over ideal")
     for place in (when, where):
         place.grid(alpha=0.3)
     return figure
@@ -153,4 +153,4 @@ def _seeds(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
 
 def _dots(axes: Any, groups: Sequence[Summarized], group: Summarized, colour: str) -> None:
     """A dot for each seed."""
-    axes.plot([groups.index(group)] * len(group.runs), group.over_ideal, "o", color=colour, alpha=0.6)
+    axes.plot([groups.index(group)] * len(group.runs), group.over_ideal(WINDOW), "o", color=colour, alpha=0.6)
