@@ -42,7 +42,7 @@ RESTS = ("", "-shared", "-factor", "-unsized", "-wo-wc")
 RIVAL_READINGS = (*(f"aalo{rest}" for rest in RESTS), *(f"lccf{rest}" for rest in RESTS))
 SPEEDS = (10, 40)
 SLOTS_SET = ("slots", "slots-2", "slots-whole")
-CLUSTER_SET = (*SLOTS_SET, "mcs", "mcs-steps", "ccml", "ccml-equal", "fair")
+CLUSTER_SET = (*SLOTS_SET, "mcs", "mcs-steps", "ccml", "ccml-equal", "fair", "varys")
 ALL = "all"
 """The mix of all models."""
 THETA_MAX = 0.9
@@ -315,16 +315,17 @@ def run_cluster(point: Point) -> Result:
     """Run the slot scheduler or a rival on a cluster of servers with 8 GPUs under a three-tier tree."""
     topology, cluster = _cluster(point)
     policy, slot_s = point["policy"], point["slot_ms"] / 1000.0
-    mcs = policy in ("mcs", "mcs-steps")
+    mcs, known = policy in ("mcs", "mcs-steps"), policy == "varys"
     jobs = [job.staged(steps=policy == "mcs-steps") if mcs else job.pipelined() for job in cluster]
     waits: list[float] | None = None
     flow_times, usage = point.get("flow_times", False), _usage(point, topology)
-    if mcs:
+    if mcs or known:
+        # Varys as a mark of what could be had: all sizes and routes known, no dependencies, no slots.
         scheduled = ScheduledTransport(
             topology,
-            coflow_policy("mcs"),
-            interval=slot_s,
-            blind=True,
+            coflow_policy("varys" if known else "mcs"),
+            interval=0.0 if known else slot_s,
+            blind=mcs,
             flow_times=flow_times,
             usage=usage,
         )
@@ -507,7 +508,7 @@ EXPERIMENTS = {
             "slots-tau",
             "Slot scheduler: length of a slot",
             None,
-            ("slots", "slots-2", "slots-whole", "mcs", "fair"),
+            (*SLOTS_SET, "mcs", "mcs-steps", "fair"),
             _tau_points,
             run_cluster,
             {},

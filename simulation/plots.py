@@ -275,8 +275,8 @@ def _models(rows: list[Summary]) -> Figure | None:
         axes[0].bar_label(bars, fmt="%+.0f", fontsize=7, padding=1)
     axes[0].axhline(0.0, color="black", linewidth=0.8)
     axes[0].set_xticks(range(len(mixes)), ["all four" if m == "all" else f"{m} only" for m in mixes])
-    axes[0].set_xlabel("models of the jobs")
-    axes[0].set_ylabel("mean JCT against fair sharing (%), lower is better")
+    axes[0].set_xlabel("models of the jobs (lower bars are better)")
+    axes[0].set_ylabel("mean JCT against fair sharing (%)")
     _legend(axes)
     return figure
 

@@ -148,7 +148,10 @@ def _print(summary: dict[str, Any]) -> None:
     keys = [
         k
         for k in parameters(first)
-        if k not in shown and not isinstance(first[k], dict | float) and k != "events"
+        if k not in shown
+        and not isinstance(first[k], dict | float)
+        and k != "events"
+        and (k == "policy" or len({str(p.get(k)) for p in summary["points"]}) > 1)
     ]
     values = [k for k in shown if k in first]
     table = Table(
