@@ -11,6 +11,7 @@ import functools
 import secrets
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -94,12 +95,15 @@ class Carriers:
         self._feedbacks = obj.maps["feedbacks"]
         self.schedules = obj.maps["schedules"]
         self.set_clock(clock)
+        self._own: dict[str, bool] = {}  # by address
+        self._lock = threading.Lock()
+        self._route = in_netns(netns, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         self._probes = {mark: _probe_socket(interface, mark, netns) for mark in (_PROBE, _WITHDRAWAL)}
 
     def close(self) -> None:
         """Probe no more."""
-        for probe in self._probes.values():
-            probe.close()
+        for each in (self._route, *self._probes.values()):
+            each.close()
 
     def set_clock(self, clock: SlotClock) -> None:
         """Number the slots by `clock` from now on. Slots that a clock set back shows again are not announced
@@ -133,8 +137,8 @@ class Carriers:
 
         It announces what has changed, as the flow's own carrier would, which is then not sent. It takes the
         flow's path, and ends at the receiver's programs or, where there are none, at an EtherType that
-        nobody handles. A flow that does not announce sends nothing. Raises EntrainError when the kernel
-        refuses it.
+        nobody handles. A flow that does not announce, or that stays on this host, sends nothing. Raises
+        EntrainError when the kernel refuses it.
         """
         try:
             self._probe(flow, _PROBE)
@@ -153,7 +157,17 @@ class Carriers:
         self._announcers.pop(_key(flow), None)
 
     def _probe(self, flow: Flow, mark: int) -> None:
+        if self._ends_here(flow.destination):
+            return  # by the loopback a probe would reach the application
         self._probes[mark].sendto(_headers(flow), (flow.destination, 0))
+
+    def _ends_here(self, address: str) -> bool:
+        """Whether `address` is the host's own: then the kernel chooses it as source, too."""
+        if address not in self._own:
+            with self._lock:
+                self._route.connect((address, 9))
+                self._own[address] = self._route.getsockname()[0] == address
+        return self._own[address]
 
     def set_onward(self, flow: Flow, sent: int) -> None:
         """Let feedback about `flow`, which is received here, say that `sent` bytes have gone onward."""

@@ -234,6 +234,22 @@ def test_udp_flows_get_feedback(pair: Pair, slow: SlotClock) -> None:
     assert returned[0].flow == flow
 
 
+def test_a_flow_within_the_host_is_not_probed(pair: Pair, slow: SlotClock) -> None:
+    """The packet of headers would go by the loopback, to the application."""
+    flow = Flow("10.77.0.1", 5000, "10.77.0.1", 6000, socket.IPPROTO_UDP)
+    with (
+        carriers.attached(pair.index_a, slow, netns=pair.a) as at_a,
+        in_netns(pair.a, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as receiver,
+    ):
+        receiver.bind(("10.77.0.1", 6000))
+        at_a.announce(flow)
+        at_a.probe(flow)
+        at_a.withdraw(flow)
+        receiver.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            receiver.recv(100)
+
+
 def test_a_flow_that_ends_takes_back_what_it_announced(
     pair: Pair, connect: Callable[..., Connection], slow: SlotClock
 ) -> None:
