@@ -23,16 +23,17 @@ Everything is checked here, before anything is made; docs/experiments.md describ
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from controlplane.routing import ECN_THRESHOLD_PACKETS, Routing
+from controlplane.routing import ECN_THRESHOLD_PACKETS, Routing, fixed_path
 from controlplane.topology import TABLES, Host, Target, Topology, load_topology, parse_topology
 from hostbpf.agent import Loads
 from hostbpf.mltcp import PLAIN, VARIANTS, Params
@@ -255,6 +256,8 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
         raise BadInput(
             f"{path}: [experiment], congestion_control: policy mltcp needs one of {', '.join(MLTCP_VARIANT)}"
         )
+    if "slots" in table.policy and file.slots.loads == "emulated":
+        _check_paths(path, table.routing, topology)
     jobs = _jobs(path, file.job, topology)
     return Experiment(
         name=table.name,
@@ -274,6 +277,16 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
         slots=file.slots,
         cross=_cross(path, file.cross, topology),
     )
+
+
+def _check_paths(path: Path, routings: Sequence[Routing], topology: Topology) -> None:
+    """Emulated switches have to know which of them a flow passes."""
+    try:
+        for routing in routings:
+            for source, destination in itertools.permutations(topology.hosts, 2):
+                fixed_path(topology, routing, source, destination)
+    except BadInput as error:
+        raise BadInput(f'{path}: [slots], loads = "emulated": {error}') from None
 
 
 def _cross(path: Path, tables: tuple[CrossTable, ...], topology: Topology) -> tuple[CrossTable, ...]:

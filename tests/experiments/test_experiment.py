@@ -191,3 +191,14 @@ def test_the_jobs_of_the_source_routing_experiment_are_leaf_wise_permutations() 
         for links in uplinks(experiment.topology, job):
             assert set(links.values()) <= {1}
         assert any(links for links in uplinks(experiment.topology, job)), "the job never leaves its leaves"
+
+
+def test_emulated_switches_need_fixed_paths(tmp_path: Path) -> None:
+    slots = GOOD.replace("[topology]", '[slots]\nloads = "emulated"\n\n[topology]')
+    slots = slots.replace("[experiment]", '[experiment]\npolicy = ["slots"]')
+    with pytest.raises(
+        BadInput, match=r'file.toml: \[slots\], loads = "emulated": .* hash of leaf1; use source'
+    ):
+        load_experiment(write(tmp_path, slots))
+    fixed = load_experiment(write(tmp_path, slots.replace('"ecmp", ', "")))
+    assert fixed.slots.loads == "emulated"
