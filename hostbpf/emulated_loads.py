@@ -307,8 +307,7 @@ class Emulated:
                 answer = self._answers.get(timeout=max(deadline - time.monotonic(), 0.0))
             except Empty:
                 break
-            if answer.question is self._questions.get(answer.switch):
-                self._take(answer)
+            self._take(answer)
         for flow in [each for each in self._asked if self._is_complete(each)]:
             yield self._path_loads(flow)
 
@@ -316,10 +315,12 @@ class Emulated:
         return len(self._asked[flow]) == len(self._hops(flow) or ())
 
     def _take(self, answer: _Answer) -> None:
-        for flow, _ in answer.question.hops:
-            if flow not in answer.loads:
+        """Also what comes late in the slot, to an earlier question; only the last one's failure counts."""
+        if not answer.loads and answer.question is self._questions.get(answer.switch):
+            for flow, _ in answer.question.hops:
                 self._asked.pop(flow, None)
-            elif flow in self._asked:
+        elif answer.question.slot == self._slot:
+            for flow in answer.loads.keys() & self._asked.keys():
                 self._asked[flow][answer.switch] = answer
 
     def _hops(self, flow: Flow) -> tuple[HopTable, ...] | None:

@@ -332,7 +332,9 @@ class HostScheduler:
         if state.unanswered > PATIENCE:
             if state.unanswered == PATIENCE + 1:
                 self.counts["left_to_tcp"] += 1
-                self._say(f"{_name(entry)}: its path has not answered for {PATIENCE} slots; left to TCP")
+                why = "".join(f"; {each}" for each in self._loads.problems().values())
+                what = f"its path has not answered for {PATIENCE} slots; left to TCP{why}"
+                self._say(f"{_name(entry)}: {what}")
                 self._release(entry.flow, state)
         elif state.plan.seen_from(slot)[0] <= 0.0:
             self.counts["equal_shares"] += 1
