@@ -6,48 +6,37 @@ import argparse
 import contextlib
 import json
 import os
-import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from ebpf import Map
+from entrain.slot_rates import TrialResult, load, program_statistics
 from hostbpf import carriers, slots
 from hostbpf.meter import metered
 from hostbpf.slots import Schedules, SlotClock, netns_cookie
 from hostbpf.trial import Trial, hosts, run_trial, traffic
 from machine.errors import EntrainError
 
-
-def _run_time_ns(program: str) -> int | None:
-    """Time that a loaded BPF program has run, where the kernel counts it and bpftool is there."""
-    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
-        shown = subprocess.run(["bpftool", "-j", "prog", "show"], capture_output=True, text=True, check=False)
-        programs = [each for each in json.loads(shown.stdout) if each.get("name") == program[:15]]
-        return sum(int(each.get("run_time_ns", 0)) for each in programs)
-    return None
+EXPERIMENT = Path(__file__).parents[1] / "experiments" / "slot-rates.toml"
+CARRIER_GOAL = 0.98
 
 
-def rates(schedules: Map, trial: Trial) -> dict[str, float | None]:
-    """Errors relative to the wanted bytes of a slot, the share of slots off by more than max(1 %, half an
-    MSS), and the processor time of the pacing hook and of this process, which writes the schedules."""
-    cpu, hook, began = time.process_time_ns(), _run_time_ns("slot_min_tso_segs"), time.monotonic_ns()
-    results = run_trial(trial, schedules)
-    spent, hook_after = time.process_time_ns() - cpu, _run_time_ns("slot_min_tso_segs")
-    elapsed = time.monotonic_ns() - began
-    errors = [each.error for each in results]
-    delays = [each.first_packet_ms for each in results if each.first_packet_ms is not None]
-    return {
-        "mean": float(np.mean(errors)),
-        "p99": float(np.percentile(errors, 99)),
-        "over_bound": float(np.mean([not each.within_bound for each in results])),
-        "first_packet_ms_p99": float(np.percentile(delays, 99)),
-        "cpu_percent": None
-        if hook is None or hook_after is None
-        else 100 * (hook_after - hook + spent) / elapsed,
-    }
+def rates(schedules: Map, slots: int | None) -> list[TrialResult]:
+    """The trials of the experiment, and their goals; with `slots` each has so many."""
+    _, trials = load(EXPERIMENT)
+    results = []
+    for trial, goals in trials:
+        shortened = replace(trial, slots=slots) if slots else trial
+        results.append(TrialResult(shortened, goals, run_trial(shortened, schedules)))
+    return results
+
+
+def _name(trial: Trial, figure: str) -> str:
+    return f"{figure}_{trial.control}_{trial.flows}_flows_{trial.slot_ms:g}ms"
 
 
 def carrier_ratio(schedules: Map, seconds: float = 1.0, pairs: int = 9) -> list[float]:
@@ -86,47 +75,39 @@ def _throughput(schedules: Map, seconds: float, *, announced: bool) -> int:
         return sum(each.payload_bytes for each in meter.read().values())
 
 
-@contextlib.contextmanager
-def _program_statistics() -> Iterator[None]:
-    """Within, the kernel counts how long BPF programs run."""
-    switch = Path("/proc/sys/kernel/bpf_stats_enabled")
-    before = switch.read_text()
-    switch.write_text("1")
-    try:
-        yield
-    finally:
-        switch.write_text(before)
-
-
 def main(argv: Sequence[str]) -> None:
-    """Measure and print."""
+    """Measure and print, beside the goals."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks host")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--slots", type=int, default=100, help="slots measured per case")
+    parser.add_argument("--slots", type=int, help="slots measured per trial (default: as in the experiment)")
     options = parser.parse_args(argv)
     figures: dict[str, float | None] = {}
+    goals: dict[str, float] = {"carrier_throughput_ratio": CARRIER_GOAL}
     with slots.pacing_registered() as schedules:
-        for slot_ms in (60, 20, 5):
-            for name, value in rates(schedules, Trial(slot_ms, 1, options.slots)).items():
-                figures[f"rate_{name}_{slot_ms}ms"] = value
-        for number in (16, 64):
-            with _program_statistics() if number == 64 else contextlib.nullcontext():
-                for name, value in rates(
-                    schedules, Trial(60, number, options.slots // 2, gso_segments=1)
-                ).items():
-                    figures[f"rate_{name}_{number}_flows"] = value
+        with program_statistics():
+            results = rates(schedules, options.slots)
         ratios = carrier_ratio(schedules)
-        figures["carrier_throughput_ratio"] = float(np.median(ratios))
-        figures["carrier_throughput_ratio_spread"] = float(np.subtract(*np.percentile(ratios, [75, 25])))
+    for result in results:
+        measured = result.figures()
+        for name, goal in result.goals.model_dump().items():
+            figures[_name(result.trial, name)] = measured[name]
+            if goal is not None:
+                goals[_name(result.trial, name)] = goal
+    alone, many = results[0], next(each for each in results if each.trial.flows == 64)
+    for name in ("rate_error_mean", "rate_error_p99", "boundary_delay_ms_p99"):
+        figures[name] = alone.figures()[name]
+        goals[name] = goals[_name(alone.trial, name)]
+    cpu = many.figures()["host_cpu"]
     figures |= {
-        "rate_error_mean": figures["rate_mean_60ms"],
-        "rate_error_p99": figures["rate_p99_60ms"],
-        "boundary_delay_ms_p99": figures["rate_first_packet_ms_p99_60ms"],
-        "host_cpu_percent_64_flows": figures["rate_cpu_percent_64_flows"],
+        "host_cpu_percent_64_flows": None if cpu is None else 100 * cpu,
+        "carrier_throughput_ratio": float(np.median(ratios)),
+        "carrier_throughput_ratio_spread": float(np.subtract(*np.percentile(ratios, [75, 25]))),
         "load_average": os.getloadavg()[0],
     }
+    goals["host_cpu_percent_64_flows"] = 100 * goals[_name(many.trial, "host_cpu")]
     if options.json:
-        print(json.dumps(figures))
+        print(json.dumps(figures | {"goals": goals}))
         return
     for name, value in figures.items():
-        print(f"{name:36} {'-' if value is None else f'{value:.4f}'}")
+        goal = f"(goal {goals[name]:g})" if name in goals else ""
+        print(f"{name:54} {'-' if value is None else f'{value:10.4f}'} {goal}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,13 +14,24 @@ import numpy as np
 from pydantic import Field
 from rich.table import Table
 
+from ebpf.struct_ops import available_congestion_controls
 from hostbpf.slots import PACED, pacing_registered
-from hostbpf.trial import FlowSlot, Trial, run_trial
+from hostbpf.trial import Outcome, Trial, run_trial
 from machine.errors import BadInput
 from machine.toml import Strict, check, read_toml
 
 SHOWN = 60
 """Slots in the picture."""
+
+
+class Goals(Strict):
+    """A `[trial.goals]` table: what the figures of that name should be at most, `within_bound` at least."""
+
+    rate_error_mean: float | None = None
+    rate_error_p99: float | None = None
+    within_bound: float | None = None
+    boundary_delay_ms_p99: float | None = None
+    host_cpu: float | None = None
 
 
 class TrialTable(Strict):
@@ -32,6 +44,7 @@ class TrialTable(Strict):
     lowest: Annotated[float, Field(gt=0, le=1, strict=False)] = 0.02
     control: str = "slot_cubic"
     gso_segments: Annotated[int, Field(ge=1, le=64)] = 2
+    goals: Goals = Goals()
 
 
 class ExperimentTable(Strict):
@@ -51,15 +64,18 @@ class SlotRatesFile(Strict):
 
 @dataclass(frozen=True)
 class TrialResult:
-    """One trial and what came of it."""
+    """One trial, what it should have come to, and what came of it."""
 
     trial: Trial
-    slots: tuple[FlowSlot, ...]
+    goals: Goals
+    outcome: Outcome
 
     def figures(self) -> dict[str, Any]:
         """As in results.json: errors relative to what was wanted in the slot."""
-        errors = [each.error for each in self.slots]
-        delays = [each.first_packet_ms for each in self.slots if each.first_packet_ms is not None]
+        slots = self.outcome.slots
+        errors = [each.error for each in slots]
+        delays = [ms for each in slots if (ms := self.trial.boundary_delay_ms(each)) is not None]
+        kernel = self.outcome.kernel_cpu
         return {
             "slot_ms": self.trial.slot_ms,
             "flows": self.trial.flows,
@@ -68,9 +84,11 @@ class TrialResult:
             "seed": self.trial.seed,
             "rate_error_mean": float(np.mean(errors)),
             "rate_error_p99": float(np.percentile(errors, 99)),
-            "within_bound": float(np.mean([each.within_bound for each in self.slots])),
-            "boundary_delay_ms_median": float(np.median(delays)),
-            "boundary_delay_ms_p99": float(np.percentile(delays, 99)),
+            "within_bound": float(np.mean([each.within_bound for each in slots])),
+            "boundary_delay_ms_median": float(np.median(delays)) if delays else None,
+            "boundary_delay_ms_p99": float(np.percentile(delays, 99)) if delays else None,
+            "agent_cpu": self.outcome.agent_cpu,
+            "host_cpu": None if kernel is None else self.outcome.agent_cpu + kernel,
         }
 
 
@@ -80,58 +98,78 @@ def is_slot_rates(path: Path) -> bool:
     return isinstance(table, dict) and table.get("kind") == "slot-rates"
 
 
-def load(path: Path, seed: int | None = None) -> tuple[str, list[Trial]]:
+def load(path: Path, seed: int | None = None) -> tuple[str, list[tuple[Trial, Goals]]]:
     """The name and the trials of a file. Raises BadInput that names the file, the key and the remedy."""
     file = check(SlotRatesFile, read_toml(path), str(path))
     chosen = file.experiment.seed if seed is None else seed
+    known = {*PACED, *available_congestion_controls()}
     for number, table in enumerate(file.trial):
-        if table.control not in PACED:
+        if table.control not in known:
             raise BadInput(
-                f"{path}: trial {number}, control: {table.control!r} obeys no schedule; "
-                f"take {' or '.join(PACED)}"
+                f"{path}: trial {number}, control: there is no {table.control!r}; "
+                f"take one of {', '.join(sorted(known))}"
             )
-    return file.experiment.name, [Trial(**table.model_dump(), seed=chosen) for table in file.trial]
+    return file.experiment.name, [
+        (Trial(**table.model_dump(exclude={"goals"}), seed=chosen), table.goals) for table in file.trial
+    ]
 
 
-def run(trials: Sequence[Trial], report: Callable[[str, float], None]) -> list[TrialResult]:
+def run(trials: Sequence[tuple[Trial, Goals]], report: Callable[[str, float], None]) -> list[TrialResult]:
     """Run all trials, one after the other."""
     results = []
-    with pacing_registered() as schedules:
-        for number, trial in enumerate(trials):
+    with pacing_registered() as schedules, program_statistics():
+        for number, (trial, goals) in enumerate(trials):
             report(f"{trial.flows} flows, slots of {trial.slot_ms:g} ms", number / len(trials))
-            results.append(TrialResult(trial, tuple(run_trial(trial, schedules))))
+            results.append(TrialResult(trial, goals, run_trial(trial, schedules)))
     return results
+
+
+@contextlib.contextmanager
+def program_statistics() -> Iterator[None]:
+    """Within, the kernel counts how long eBPF programs run, where it can."""
+    switch = Path("/proc/sys/kernel/bpf_stats_enabled")
+    try:
+        before = switch.read_text()
+        switch.write_text("1")
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        switch.write_text(before)
 
 
 def document(name: str, results: Sequence[TrialResult]) -> dict[str, Any]:
     """`results.json`."""
-    return {"experiment": name, "runs": [{"policy": "slots", **each.figures()} for each in results]}
+    runs = [
+        {"policy": "slots", **each.figures(), "goals": each.goals.model_dump(exclude_none=True)}
+        for each in results
+    ]
+    return {"experiment": name, "runs": runs}
+
+
+_COLUMNS = (
+    ("error\nmean %", "rate_error_mean", 100),
+    ("error\np99 %", "rate_error_p99", 100),
+    ("within\nbound %", "within_bound", 100),
+    ("boundary\nms, p99", "boundary_delay_ms_p99", 1),
+    ("host\nCPU %", "host_cpu", 100),
+)
 
 
 def table(name: str, results: Sequence[TrialResult]) -> Table:
-    """A line for each trial."""
-    shown = Table(title=name)
-    for heading in (
-        "slot\nms",
-        "flows",
-        "link\nMbit/s",
-        "error\nmean %",
-        "error\np99 %",
-        "within\nbound %",
-        "boundary\nms, p99",
-    ):
+    """A line for each trial: figures, and their goals in brackets."""
+    shown = Table(title=f"{name} (in brackets: goals)")
+    for heading in ("control", "slot\nms", "flows", *(heading for heading, _, _ in _COLUMNS)):
         shown.add_column(heading, justify="right")
     for result in results:
-        figures = result.figures()
-        shown.add_row(
-            f"{figures['slot_ms']:g}",
-            str(figures["flows"]),
-            f"{figures['link_mbps']:g}",
-            f"{100 * figures['rate_error_mean']:.2f}",
-            f"{100 * figures['rate_error_p99']:.2f}",
-            f"{100 * figures['within_bound']:.1f}",
-            f"{figures['boundary_delay_ms_p99']:.3f}",
-        )
+        figures, goals = result.figures(), result.goals.model_dump()
+        cells = []
+        for _, key, scale in _COLUMNS:
+            cell = "-" if figures[key] is None else f"{figures[key] * scale:.2f}"
+            cells.append(cell if goals[key] is None else f"{cell} ({goals[key] * scale:g})")
+        shown.add_row(figures["control"], f"{figures['slot_ms']:g}", str(figures["flows"]), *cells)
     return shown
 
 
@@ -141,11 +179,13 @@ def write(directory: Path, name: str, results: Sequence[TrialResult]) -> None:
     (directory / "results.json").write_text(json.dumps(document(name, results), indent=2) + "\n")
     with (directory / "slots.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["slot_ms", "flows", "flow", "slot", "wanted_bytes", "sent_bytes", "first_packet_ms"])
+        writer.writerow(
+            ["control", "slot_ms", "flows", "flow", "slot", "wanted_bytes", "sent_bytes", "first_packet_ms"]
+        )
         for result in results:
-            for each in result.slots:
+            for each in result.outcome.slots:
                 row = [each.flow, each.slot, round(each.wanted), each.sent, each.first_packet_ms]
-                writer.writerow([result.trial.slot_ms, result.trial.flows, *row])
+                writer.writerow([result.trial.control, result.trial.slot_ms, result.trial.flows, *row])
     _plot(directory / "results.png", name, results)
 
 
@@ -160,7 +200,7 @@ def _plot(path: Path, name: str, results: Sequence[TrialResult]) -> None:
     )
     figure.suptitle(f"{name}: wanted and measured rate of one flow, a new random rate in every slot")
     for place, result in zip(axes[:, 0], results, strict=True):
-        slots = [each for each in result.slots if each.flow == 0][:SHOWN]
+        slots = [each for each in result.outcome.slots if each.flow == 0][:SHOWN]
         scale = 8 / result.trial.slot_ms / 1e3  # bytes in a slot to Mbit/s
         times = [each.slot * result.trial.slot_ms for each in slots]
         place.step(
@@ -170,9 +210,10 @@ def _plot(path: Path, name: str, results: Sequence[TrialResult]) -> None:
             times, [each.sent * scale for each in slots], where="post", color="#d1605e", ls="--", label="sent"
         )
         figures = result.figures()
+        trial = result.trial
         place.set_title(
-            f"slots of {result.trial.slot_ms:g} ms, {result.trial.flows} flow(s): mean error "
-            f"{100 * figures['rate_error_mean']:.2f} %, p99 {100 * figures['rate_error_p99']:.2f} %",
+            f"{trial.control}, slots of {trial.slot_ms:g} ms, {trial.flows} flow(s): error "
+            f"mean {100 * figures['rate_error_mean']:.2f} %, p99 {100 * figures['rate_error_p99']:.2f} %",
             fontsize=9,
         )
         place.set_ylabel("Mbit/s")

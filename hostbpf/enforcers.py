@@ -43,7 +43,7 @@ _IDLE_SYSCTL = Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle")
 _FQ_MAJOR = 0xDF00
 _ETHERNET_BYTES, _TCP_BYTES, _UDP_BYTES = 14, 52, 28
 _SIOCGIFMTU = 0x8921
-FORGOTTEN_S = 60.0
+FORGOTTEN_NS = 60 * 10**9
 """A flow without a schedule is remembered for so long: to find out about it again takes milliseconds."""
 
 
@@ -106,22 +106,28 @@ class _Flow:
         self.plan: Plan | None = None
         self.applied: tuple[Plan | None, int | None] = (None, None)  # what the bucket follows: plan and slot
         self.silent = False  # may have been silent since it was woken last
-        self.idle_since = time.monotonic()
+        self.due_ns = time.monotonic_ns() + FORGOTTEN_NS  # when it has to be looked at again
+
+    @property
+    def watched(self) -> bool:
+        """Whether something has to be done for it at slots' boundaries."""
+        if self.enforcer == Enforcer.PACING:
+            return self.silent or (self.plan is not None and 0 in self.plan.rates)
+        return self.enforcer == Enforcer.HTB
 
 
 class Enforcers:
     """What applies the schedules of one host's flows (`enforcing`). Methods may be called from any thread."""
 
-    def __init__(
-        self, choice: Choice, interface: _Interface, clock: SlotClock, netns: str | None, *, wakes: bool
-    ) -> None:
+    def __init__(self, choice: Choice, interface: _Interface, clock: SlotClock, netns: str | None) -> None:
         self.choice = choice
         self.failure = ""
         """What went wrong when rates were changed last; empty: nothing did."""
         self._interface = interface
         self._slot_ns = clock.slot_ns
         self._netns = netns
-        self._wakes = wakes
+        self._idle = contextlib.ExitStack()
+        self._wakes: bool | None = None  # whether silent flows are; None: there was none yet
         self._flows: dict[Flow, _Flow] = {}
         self._changed = threading.Condition()
         self._stopping = False
@@ -138,6 +144,7 @@ class Enforcers:
             known = self._flows.get(flow)
             if known is None:
                 known = self._flows[flow] = self._new(flow)
+                self._changed.notify()  # its socket has to be searched for
             return known.enforcer, known.descriptor is not None
 
     def lowest(self, enforcer: Enforcer) -> int:
@@ -153,8 +160,10 @@ class Enforcers:
             now = time.monotonic_ns()
             known.silent |= _is_silent(known.plan, now) or _is_silent(plan, now)
             known.plan = plan
-            known.idle_since = time.monotonic()
-            self._changed.notify()
+            known.due_ns = _due_ns(known, now)
+            if known.watched:
+                known.due_ns = now
+                self._changed.notify()
 
     def _new(self, flow: Flow) -> _Flow:
         found = None
@@ -163,6 +172,8 @@ class Enforcers:
             if found is None:
                 raise BadInput(f"flow {flow}: no such TCP connection on this host")
             if self.choice.pacing and found.control in PACED:
+                if self._wakes is None:
+                    self._wakes = self._idle.enter_context(_no_slow_start_after_idle(self._netns))
                 return _Flow(Enforcer.PACING, socket=found)
         if self.choice.other is None:
             what = f"congestion control {found.control}" if found else "UDP"
@@ -177,7 +188,7 @@ class Enforcers:
     # -- the thread
 
     def run(self) -> None:
-        """Follow the schedules until `stop`."""
+        """Follow the schedules until `stop`; then leave nothing as it was for them."""
         with self._changed:
             while not self._stopping:
                 try:
@@ -192,6 +203,11 @@ class Enforcers:
                     continue
                 wait_s = None if due_ns is None else max(0, due_ns - time.monotonic_ns()) / 1e9
                 self._changed.wait(wait_s)
+            for each in self._flows.values():  # nothing stays silent
+                each.plan, each.due_ns = None, 0
+            with contextlib.suppress(EntrainError):
+                self._follow()
+            self._idle.close()
 
     def stop(self) -> None:
         """Let `run` return."""
@@ -215,18 +231,16 @@ class Enforcers:
     def _follow(self) -> int | None:
         """Apply what the schedules say now; returns when to do so again (None: when one changes)."""
         now = time.monotonic_ns()
-        due: list[int] = []
         buckets: dict[int, bytes] = {}
         for flow, each in list(self._flows.items()):
+            if each.due_ns > now:
+                continue
+            if each.plan is None and each.applied[0] is None and not each.silent:
+                self._forget(flow)
+                continue
             index = each.plan.index(now) if each.plan else None
             if each.plan is not None and index is None and now >= each.plan.start_ns:
                 each.plan = None  # it has ended
-                each.idle_since = time.monotonic()
-            if each.plan is None and time.monotonic() - each.idle_since > FORGOTTEN_S:
-                self._forget(flow)
-                continue
-            if each.plan is not None:
-                due.append(each.plan.start_ns if index is None else each.plan.end_ns(index))
             if each.enforcer == Enforcer.PACING:
                 silent = _is_silent(each.plan, now)
                 if each.silent and not silent and each.descriptor is not None and not each.descriptor.wake():
@@ -235,9 +249,10 @@ class Enforcers:
             elif each.enforcer == Enforcer.HTB and each.applied != (each.plan, index):
                 buckets[each.number] = self._bucket(flow, each, index, now)
                 each.applied = (each.plan, index)
+            each.due_ns = _due_ns(each, now)
         if buckets:
             self._interface.change(buckets)
-        return min(due, default=None)
+        return min((each.due_ns for each in self._flows.values()), default=None)
 
     def _bucket(self, flow: Flow, known: _Flow, index: int | None, now: int) -> bytes:
         plan = known.plan
@@ -257,6 +272,16 @@ class Enforcers:
         forgotten = self._flows.pop(flow)
         if forgotten.enforcer != Enforcer.PACING:
             self._interface.remove(flow, forgotten.number)
+
+
+def _due_ns(known: _Flow, now: int) -> int:
+    """When `known` has to be looked at again if its schedule stays as it is."""
+    if known.plan is None:
+        return now + FORGOTTEN_NS
+    index = known.plan.index(now)
+    if index is None:
+        return max(now, known.plan.start_ns)
+    return known.plan.end_ns(index if known.watched else len(known.plan.rates) - 1)
 
 
 def _is_silent(plan: Plan | None, now: int) -> bool:
@@ -401,11 +426,10 @@ def enforcing(
     choice = choose(forced)
     place = _Interface(interface, ifindex, netns, schedules, cookie, record)
     with contextlib.ExitStack() as stack:
-        wakes = stack.enter_context(_no_slow_start_after_idle(netns))
         stack.callback(place.close)
         if forced is not None and choice.other is not None:
             place.prepare(choice.other)
-        enforcers = Enforcers(choice, place, clock, netns, wakes=wakes)
+        enforcers = Enforcers(choice, place, clock, netns)
         thread = threading.Thread(target=enforcers.run, name="enforcers")
         thread.start()
         stack.callback(thread.join)

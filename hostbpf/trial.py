@@ -1,12 +1,14 @@
-"""Flows that follow random schedules between two hosts on a cable: real TCP, measured at the sender's egress.
+"""Flows that follow random schedules between two hosts on a cable: real TCP, measured where it leaves.
 
-Senders and receivers are processes of their own. What left in each slot is counted in payload bytes and
-compared with rate times slot length (figure 7(a) of the slot scheduler's paper).
+Senders and receivers are processes of their own. What left in each slot (for flows that are held back: what
+arrived) is counted in payload bytes and compared with rate times slot length (figure 7(a) of the slot
+scheduler's paper).
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import os
 import random
@@ -19,8 +21,9 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 
 from ebpf import Map, in_netns
+from hostbpf.enforcers import enforcing
 from hostbpf.meter import Sent, metered
-from hostbpf.slots import HORIZON_MAX, Flow, Schedules, SlotClock, netns_cookie
+from hostbpf.slots import HORIZON_MAX, PACED, Flow, Schedules, SlotClock, netns_cookie
 from machine.record import Record, Resource
 
 GSO_SEGMENTS = 2
@@ -160,42 +163,94 @@ class Trial:
     gso_segments: int = GSO_SEGMENTS
     """What TCP may hand down at once: a slot is off by half of it."""
 
+    def boundary_delay_ms(self, each: FlowSlot) -> float | None:
+        """How long after the slot's start the new rate was in force; None: nothing was sent.
 
-def run_trial(trial: Trial, schedules: Map) -> list[FlowSlot]:
-    """Run it with the schedules' map of `hostbpf.slots.pacing_registered`; by slot, then by flow."""
+        A socket that paces itself sends its first burst half a burst's time after that, which is left out.
+        """
+        if each.first_packet_ms is None:
+            return None
+        half = self.gso_segments * MSS / 2 / each.wanted * self.slot_ms if self.control in PACED else 0.0
+        return max(0.0, each.first_packet_ms - half)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a trial, by slot, then by flow, and the processor time of the sending host's side."""
+
+    slots: tuple[FlowSlot, ...]
+    agent_cpu: float
+    """Share of one processor of this process, which writes the schedules and does what the agent does."""
+    kernel_cpu: float | None
+    """That of the eBPF `PROGRAMS`; None where the kernel does not count it (kernel.bpf_stats_enabled)."""
+
+
+PROGRAMS = ("slot_min_tso_segs", "slot_in_ack", "classify", "depart")
+
+
+def _run_time_ns() -> int:
+    """Time that the loaded `PROGRAMS` have run; 0 where nobody counts it, or bpftool is missing."""
+    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+        shown = subprocess.run(["bpftool", "-j", "prog", "show"], capture_output=True, text=True, check=False)
+        names = {each[:15] for each in PROGRAMS}
+        programs = [each for each in json.loads(shown.stdout) if each.get("name") in names]
+        return sum(int(each.get("run_time_ns", 0)) for each in programs)
+    return 0
+
+
+def run_trial(trial: Trial, schedules: Map) -> Outcome:
+    """Run it with the schedules' map of `hostbpf.slots.pacing_registered`.
+
+    A control that does not pace itself is held back by what the agent would choose for it.
+    """
     draw = random.Random(trial.seed)
     clock = SlotClock.shared(trial.slot_ms)
     share = trial.link_mbps / trial.flows
     with (
         hosts(gso_segments=trial.gso_segments) as where,
-        metered(clock, where.index_a, netns=where.a) as meter,
+        Record("rate-trial-enforcers") as record,
+        metered(clock, where.index_a, netns=where.a)
+        if trial.control in PACED
+        else metered(clock, where.index_b, netns=where.b, direction="ingress") as meter,
     ):
-        own = Schedules(schedules, clock, netns=netns_cookie(where.a), link_mbps=trial.link_mbps)
-        begin = clock.slot()
-        first = begin + max(1, round(SETTLE_MS / trial.slot_ms))
-        last = first + trial.slots
-        rates = [
-            {slot: draw.uniform(trial.lowest, 1) * share for slot in range(begin, last + 1)}
-            for _ in range(trial.flows)
-        ]
-        with traffic(where, trial.control, trial.flows, clock.start_ns(last + 1)) as flows:
-            while (slot := clock.slot()) <= last:
-                ahead = range(slot, min(slot + HORIZON_MAX, last + 1))
-                for flow, wanted in zip(flows, rates, strict=True):
-                    own.set(flow, slot, [wanted[each] for each in ahead])
-                time.sleep(max(0, clock.start_ns(slot + HORIZON_MAX // 2) - time.monotonic_ns()) / 1e9)
-        sent = meter.read()
-    return [
-        _flow_slot(
-            number,
-            slot - first,
-            rates[number][slot] * 125 * trial.slot_ms,
-            sent.get((flow, slot)),
-            clock.start_ns(slot),
-        )
-        for slot in range(first, last)
-        for number, flow in enumerate(flows)
-    ]
+        cookie = netns_cookie(where.a)
+        with enforcing(
+            "eth0", where.index_a, clock, schedules, record, netns=where.a, cookie=cookie
+        ) as enforcers:
+            own = Schedules(schedules, clock, netns=cookie, link_mbps=trial.link_mbps, enforcement=enforcers)
+            begin = clock.slot()
+            first = begin + max(1, round(SETTLE_MS / trial.slot_ms))
+            last = first + trial.slots
+            rates = [
+                {slot: draw.uniform(trial.lowest, 1) * share for slot in range(begin, last + HORIZON_MAX)}
+                for _ in range(trial.flows)
+            ]
+            with traffic(where, trial.control, trial.flows, clock.start_ns(last + 1)) as flows:
+                began = used = ran = 0
+                while (slot := clock.slot()) <= last:
+                    if slot >= first and not began:
+                        began, used, ran = time.monotonic_ns(), time.process_time_ns(), _run_time_ns()
+                    for flow, wanted in zip(flows, rates, strict=True):
+                        own.set(flow, slot, [wanted[each] for each in range(slot, slot + HORIZON_MAX)])
+                    time.sleep(max(0, clock.start_ns(slot + HORIZON_MAX // 2) - time.monotonic_ns()) / 1e9)
+                elapsed = time.monotonic_ns() - began
+                agent, kernel = time.process_time_ns() - used, _run_time_ns() - ran
+            sent = meter.read()
+    return Outcome(
+        tuple(
+            _flow_slot(
+                number,
+                slot - first,
+                rates[number][slot] * 125 * trial.slot_ms,
+                sent.get((flow, slot)),
+                clock.start_ns(slot),
+            )
+            for slot in range(first, last)
+            for number, flow in enumerate(flows)
+        ),
+        agent / elapsed,
+        kernel / elapsed if kernel else None,
+    )
 
 
 def _flow_slot(flow: int, slot: int, wanted: float, sent: Sent | None, start_ns: int) -> FlowSlot:

@@ -37,7 +37,8 @@ def write(tmp_path: Path, text: str) -> Path:
     [
         (("slot_ms = 40", "slot_ms = 0"), "slot_ms"),
         (("flows = 3", "flow = 3"), "flow"),
-        (("link_mbps = 30", 'control = "reno"'), "slot_reno or slot_cubic"),
+        (("link_mbps = 30", 'control = "vegan"'), "there is no 'vegan'; take one of (.*)slot_cubic"),
+        (("link_mbps = 30", "goals = { rate_error = 1 }"), "rate_error"),
     ],
 )
 def test_mistakes_name_file_and_key(tmp_path: Path, change: tuple[str, str], message: str) -> None:
