@@ -52,13 +52,18 @@ def _iterations(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
     """A panel for each family: a line for each run, the mean of its jobs; with one seed their range, too."""
     families = list(dict.fromkeys(map(family, runs)))
     figure, axes = plt.subplots(
-        1, len(families), figsize=(3.6 * len(families) + 1, 3.8), sharey=True, squeeze=False,
+        1,
+        len(families),
+        figsize=(max(6.5, 3.6 * len(families) + 1), 3.8),
+        sharey=True,
+        squeeze=False,
         layout="constrained",
-    )  # fmt: skip
+    )
     seeds = len({run.combination.seed for run in runs})
     figure.suptitle(
-        f"{experiment.name}: iteration time of {len(experiment.jobs)} jobs on one link, mean of the jobs, "
-        + (f"{seeds} seeds" if seeds > 1 else "and their range")
+        f"{experiment.name}: iteration time, mean of {len(experiment.jobs)} jobs, "
+        + (f"{seeds} seeds" if seeds > 1 else "and their range"),
+        fontsize=11,
     )
     for place, each in zip(axes[0], families, strict=True):
         shown = set()
@@ -115,7 +120,8 @@ def _throughput(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
             if row is axes[0]:
                 place.set_title(f"iterations {first} to {min(first + SHOWN, last) - 1}", fontsize=10)
         row[0].set_ylabel(f"{_name(run)}\nMbit/s", fontsize=9)
-    axes[0, -1].legend(loc="upper right", fontsize=8, ncols=len(experiment.jobs))
+    if handles := axes[0, 0].get_legend_handles_labels()[0]:
+        figure.legend(handles=handles, loc="outside upper right", fontsize=8, ncols=len(experiment.jobs))
     for place in axes[-1]:
         place.set_xlabel("time (s)")
     return figure
