@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import shutil
@@ -20,10 +21,13 @@ from pathlib import Path
 from typing import Any
 
 Figures = dict[str, Any]
-COFLOWSIM = {"varys": "SEBF", "aalo": "DARK"}
+COFLOWSIM = {"varys": "SEBF", "aalo": "DARK", "fifo": "FIFO"}
+ALIKE = "-alike"
+"""Behind a policy's name: with CoflowSim's decisions and time step, to tell what its results differ by."""
 
 
 def _coflows(policy: str, trace: Path, limit: int | None) -> Figures:
+    from benchmarks.coflowsim import STEP_S, as_coflowsim
     from schedulers.coflow import CoflowPolicy, DClas, Varys
     from simulation.engine import Simulation
     from simulation.policies import coflow_policy
@@ -39,6 +43,11 @@ def _coflows(policy: str, trace: Path, limit: int | None) -> Figures:
     if policy in ("fair", "equal"):
         shared = SharedTransport(topology, sharing="max-min" if policy == "fair" else "equal")
         outcome = Simulation(read.jobs, shared).run()
+    elif policy.endswith(ALIKE):
+        alike = as_coflowsim(policy.removesuffix(ALIKE), read.jobs, topology)
+        outcome = Simulation(read.jobs, ScheduledTransport(topology, alike, interval=STEP_S)).run()
+        for job in outcome.jobs:
+            job.finish = job.arrival + math.ceil(job.jct / STEP_S - 1e-6) * STEP_S
     else:
         chosen = named[policy] if policy in named else coflow_policy(policy)
         outcome = Simulation(read.jobs, ScheduledTransport(topology, chosen)).run()
@@ -194,7 +203,12 @@ def measure(trace: Path, classes: Path | None, limit: int | None, servers: int, 
                 with tempfile.TemporaryDirectory() as scratch:
                     theirs = _coflowsim(classes, policy, trace, limit, Path(scratch))
                 reference = theirs.pop("ccts")
-                figures[f"coflowsim_{policy}"] = {**theirs, **compare(own, reference)}
+                alike = _child(f"coflows:{policy}{ALIKE}", trace, *([limit] if limit else []))["ccts"]
+                figures[f"coflowsim_{policy}"] = {
+                    **theirs,
+                    **compare(own, reference),
+                    "decided_alike": compare(alike, reference),
+                }
                 figures[f"speedup_coflowsim_{policy}"] = theirs["seconds"] / ours["seconds"]
                 print(f"CoflowSim {policy}: {theirs['seconds']:.2f} s", file=sys.stderr)
     for count in (60, 100):

@@ -153,7 +153,10 @@ def _parrot_workload(point: Point) -> list[Job]:
         arrivals=point["arrival_scale"],
         length_of=point.get("length_of", "flow"),
     )
-    jobs = parrot_jobs(trace, scale=scale, max_servers_per_job=point.get("delta"), seed=point["seed"])
+    try:
+        jobs = parrot_jobs(trace, scale=scale, max_servers_per_job=point.get("delta"), seed=point["seed"])
+    except BadInput as problem:
+        raise BadInput(f"{point['trace']}, {problem}") from None
     if "gap_ms" in point:
         jobs = sample_jobs(jobs, 100, point["gap_ms"] / 1000.0, seed=point["seed"] + 1)
     return jobs[: point["limit"]]
@@ -488,7 +491,7 @@ EXPERIMENTS = {
         ),
         Experiment(
             "slots-jct",
-            "Slot scheduler, figure 15 (a): 1,000 servers of 8 GPUs",
+            "Slot scheduler, figure 15 (a): JCT on servers of 8 GPUs",
             None,
             CLUSTER_SET,
             _cluster_points,

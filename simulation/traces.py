@@ -19,6 +19,8 @@ from machine.errors import BadInput
 from simulation.jobs import Coflow, Job, chain
 
 MB = 2**20
+MOST_ITERATIONS = 10**8
+"""No job of a trace has more; a larger number is a slip, and would be simulated for ever."""
 
 
 class Place:
@@ -80,6 +82,9 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[Place, dict[st
         for column in columns:
             if row[column] is None or row[column] == "":
                 raise place.error(column, "the value is missing", f"give all of {', '.join(columns)}")
+        if None in row:
+            named = len(reader.fieldnames or ())
+            raise place.error(named + 1, "there are more values than columns", f"write {named} values")
         yield place, row
 
 
@@ -110,7 +115,7 @@ def read_coflow_benchmark(
         raise BadInput(f"{path}, line 1: the header is missing; write: ports coflows")
     head = Place(path, 1)
     ports = head.integer(1, lines[0].split()[0], low=1)
-    declared = head.integer(2, lines[0].split()[1])
+    declared = head.integer(2, lines[0].split()[1], low=1)
     body = [(n, line) for n, line in enumerate(lines[1:], 2) if line.strip()]
     if len(body) != declared:
         raise head.error(
@@ -180,7 +185,7 @@ def read_coflow_benchmark(
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A line of a cluster trace; `iterations` and `model` where the trace tells them."""
+    """A line of a cluster trace; `iterations` and `model` where the trace tells them, `line` for errors."""
 
     ident: str
     arrival_s: float
@@ -188,6 +193,7 @@ class TrainingJob:
     duration_s: float
     iterations: int = 0
     model: str = ""
+    line: int = 0
 
 
 def _sorted(
@@ -212,14 +218,16 @@ def read_tiresias(path: Path) -> list[TrainingJob]:
     jobs, places = [], []
     columns = ("job_id", "num_gpu", "submit_time", "iterations", "model_name", "duration", "interval")
     for place, row in _rows(path, columns):
+        place.number("interval", row["interval"])
         jobs.append(
             TrainingJob(
                 row["job_id"],
                 place.number("submit_time", row["submit_time"]),
                 place.integer("num_gpu", row["num_gpu"], low=1),
                 place.number("duration", row["duration"], exclusive=True),
-                place.integer("iterations", row["iterations"], low=1),
+                place.integer("iterations", row["iterations"], low=1, high=MOST_ITERATIONS),
                 row["model_name"],
+                place.line,
             )
         )
         places.append(place)

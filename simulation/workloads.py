@@ -62,7 +62,10 @@ def parrot_jobs(
         workers = 2 * job.gpus
         pss = workers if max_servers_per_job is None else int(rng.integers(1, max_servers_per_job + 1))
         if workers + pss > servers:
-            raise BadInput(f"job {job.ident} needs {workers + pss} servers; the cluster has {servers}")
+            raise BadInput(
+                f"line {job.line}, column num_gpu: job {job.ident} needs {workers + pss} servers, there "
+                f"are {servers}; give it fewer GPUs"
+            )
         places = rng.permutation(servers)[: workers + pss]
         worker, ps = (a.ravel() for a in np.meshgrid(places[:workers], places[workers:], indexing="ij"))
         longest = length if scale.length_of == "flow" else length / len(worker)

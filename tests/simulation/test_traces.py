@@ -103,6 +103,9 @@ HEADER = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval"
         ([HEADER, "0,0,9,606,vgg19,164,30"], "line 2, column num_gpu"),
         ([HEADER, "0,1,9,606,vgg19,-4,30"], "line 2, column duration"),
         ([HEADER, "0,1,9,606,vgg19"], "line 2, column duration: the value is missing"),
+        ([HEADER, "0,1,9,606,vgg19,164,30,7"], "line 2, column 8: .*more values than columns"),
+        ([HEADER, "0,1,9,606,vgg19,164,often"], "line 2, column interval"),
+        ([HEADER, f"0,1,9,{10**20},vgg19,164,30"], "line 2, column iterations: .*out of range"),
         ([HEADER, "0,1,inf,606,vgg19,164,30"], "line 2, column submit_time: .*not finite"),
     ],
 )
