@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from controlplane.topology import Host
 from hostbpf.agent import Scheduling
 from machine import record as records
 from machine.errors import EntrainError
@@ -33,17 +34,12 @@ def agents(
     machine's congestion controls are not registered yet, the first holds them for all. Raises EntrainError
     with what an agent that does not start says.
     """
-    rates = {end: link.rate_mbps for link in network.topology.links for end in (link.a, link.b)}
     with contextlib.ExitStack() as stack:
         started = {}
         for host in network.topology.hosts:
             address = f"unix:{directory}/agent-{host.name}.sock"
-            command = [
-                *(sys.executable, "-m", "hostbpf", "--interface", host.interface),
-                *("--netns", f"/proc/{network.net[host.name].pid}/ns/net", "--listen", address),
-                *("--slot-ms", str(slot_ms), "--link-mbps", str(rates[host.name])),
-                *_options(scheduling, (paths or {}).get(host.name)),
-            ]
+            own_paths = (paths or {}).get(host.name)
+            command = agent_command(network, host, address, slot_ms, scheduling, own_paths)
             log = directory / f"agent-{host.name}.log"
             with log.open("w") as sink:
                 process = subprocess.Popen(
@@ -62,6 +58,24 @@ def agents(
                 said = (directory / f"agent-{name}.log").read_text().strip()
                 raise EntrainError(f"the agent of {name} does not start: {said}")
         yield {name: address for name, (_, address) in started.items()}
+
+
+def agent_command(
+    network: Network,
+    host: Host,
+    address: str,
+    slot_ms: float,
+    scheduling: Scheduling | None = None,
+    paths: Path | None = None,
+) -> list[str]:
+    """The command line of the agent of `host`, which listens at `address`."""
+    rates = {end: link.rate_mbps for link in network.topology.links for end in (link.a, link.b)}
+    return [
+        *(sys.executable, "-m", "hostbpf", "--interface", host.interface),
+        *("--netns", f"/proc/{network.net[host.name].pid}/ns/net", "--listen", address),
+        *("--slot-ms", str(slot_ms), "--link-mbps", str(rates[host.name])),
+        *_options(scheduling, paths),
+    ]
 
 
 def _options(scheduling: Scheduling | None, paths: Path | None) -> list[str]:
