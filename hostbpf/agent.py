@@ -122,9 +122,9 @@ class Agent:
     # -- what its scheduler does: `hostbpf.scheduling.Host`
 
     def begin(self, flow: Flow) -> None:
-        """Let `flow` announce what it plans, where switches read it."""
+        """Let `flow` announce what it plans, to switches that read it and to its receiver."""
         with self._lock:
-            if self._announces and flow not in self._numbers:
+            if flow not in self._numbers:
                 self._numbers[flow] = self._carriers.announce(flow)
 
     def limit(self, flow: Flow, slot: int, rates: Floats) -> None:
@@ -206,10 +206,6 @@ class Agent:
         for listener in listeners:
             listener(feedback)
 
-    @property
-    def _announces(self) -> bool:
-        return self.options.scheduling is None or self.options.scheduling.loads == "inband"
-
     @contextlib.contextmanager
     def _scheduling(self, wanted: Scheduling) -> Iterator[None]:
         """Within, a thread schedules the host's flows."""
@@ -221,13 +217,13 @@ class Agent:
             match wanted.loads:
                 case "inband":
                     loads = InBand(self._carriers, capacity)
-                    stack.enter_context(self.listening(loads.deliver))
                 case "emulated":
                     if wanted.paths is None:
                         raise BadInput("--paths: missing; emulated switches are found by a paths file")
                     loads = stack.enter_context(Emulated(load_paths(wanted.paths), capacity))
                 case _:
                     loads = HostOnly(capacity)
+            stack.enter_context(self.listening(loads.deliver))
             progress = stack.enter_context(Monitor(wanted.progress, self._cookie))
             name = f"{self.options.interface} {self._cookie}"
             self.scheduler = HostScheduler(progress, loads, self, self.now, capacity, name=name)

@@ -28,7 +28,7 @@ from hostbpf import emulated_switch_pb2 as pb
 from hostbpf import rpc
 from hostbpf.emulated_switch import Address
 from hostbpf.emulated_switch_pb2_grpc import EmulatedSwitchStub
-from hostbpf.loads import RATE_UNIT, OwnLink, PathLoads, in_units
+from hostbpf.loads import RATE_UNIT, OwnLink, PathLoads, Receivers, in_units
 from hostbpf.slots import Flow
 from machine.toml import Strict, check, read_toml
 from schedulers.compiled import Floats
@@ -250,6 +250,8 @@ class Emulated:
     def __init__(self, paths: PathsFile, capacity: float) -> None:
         """`capacity` (bytes/s) is that of the host's link."""
         self._link = OwnLink(capacity)
+        self._receivers = Receivers()
+        self.deliver = self._receivers.deliver
         self._networks = sorted(
             ((ipaddress.IPv4Network(each.destination), each.hops) for each in paths.path),
             key=lambda entry: -entry[0].prefixlen,
@@ -284,6 +286,7 @@ class Emulated:
     def ask(self, flows: Sequence[Flow], slot: int) -> None:
         """See LoadSource; a flow without a path gets no answer."""
         self._link.begin(slot)
+        self._receivers.expect(flows)
         self._slot = slot
         self._asked_at = time.monotonic()
         self._asked = {flow: {} for flow in flows if self._hops(flow) is not None}
@@ -342,7 +345,7 @@ class Emulated:
             headroom = np.minimum(headroom, np.maximum(capacity - others, 0.0))
         delay_s = max((each.at for each in answers.values()), default=self._asked_at) - self._asked_at
         rest = PathLoads(flow, self._slot, load * RATE_UNIT, headroom * RATE_UNIT, delay_s=delay_s)
-        return self._link.before(rest)
+        return self._receivers.added(self._link.before(rest))
 
     def _told_since(self, flow: Flow, hop: HopTable, answer: _Answer) -> Floats:
         """By how much this host's other flows have changed the link's load since the answer (K,)."""
@@ -363,6 +366,7 @@ class Emulated:
     def forget(self, flow: Flow) -> None:
         """See LoadSource."""
         self._link.forget(flow)
+        self._receivers.forget(flow)
         self._asked.pop(flow, None)
         for hop in self._hops(flow) or ():
             self._switches[hop.switch].forget(flow)

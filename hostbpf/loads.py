@@ -75,6 +75,9 @@ class LoadSource(Protocol):
     def problems(self) -> dict[str, str]:
         """What keeps answers away, by the flow or switch that it concerns; empty when all is well."""
 
+    def deliver(self, feedback: Feedback) -> None:
+        """Take feedback of carriers, which says how far receivers are; may be called from any thread."""
+
 
 class Announcer(Protocol):
     """The part of `hostbpf.carriers.Carriers` that announces."""
@@ -129,24 +132,57 @@ def unloaded(flow: Flow, slot: int) -> PathLoads:
     return PathLoads(flow, slot, np.zeros(LANES), np.full(LANES, np.inf))
 
 
+class Receivers:
+    """How far the receivers of this host's flows are, where it is not the switches that carriers ask.
+
+    A flow's own packets lead carriers anyway. Where the network drops them, the progress stays unknown.
+    """
+
+    def __init__(self) -> None:
+        self._progress: dict[Flow, tuple[int, int]] = {}
+
+    def deliver(self, feedback: Feedback) -> None:
+        """Take feedback; may be called from any thread."""
+        if feedback.flow in self._progress:
+            self._progress[feedback.flow] = feedback.header.bytes_received, feedback.header.bytes_onward
+
+    def expect(self, flows: Sequence[Flow]) -> None:
+        """Take the progress of `flows` from now on."""
+        for flow in flows:
+            self._progress.setdefault(flow, (0, 0))
+
+    def added(self, loads: PathLoads) -> PathLoads:
+        """`loads` with the progress of the flow's receiver."""
+        received, onward = self._progress.get(loads.flow, (0, 0))
+        return replace(loads, received=received, onward=onward)
+
+    def forget(self, flow: Flow) -> None:
+        """Drop what is known of `flow`."""
+        self._progress.pop(flow, None)
+
+
 class HostOnly:
     """Tables in the host alone: a flow's path counts as its host's outgoing link (VI-H)."""
 
     def __init__(self, capacity: float) -> None:
         self._link = OwnLink(capacity)
+        self._receivers = Receivers()
+        self.deliver = self._receivers.deliver
         self._asked: deque[Flow] = deque()
         self._slot = 0
 
     def ask(self, flows: Sequence[Flow], slot: int) -> None:
         """See LoadSource."""
         self._link.begin(slot)
+        self._receivers.expect(flows)
         self._slot = slot
         self._asked = deque(flows)
 
     def answers(self, timeout_s: float) -> Iterator[PathLoads]:
         """See LoadSource; all answers are there at once."""
         while self._asked:
-            yield self._link.before(unloaded(self._asked.popleft(), self._slot))
+            loads = unloaded(self._asked.popleft(), self._slot)
+            yield self._receivers.added(self._link.before(loads))
 
     def tell(self, flow: Flow, slot: int, rates: Floats) -> None:
         """See LoadSource."""
@@ -155,6 +191,7 @@ class HostOnly:
     def forget(self, flow: Flow) -> None:
         """See LoadSource."""
         self._link.forget(flow)
+        self._receivers.forget(flow)
 
     def problems(self) -> dict[str, str]:
         """See LoadSource; nobody is asked who could fail."""

@@ -476,6 +476,24 @@ def test_what_siblings_plan_after_the_switch_has_answered_counts(switches: Mappi
         source.forget(second)
 
 
+def test_feedback_tells_how_far_receivers_are_whoever_is_asked(switches: Mapping[str, str]) -> None:
+    CLOCK.slot += 10 * LANES
+    asked = flow("h1", "h3")
+    header = SlotHeader(Kind.FEEDBACK, CLOCK.slot, bytes_received=70, bytes_onward=30)
+    with Emulated(paths_file(switches, "h1"), LINE) as emulated:
+        for source in (emulated, HostOnly(LINE)):
+            answer_of(source, asked)
+            source.deliver(Feedback(asked, header))
+            known = answer_of(source, asked)
+            assert known is not None
+            assert (known.received, known.onward) == (70, 30)
+            source.forget(asked)
+            source.deliver(Feedback(asked, header))  # late
+            unknown = answer_of(source, asked)
+            assert unknown is not None
+            assert (unknown.received, unknown.onward) == (0, 0)
+
+
 def test_flows_without_a_path_get_no_answer(switches: Mapping[str, str]) -> None:
     with Emulated(paths_file(switches, "h1"), LINE) as source:
         assert answer_of(source, Flow("10.1.1.2", 1, "192.0.2.1", 2)) is None
