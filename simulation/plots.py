@@ -85,7 +85,8 @@ def _panel_title(point: Point, panel: float) -> str:
     if "gbps" in point:
         return f"{panel:g} Gbit/s links"
     if "domain" in point:
-        return "jobs anywhere in the cluster" if panel == point["servers"] else "each job in one rack"
+        where = "jobs anywhere" if panel == point["servers"] else "each job in one rack"
+        return f"{point['servers']} servers, {where}"
     return ""
 
 
@@ -122,7 +123,6 @@ def _by_policy(
         if varied is not None:
             bound = {p[varied]: r["lower_bound_s"] for p, r in here}
             axis.plot(list(bound), list(bound.values()), "k:", label="lower bound")
-            axis.set_yscale("log")
             if max(bound) > 10 * min(bound):
                 axis.set_xscale("log")
                 axis.set_xticks(list(bound), [f"{v:g}" for v in bound])
@@ -137,9 +137,16 @@ def _by_policy(
         axis.set_title(_panel_title(points[0], panel))
         axis.grid(alpha=0.3)
     _legend(axes)
-    of = "coflows" if single else "jobs"
-    label = "total JCT (s, logarithmic), lower is better" if varied else f"{of} that have ended (%)"
-    axes[0].set_ylabel(label)
+    if varied is None:
+        axes[0].set_ylabel(f"{'coflows' if single else 'jobs'} that have ended (%)")
+        return figure
+    low, high = axes[0].get_ylim()
+    if low > 0.1 * high:
+        axes[0].set_ylim(0.0, high)
+    else:
+        axes[0].set_yscale("log")
+    scale = "" if low > 0.1 * high else ", logarithmic"
+    axes[0].set_ylabel(f"total JCT (s{scale}), lower is better")
     return figure
 
 
