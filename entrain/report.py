@@ -21,6 +21,7 @@ from entrain.results import (
     RunResult,
     document,
     fairness,
+    losses_equal,
     over_bound_last,
     summarized,
 )
@@ -115,6 +116,12 @@ def remarks(runs: Sequence[RunResult]) -> Iterable[str]:
             f"the processors were {busiest:.0%} busy: part of these times is theirs, not the network's; "
             f"use lower rates (rate_mbps), or a machine with more processors"
         )
+    if (equal := losses_equal(runs)) is not None:
+        yield (
+            "the losses of the jobs that train are the same, bit for bit, in all runs of a seed"
+            if equal
+            else "losses differ between runs of a seed: the network has changed what was trained"
+        )
     if any(run.overhead["unattributed_bytes"] for run in runs):
         yield "some traffic on the fabric's links belongs to no job; see overhead.unattributed_bytes"
 
@@ -140,6 +147,7 @@ def write(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) ->
                 "iteration": number,
                 "iteration_ms": iteration,
                 "communication_ms": communication,
+                "loss": fmean(job.summary.losses[number]) if job.summary.losses else None,
             }
             for run in runs
             for job in run.jobs

@@ -188,6 +188,18 @@ def summarized(runs: Sequence[RunResult]) -> list[Summarized]:
     return [Summarized(tuple(group)) for group in groups.values()]
 
 
+def losses_equal(runs: Sequence[RunResult]) -> bool | None:
+    """Whether each job that trains has the same losses, bit for bit, in all runs of a seed; None where no job
+    trains, or none did so twice."""
+    digests: dict[tuple[str, int], list[str]] = {}
+    for run in runs:
+        for job in run.jobs:
+            if job.summary.loss_digest:
+                digests.setdefault((job.name, run.combination.seed), []).append(job.summary.loss_digest)
+    repeated = [each for each in digests.values() if len(each) > 1]
+    return all(len(set(each)) == 1 for each in repeated) if repeated else None
+
+
 def bound_ms(job: Job, host_rates_mbps: Sequence[float]) -> float:
     """Iteration time of a job that has the network for itself, if only its hosts' links limit it.
 
@@ -217,6 +229,7 @@ def document(experiment: Experiment, runs: Sequence[RunResult]) -> dict[str, Any
             "hosts": len(topology.hosts),
         },
         "gap_ms": experiment.gap_ms,
+        "losses_equal": losses_equal(runs),
         "runs": [_run(run) for run in runs],
         "summary": [_summary(group) for group in summarized(runs)],
     }
@@ -290,4 +303,7 @@ def _job(job: JobResult) -> dict[str, Any]:
         "jct_s": job.summary.jct_s,
         "max_flows_per_link": job.max_flows_per_link,
         "bytes": job.summary.bytes,
+        "loss_first": fmean(job.summary.losses[0]) if job.summary.losses else None,
+        "loss_last": fmean(job.summary.losses[-1]) if job.summary.losses else None,
+        "loss_digest": job.summary.loss_digest,
     }

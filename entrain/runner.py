@@ -45,7 +45,8 @@ from workloads.records import Records, read_records, summarize
 POLL_S = 0.1
 """How often a run is looked at: its switches, its jobs, the monitor."""
 
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 90.0
+"""How long jobs may take to connect: on busy processors PyTorch alone takes half a minute to import."""
 LOG_LINES = 15
 
 Report = Callable[[str, float], None]
