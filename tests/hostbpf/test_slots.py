@@ -28,6 +28,7 @@ CLOCK = SlotClock.shared(60)
 TSTAMP = 152  # offset in struct __sk_buff
 SKB_SIZE = 192
 BURST = 2 * 1448
+ROUNDS = 15
 FLOW = Flow("10.0.0.1", 1000, "10.0.0.2", 2000)
 
 
@@ -78,26 +79,34 @@ def wait_for_slot(slot: int) -> None:
 def test_rates_follow_the_schedule(
     pair: Pair, connect: Callable[..., Connection], paced: Map, control: str
 ) -> None:
-    """No slot carries more than its rate and two bursts, a silent one at most two bursts; nothing stalls; and
-    behind the schedule the flow is free."""
-    connection = connect(control)
+    """No slot carries more than its rate and two bursts, a silent one at most two bursts; every slot gets at
+    least 95 % of its rate, less a burst; and behind the schedule the flow is free.
+
+    A busy machine may keep a sender from sending, but hardly in the same slot each time: what counts is the
+    best of some rounds.
+    """
     pair.run(pair.a, "ip", "link", "set", "eth0", "gso_max_segs", "2")
     connection = connect(control)
     flow = Flow.of(connection.sender)
     schedules = Schedules(paced, CLOCK, netns=netns_cookie(pair.a))
     rates = [10.0, 40.0, 5.0, 0.0, 0.0, 30.0, 3.0, 20.0]
-    with metered(CLOCK, pair.index_a, netns=pair.a) as meter:
-        first = CLOCK.slot() + 1
-        schedules.set(flow, first - 1, [1.0, *rates])
-        with sending(connection):
-            wait_for_slot(first + len(rates) + 4)
-        sent = {slot: each.payload_bytes for (which, slot), each in meter.read().items() if which == flow}
     wanted = [rate * 125_000 * 0.06 for rate in rates]
-    for offset, most in enumerate(wanted):
-        assert sent.get(first + offset, 0) <= most + 2 * BURST
-    assert sum(sent.get(first + offset, 0) for offset in range(len(rates))) > 0.3 * sum(wanted)
-    assert sent[first + 5] > 0
-    assert max(sent.get(first + len(rates) + late, 0) for late in range(1, 4)) > 3 * max(wanted)
+    best = [0] * len(rates)
+    free = 0
+    with metered(CLOCK, pair.index_a, netns=pair.a) as meter, sending(connection):
+        for _ in range(ROUNDS):
+            first = CLOCK.slot() + 1
+            schedules.set(flow, first - 1, [1.0, *rates])
+            wait_for_slot(first + len(rates) + 4)
+            sent = {slot: each.payload_bytes for (which, slot), each in meter.read().items() if which == flow}
+            for offset, most in enumerate(wanted):
+                assert sent.get(first + offset, 0) <= most + 2 * BURST
+                best[offset] = max(best[offset], sent.get(first + offset, 0))
+            free = max(free, *(sent.get(first + len(rates) + late, 0) for late in range(1, 4)))
+            if all(got >= 0.95 * least - BURST for got, least in zip(best, wanted, strict=True)):
+                break
+    assert all(got >= 0.95 * least - BURST for got, least in zip(best, wanted, strict=True)), best
+    assert free > 3 * max(wanted)
 
 
 def test_flows_without_schedule_are_free(pair: Pair, connect: Callable[..., Connection], paced: Map) -> None:
