@@ -4,10 +4,13 @@ sweep can go on."""
 from __future__ import annotations
 
 import concurrent.futures
+import ctypes
 import hashlib
 import importlib
 import json
+import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +19,7 @@ from machine.errors import MissingTool
 from simulation.experiments import EXPERIMENTS, Point, Result
 
 Engine = Literal["local", "ray", "dask"]
+_PR_SET_PDEATHSIG = 1
 
 
 def run_point(point: Point) -> Result:
@@ -88,14 +92,27 @@ def _local(todo: list[Point], workers: int | None) -> Iterator[tuple[int, Result
         for i, point in enumerate(todo):
             yield i, run_point(point)
         return
-    with concurrent.futures.ProcessPoolExecutor(count) as pool:
+    with concurrent.futures.ProcessPoolExecutor(
+        count, initializer=_end_with, initargs=(os.getpid(),)
+    ) as pool:
         futures = {pool.submit(run_point, point): i for i, point in enumerate(todo)}
         try:
             for future in concurrent.futures.as_completed(futures):
                 yield futures[future], future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                worker.kill()
             raise
+
+
+def _end_with(parent: int) -> None:
+    """Make this worker end when its parent does, however that ends, and leave signals to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _library(name: str) -> Any:

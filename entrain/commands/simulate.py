@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from machine.errors import BadInput
+from machine.signals import ending_once
 
 
 @click.command()
@@ -108,10 +109,11 @@ def command(
             progress.advance(task)
 
         try:
-            results = sweep.run_points(
-                todo, directory=out, workers=workers, engine=cast("sweep.Engine", engine), done=done
-            )
-        except KeyboardInterrupt:
+            with ending_once():
+                results = sweep.run_points(
+                    todo, directory=out, workers=workers, engine=cast("sweep.Engine", engine), done=done
+                )
+        except (KeyboardInterrupt, SystemExit):
             if out is not None:
                 console.print(
                     f"interrupted; finished points are kept in {out}, the same command goes on from there"

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import psutil
 import pytest
 
 from machine.errors import BadInput, MissingTool
@@ -126,6 +131,41 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(
     assert resumed == [True, True, False, False, False, False]
     whole = sweep.run_points(todo, workers=1)
     assert [without_clock(r) for r in results] == [without_clock(r) for r in whole]
+
+
+def alive(session: int) -> list[int]:
+    """Return the processes of `session` that still run (a zombie does not)."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_a_sweep_with_its_workers_and_keeps_what_is_finished(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "entrain.cli", "simulate", "parrot-eta", "--workers", "2"]
+    command += ["--trace", str(HERE / "jobs.csv"), "--policy", "parrot,aalo", "--out", str(tmp_path)]
+    run = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
+    try:
+        while not (kept := set(tmp_path.glob("points/*.json"))) and run.poll() is None:
+            time.sleep(0.01)
+        run.send_signal(number)
+        assert run.wait(60) in (-number, 128 + number)
+        deadline = time.monotonic() + 60
+        while alive(run.pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not alive(run.pid)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
+    assert kept <= set(tmp_path.glob("points/*.json"))
+    assert not (tmp_path / "summary.json").exists()
+    assert entrain(*command[4:]).returncode == 0
+    assert (tmp_path / "summary.json").exists()
 
 
 def test_a_truncated_result_is_run_again(tmp_path: Path) -> None:
