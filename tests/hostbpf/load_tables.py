@@ -28,7 +28,7 @@ from pathlib import Path
 from controlplane.fabric import Fabric
 from controlplane.loads import LoadReader, PortLoad
 from controlplane.pipeline import Pipeline
-from controlplane.routing import Policy, desired_state, next_hops, source_port
+from controlplane.routing import Policy, desired_state, fixed_path
 from controlplane.topology import Host, Topology, parse_topology
 from ebpf import in_netns
 from hostbpf import carriers
@@ -158,7 +158,7 @@ def main(target: str, loss: float) -> None:
             "slot": CLOCK.slot(),
             "flows": [
                 {
-                    "path": _path(topology, each.source, each.destination),
+                    "path": fixed_path(topology, "source", each.source, each.destination),
                     "planned": each.planned,
                     "missing": each.missing,
                 }
@@ -188,21 +188,6 @@ def _act(sender: Sender, own: Carriers, draw: random.Random, numbers: dict[int, 
             own.probe(sender.flow)
         else:
             sender.connection.sendall(bytes(5000))
-
-
-def _path(topology: Topology, source: Host, destination: Host) -> list[tuple[str, int]]:
-    """The ports by which packets leave the switches between them."""
-    path = []
-    switch, ingress = topology.switch_by_name[source.leaf], source.leaf_port
-    while True:
-        group = next_hops(topology, switch, destination)
-        egress = source_port(topology, switch, ingress, group) if len(group) > 1 else group[0]
-        path.append((switch.name, egress))
-        peer = switch.port(egress).peer
-        if peer == destination.name:
-            return path
-        switch, before = topology.switch_by_name[peer], switch
-        ingress = next(port.number for port in switch.ports if port.peer == before.name)
 
 
 async def _prepare(topology: Topology, policy: Policy) -> None:
