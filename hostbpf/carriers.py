@@ -106,8 +106,11 @@ class Carriers:
             each.close()
 
     def set_clock(self, clock: SlotClock) -> None:
-        """Number the slots by `clock` from now on. Slots that a clock set back shows again are not announced
-        again: they have passed at the switches."""
+        """Number the slots by `clock` from now on.
+
+        Of the slots that a clock which is set back shows again, those that have just passed at the switches
+        are not announced again.
+        """
         self._clock[bytes(4)] = struct.pack("=qQ", clock.epoch_ns, clock.slot_ns)
 
     def announce(self, flow: Flow, number: int | None = None) -> int:

@@ -217,21 +217,22 @@ static __always_inline bool announce(const struct flow_key *flow, enum occasion 
 	announcer->withdrawn = occasion == WITHDRAWAL;
 	for (i = 0; i < SLOT_LANES; i++) {
 		__u32 slot = base + i, lane = slot % SLOT_LANES, epoch = slot / SLOT_LANES;
-		__u32 rate = 0, announced = 0, at;
+		__u32 rate = 0, announced = 0, behind, at;
 
 		asm volatile("" : "+r"(lane)); // the verifier does not know what a remainder is
 		if (lane >= SLOT_LANES)
 			break;
 		header->lanes[lane].epoch = bpf_htonl(epoch);
 		header->lanes[lane].headroom = bpf_htonl(HEADROOM_MAX);
-		if (announcer->lanes[lane].epoch > epoch)
+		behind = announcer->lanes[lane].epoch - epoch;
+		if (behind - 1 < SLOT_LATE_EPOCHS)
 			continue; // the clock was set back: this slot has passed for the switches
 		if (schedule && occasion != WITHDRAWAL) {
 			at = slot - schedule->base_slot;
 			if (at < schedule->slots && at < SLOTS_MAX)
 				rate = schedule->rates[at] / UNIT_BYTES;
 		}
-		if (announcer->lanes[lane].epoch == epoch)
+		if (!behind)
 			announced = announcer->lanes[lane].rate;
 		announcer->lanes[lane].epoch = epoch;
 		announcer->lanes[lane].rate = rate;

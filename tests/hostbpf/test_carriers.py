@@ -234,6 +234,61 @@ def test_udp_flows_get_feedback(pair: Pair, slow: SlotClock) -> None:
     assert returned[0].flow == flow
 
 
+def test_received_flows_are_forgotten_when_idle(pair: Pair, slow: SlotClock) -> None:
+    flow = Flow("10.77.0.1", 5000, "10.77.0.2", 6000, socket.IPPROTO_UDP)
+    returned: list[carriers.Feedback] = []
+    with (
+        carriers.attached(pair.index_a, slow, netns=pair.a) as at_a,
+        carriers.attached(pair.index_b, slow, netns=pair.b) as at_b,
+    ):
+        ring = at_a.feedback(returned.append)
+        at_a.announce(flow)
+        at_b.set_onward(flow, 5)
+        at_a.probe(flow)
+        wait_until(lambda: ring.poll(10) >= 0 and len(returned) == 1)
+        assert (at_b.clear_idle(), at_b.received(flow)) == (0, 0)
+        assert at_b.clear_idle(0.0) == 1
+        with pytest.raises(KeyError):
+            at_b.received(flow)
+        at_b.forget_onward(flow)
+        at_a.probe(flow)
+        wait_until(lambda: ring.poll(10) >= 0 and len(returned) == 2)
+        ring.close()
+    assert [feedback.header.bytes_onward for feedback in returned] == [5, 0]
+
+
+@pytest.mark.parametrize(
+    ("slots", "planned"),
+    [
+        (-3, {0: 40, 1: 30, 2: 20, 3: 10}),
+        (3, {3: 10}),  # the slots before have passed at the switches
+        (1000, {0: 40, 1: 30, 2: 20, 3: 10}),  # where this restarts the lanes
+    ],
+)
+def test_a_clock_that_is_set_does_not_count_a_slot_twice(
+    pair: Pair, slow: SlotClock, slots: int, planned: dict[int, int]
+) -> None:
+    """It is wrong for a while; then what a switch would have added up is what was announced: the plan."""
+    flow = Flow("10.77.0.1", 5000, "10.77.0.2", 6000, socket.IPPROTO_UDP)
+    wrong = SlotClock(slow.slot_ns, slow.epoch_ns - slots * slow.slot_ns)
+    with (
+        carriers.attached(pair.index_a, slow, netns=pair.a) as at_a,
+        carriers.attached(pair.index_b, slow, netns=pair.b) as at_b,
+    ):
+        at_a.announce(flow)
+        base = slow.slot()
+        ring = at_a.feedback(lambda _: None)
+        for clock in (slow, wrong, slow, wrong, slow):
+            at_a.set_clock(clock)
+            Schedules(at_a.schedules, clock, netns=0).set(flow, clock.slot(), [40.0, 30.0, 20.0, 10.0])
+            at_a.probe(flow)
+            wait_until(lambda: ring.poll(10) == 1)
+        ring.close()
+        announced = at_a.announced(flow)
+        assert at_b.arriving(flow) == announced
+    assert {slot - base: rate for slot, rate in announced.items() if rate} == planned
+
+
 def test_a_flow_within_the_host_is_not_probed(pair: Pair, slow: SlotClock) -> None:
     """The packet of headers would go by the loopback, to the application."""
     flow = Flow("10.77.0.1", 5000, "10.77.0.1", 6000, socket.IPPROTO_UDP)
