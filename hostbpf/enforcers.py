@@ -148,8 +148,17 @@ class Enforcers:
             return known.enforcer, known.descriptor is not None
 
     def lowest(self, enforcer: Enforcer) -> int:
-        """The lowest rate in bytes/s: with queueing, a full packet has to leave in each slot."""
-        return self._interface.payload * 10**9 // self._slot_ns if enforcer == Enforcer.HTB else 1
+        """The lowest rate in bytes/s.
+
+        With queueing a full packet has to leave in each slot; a departure may be two seconds ahead at most.
+        """
+        match enforcer:
+            case Enforcer.HTB:
+                return self._interface.payload * 10**9 // self._slot_ns
+            case Enforcer.EDT:
+                return self._interface.payload
+            case _:
+                return 1
 
     def changed(self, flow: Flow, plan: Plan | None) -> None:
         """Follow another schedule, or none; it is in force within about a millisecond."""
