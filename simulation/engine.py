@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -22,6 +23,12 @@ SAME = 1e-12
 
 class SimulationError(EntrainError):
     """An invariant broke or nothing can proceed: a fault of a policy or of the simulator."""
+
+
+def checking(asked: bool | None) -> bool:
+    """Return whether transports assert their invariants: as asked, else if $ENTRAIN_CHECK is set, as it is in
+    tests."""
+    return bool(os.environ.get("ENTRAIN_CHECK")) if asked is None else asked
 
 
 @dataclass(frozen=True, slots=True)

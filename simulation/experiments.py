@@ -175,7 +175,7 @@ def run_parrot(point: Point) -> Result:
         topology,
         policy,
         interval=point["eta_ms"] / 1000.0,
-        check=point.get("check", False),
+        check=point.get("check"),
         flow_times=flow_times,
         usage=usage,
     )
@@ -208,7 +208,14 @@ def _parrot_readings(base: Point, policies: tuple[str, ...]) -> list[Point]:
     # A whole coflow's length makes everything some tenfold smaller, so that less has to be cut.
     return [
         _parrot_point(
-            base, gbps=10, policy=p, length_of=of, bytes_per_unit=unit, iteration_scale=cut, arrival_scale=cut
+            base,
+            gbps=10,
+            policy=p,
+            length_of=of,
+            bytes_per_unit=unit,
+            iteration_scale=cut,
+            arrival_scale=cut,
+            scale=f"{cut:g}/{cut:g}",
         )
         for of, cut in (("flow", 110.0), ("coflow", 10.0))
         for p in policies
@@ -259,7 +266,7 @@ def run_coflows(point: Point) -> Result:
         transport = ScheduledTransport(
             topology,
             coflow_policy(point["policy"]),
-            check=point.get("check", False),
+            check=point.get("check"),
             flow_times=flow_times,
             usage=usage,
         )
@@ -348,7 +355,7 @@ def run_cluster(point: Point) -> Result:
             partial=HORIZON if policy == "slots-whole" else PARTIAL,
             cross=point.get("cross", 0.0),
             seed=point["seed"],
-            check=point.get("check", False),
+            check=point.get("check"),
             flow_times=flow_times,
             usage=usage,
         )

@@ -15,7 +15,7 @@ import numpy as np
 from schedulers.coflow import CoflowPolicy, View, bottleneck_time
 from schedulers.compiled import Floats, Ints, Routes
 from schedulers.filling import link_loads, squeeze
-from simulation.engine import SAME, Finished, SimulationError
+from simulation.engine import SAME, Finished, SimulationError, checking
 from simulation.flows import CoflowTable, FlowTable
 from simulation.jobs import Coflow
 from simulation.settling import predict, settle
@@ -37,7 +37,7 @@ class ScheduledTransport:
         policy: CoflowPolicy,
         *,
         interval: float = 0.0,
-        check: bool = False,
+        check: bool | None = None,
         flow_times: bool = False,
         blind: bool = False,
         usage: Usage | None = None,
@@ -47,7 +47,7 @@ class ScheduledTransport:
         self.topology = topology
         self.policy = policy
         self.interval = interval
-        self.check = check
+        self.check = checking(check)
         self.flow_times = flow_times
         self.usage = usage
         self.blind = blind

@@ -18,7 +18,7 @@ import numpy as np
 
 from machine.errors import BadInput
 from schedulers.compiled import Floats, Ints, Routes, compiled
-from simulation.engine import SAME, Finished, SimulationError
+from simulation.engine import SAME, Finished, SimulationError, checking
 from simulation.jobs import Coflow
 from simulation.topology import Topology
 from simulation.usage import Usage
@@ -300,7 +300,7 @@ class SharedTransport:
         *,
         sharing: Sharing = "max-min",
         resolution: float = 0.0,
-        check: bool = False,
+        check: bool | None = None,
         usage: Usage | None = None,
     ) -> None:
         if sharing not in ("max-min", "equal"):
@@ -308,7 +308,7 @@ class SharedTransport:
         self.topology = topology
         self.sharing = sharing
         self.resolution = resolution
-        self.check = check
+        self.check = checking(check)
         self.usage = usage
         self.classes_touched = 0
         n_links = len(topology.capacity)

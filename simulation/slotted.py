@@ -29,7 +29,7 @@ from schedulers.compiled import Floats, Ints, Routes, compiled
 from schedulers.filling import equal_share, progressive_fill, squeeze
 from schedulers.slots import HORIZON, PARTIAL, SLOT_S, WINDOW, announce, decide_flow, feedback
 from simulation.collectives import Pipelined
-from simulation.engine import SAME, Finished
+from simulation.engine import SAME, Finished, checking
 from simulation.flows import CoflowTable, FlowTable
 from simulation.jobs import Coflow
 from simulation.scheduled import assert_feasible
@@ -187,7 +187,7 @@ class SlottedTransport:
         partial: int = PARTIAL,
         cross: float = 0.0,
         seed: int = 0,
-        check: bool = False,
+        check: bool | None = None,
         flow_times: bool = False,
         usage: Usage | None = None,
     ) -> None:
@@ -210,7 +210,7 @@ class SlottedTransport:
         self.partial = partial
         self.cross = cross
         self.seed = seed
-        self.check = check
+        self.check = checking(check)
         self.flow_times = flow_times
         self.usage = usage
         self.decision_seconds: list[float] = []

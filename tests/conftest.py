@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else its log tells of every switch that a test ends
+os.environ.setdefault("ENTRAIN_CHECK", "1")  # the simulator asserts capacity, conservation and shares
 
 _NEEDS = {
     "root": (lambda: os.geteuid() == 0, "needs root: namespaces, interfaces, BPF"),

@@ -251,3 +251,14 @@ BAD: dict[str, Callable[[], object]] = {
 def test_bad_input_is_refused_with_a_remedy(what: str) -> None:
     with pytest.raises(BadInput, match=r"[;:]"):
         BAD[what]()
+
+
+def test_invariants_are_asserted_in_tests_unless_switched_off() -> None:
+    class Greedy(Fifo):
+        def allocate(self, view: View) -> None:
+            view.rate[:] = 10.0 * view.capacity[0]
+
+    jobs = [chain("0", 0.0, [coflow([(0, 1, 1.0)])])]
+    with pytest.raises(SimulationError, match="which carries"):
+        Simulation(jobs, ScheduledTransport(switch(2, 1.0), Greedy())).run()
+    Simulation(jobs, ScheduledTransport(switch(2, 1.0), Greedy(), check=False)).run()
