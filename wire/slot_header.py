@@ -39,6 +39,10 @@ FIXED_BYTES = sum(spec.bits for spec in FIELDS) // 8
 LANE_BYTES = sum(spec.bits for spec in LANE_FIELDS) // 8
 HEADER_BYTES = FIXED_BYTES + LANES * LANE_BYTES
 MAX_U32 = 2**32 - 1
+_PLACES = tuple(  # name, shift and mask of each field of the fixed part, taken as one number
+    (spec.name, sum(later.bits for later in FIELDS[i + 1 :]), (1 << spec.bits) - 1)
+    for i, spec in enumerate(FIELDS)
+)
 _LANE = struct.Struct("!" + "".join({"delta": "i"}.get(spec.name, "I") for spec in LANE_FIELDS))
 
 
@@ -95,7 +99,8 @@ class SlotHeader:
         """Read a header from the start of `data`; raises ValueError where it is short, or not ours."""
         if len(data) < HEADER_BYTES:
             raise ValueError(f"a slot header takes {HEADER_BYTES} bytes, got {len(data)}")
-        values = _unpack(FIELDS, data)
+        number = int.from_bytes(data[:FIXED_BYTES], "big")
+        values = {name: number >> shift & mask for name, shift, mask in _PLACES}
         if values["version"] != VERSION:
             raise ValueError(f"slot header of version {values['version']}, this is version {VERSION}")
         kind = Kind(values.pop("kind"))
@@ -133,13 +138,3 @@ def _pack(specs: Sequence[FieldSpec], values: Sequence[int]) -> bytes:
         number = number << spec.bits | value
         bits += spec.bits
     return number.to_bytes(bits // 8, "big")
-
-
-def _unpack(specs: Sequence[FieldSpec], data: bytes) -> dict[str, int]:
-    bits = sum(spec.bits for spec in specs)
-    number = int.from_bytes(data[: bits // 8], "big")
-    values = {}
-    for spec in specs:
-        bits -= spec.bits
-        values[spec.name] = number >> bits & ((1 << spec.bits) - 1)
-    return values
