@@ -83,7 +83,8 @@ def _readings(summary: Summary) -> str:
     text = ""
     for of in dict.fromkeys(p["length_of"] for p in summary["points"]):
         rows = [p for p in summary["points"] if p["length_of"] == of]
-        text += f"\nA length is that of a {of}, iterations / arrivals are divided by {rows[0]['scale']}; lower bound "
+        text += f"\nA length is that of a {of}, iterations / arrivals are divided by {rows[0]['scale']}; "
+        text += "lower bound "
         text += (
             f"{rows[0]['lower_bound_s']:.1f} s, within 10 s {100 * rows[0]['bound_within_10_s']:.1f} %:\n\n"
         )
