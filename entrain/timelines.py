@@ -84,9 +84,9 @@ def _iterations(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
         place.axhline(ideal, color="black", ls="--", lw=1, label="alone on the link")
         place.set_title(each)
         place.set_xlabel("iteration")
-        place.set_ylim(bottom=0)
         place.grid(alpha=0.3)
         place.legend(loc="lower right", fontsize=8)
+    axes[0, 0].set_ylim(bottom=0)
     axes[0, 0].set_ylabel("iteration time (ms)")
     return figure
 
@@ -115,11 +115,11 @@ def _throughput(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
                         place.fill_between(times, each.mbps, step="post", color=colour, alpha=0.45, lw=0)
                         place.step(times, each.mbps, where="post", color=colour, lw=0.7, label=job.name)
             place.set_xlim(starts[first], starts[min(first + SHOWN, last)])
-            place.set_ylim(bottom=0)
             place.grid(alpha=0.3)
             if row is axes[0]:
                 place.set_title(f"iterations {first} to {min(first + SHOWN, last) - 1}", fontsize=10)
         row[0].set_ylabel(f"{_name(run)}\nMbit/s", fontsize=9)
+    axes[0, 0].set_ylim(bottom=0)
     if handles := axes[0, 0].get_legend_handles_labels()[0]:
         figure.legend(handles=handles, loc="outside upper right", fontsize=8, ncols=len(experiment.jobs))
     for place in axes[-1]:
