@@ -191,9 +191,10 @@ class _Switch:
             except (grpc.RpcError, ValueError) as error:  # ValueError: the channel is closed
                 self.counts["failed"] += 1
                 self.problem = _reason(error)
-                with self._lock:  # comes ahead of the next question
-                    self._ended |= ended - self.plans.keys()
-                    self._new |= new & self.plans.keys()
+                if not _is_refusal(error):
+                    with self._lock:  # comes ahead of the next question
+                        self._ended |= ended - self.plans.keys()
+                        self._new |= new & self.plans.keys()
             if question is not None:
                 self._deliver(_Answer(self._address, question, loads, told, time.monotonic()))
 
@@ -232,6 +233,11 @@ class _Switch:
         self.counts["calls"] += 1
         self.counts["bytes"] += request.ByteSize() + response.ByteSize()
         return response
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the switch would not take the same again, as plans of slots that are far from the present."""
+    return isinstance(error, grpc.Call) and error.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
 def _reason(error: Exception) -> str:

@@ -171,9 +171,9 @@ def in_band(line: float = LINE) -> Iterator[Hosts]:
     yield hosts
 
 
-def paths_file(addresses: Mapping[str, str], source: str, deadline_ms: float = ENOUGH_S * 1e3) -> PathsFile:
+def paths_file(addresses: Mapping[str, str], source: str) -> PathsFile:
     return PathsFile(
-        deadline_ms=deadline_ms,
+        deadline_ms=ENOUGH_S * 1e3,
         path=tuple(
             PathTable(
                 destination=HOSTS[destination],
@@ -441,7 +441,7 @@ def test_a_switch_that_is_away_leaves_flows_without_an_answer_and_comes_back(tmp
     rates = np.full(LANES, 200 * RATE_UNIT)
     with (
         serving(switch_file("left", addresses["left"]), CLOCK.present),
-        Emulated(paths_file(addresses, "h1", deadline_ms=2000), LINE) as source,
+        Emulated(paths_file(addresses, "h1"), LINE) as source,
         Emulated(paths_file(addresses, "h2"), LINE) as neighbour,
     ):
         source.ask([far, local], CLOCK.slot)
@@ -474,6 +474,20 @@ def test_what_siblings_plan_after_the_switch_has_answered_counts(switches: Mappi
         assert answer.load.tolist() == [3 * 650 * RATE_UNIT] * LANES
         source.forget(first)
         source.forget(second)
+
+
+def test_plans_that_a_switch_refuses_keep_no_answer_away(switches: Mapping[str, str]) -> None:
+    """A host's clock was wrong, and has been set right."""
+    CLOCK.slot += 10 * LANES
+    wrong, right = flow("h1", "h3", 1), flow("h1", "h3", 2)
+    with Emulated(paths_file(switches, "h1"), LINE) as source:
+        source.tell(wrong, CLOCK.slot + 500, np.full(LANES, LINE))
+        answers = [answer_of(source, right) for _ in range(3)]
+        assert answers[-1] is not None
+        source.ask([right], CLOCK.slot + 500)
+        assert not list(source.answers(ENOUGH_S))
+        assert all("500 slots from the present" in each for each in source.problems().values())
+        source.forget(wrong)
 
 
 def test_feedback_tells_how_far_receivers_are_whoever_is_asked(switches: Mapping[str, str]) -> None:
