@@ -10,7 +10,7 @@ from typing import Any, cast
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from machine.errors import BadInput
 from machine.signals import ending_once
@@ -129,8 +129,6 @@ def command(
 
 
 def _print(summary: dict[str, Any]) -> None:
-    from simulation.output import parameters
-
     console = Console()
     shown = (
         "total_jct_s",
@@ -149,20 +147,21 @@ def _print(summary: dict[str, Any]) -> None:
     first = summary["points"][0]
     keys = [
         k
-        for k in parameters(first)
-        if k not in shown
-        and not isinstance(first[k], dict | float)
-        and k != "events"
-        and (k == "policy" or len({str(p.get(k)) for p in summary["points"]}) > 1)
+        for k in summary["parameters"]
+        if k == "policy" or len({str(p.get(k)) for p in summary["points"]}) > 1
     ]
-    values = [k for k in shown if k in first]
-    table = Table(
-        *keys, *values, *(["decision p99 µs"] if first.get("decision") else []), title=summary["title"]
-    )
+    # A coflow of a training job is a part of it, and its time says little.
+    hidden = "_cct_" if first.get("mean_cct_s") != first.get("mean_jct_s") else "_jct_"
+    values = [k for k in shown if k in first and (hidden not in k or k == "total_jct_s")]
+    # Headers may wrap at spaces, the points' names must not be cut.
+    columns = [Column(k.replace("_", " "), no_wrap=k in summary["parameters"]) for k in [*keys, *values]]
+    table = Table(*columns, *(["decision p99 µs"] if first.get("decision") else []), title=summary["title"])
     for row in summary["points"]:
-        cells = [str(row[k]) for k in keys] + [f"{row[k]:.4g}" for k in values]
+        cells = [str(row[k]) for k in keys] + [
+            f"{row[k]:.0f}" if row[k] >= 1000 else f"{row[k]:.4g}" for k in values
+        ]
         if first.get("decision"):
-            cells.append(f"{row['decision'].get('p99_us', float('nan')):.1f}")
+            cells.append(f"{row['decision'].get('p99_us', float('nan')):.0f}")
         table.add_row(*cells)
     console.print(table)
     for claim, value in summary["paper"].items():
