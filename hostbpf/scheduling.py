@@ -1,9 +1,9 @@
 """The slot scheduler of one host, at work: Algorithm 2 in each slot (flow-scheduling paper, IV-C).
 
-A slot is cut into turns. Each flow that communicates decides once per slot, in the turn that its job's name
-and the slot's number draw, and at once when its iteration begins: it asks for the loads of its path, plans K
-slots, and announces them. Flows of a host decide one after the other and see each other's new plans; hosts
-take their turns at different times, so that what one has announced is there when the next one asks.
+A slot is cut into turns. Each flow that has something to send decides once per slot, in the turn that its
+job's name and the slot's number draw, and more often while it is slow: it asks for the loads of its path,
+plans K slots, and announces them. Flows of a host decide one after the other and see each other's new
+plans; hosts take their turns at different times, so that what one has announced is there when the next asks.
 
 Nothing here limits a flow for longer than its schedule says: who stops renewing it sets the flow free.
 """
@@ -42,6 +42,8 @@ GRAIN = 128 * 1024
 """Progress comes in lumps of so many bytes: what a socket takes at once (TCP_NOTSENT_LOWAT)."""
 LEAST_PART = 0.05
 """Of a slot that is nearly over, so much counts as left: the rest of a division would mean nothing."""
+SLOW = 0.9
+"""A flow that may send at less than this part of its host's link decides again in the next turn."""
 ANSWER_PART = 0.9
 """Part of a turn for which answers are waited for."""
 EVENTS = 200
@@ -109,7 +111,7 @@ class _State:
     """What is known of a flow between its decisions."""
 
     slot: int = -1
-    """In which it decided last; -1: not in this iteration."""
+    """In which it decided last; -1: not since it has had something to send."""
     plan: Plan = NOTHING
     since_ns: int = 0
     """When the plan came into force,"""
@@ -205,10 +207,18 @@ class HostScheduler:
                 self._rest(each.flow, state, slot)
             elif each.done >= each.ready:
                 state.waited = True
-            elif state.slot < 0 or (state.slot != slot and number >= _draw(f"{each.job} {slot}") % TURNS):
+                self._rest(each.flow, state, slot)
+            elif self._is_due(each, state, slot, number):
                 due.append(each)
         if due:
             self._decide_all(due, received, slot, clock)
+
+    def _is_due(self, entry: FlowProgress, state: _State, slot: int, turn: int) -> bool:
+        """Once per slot; at once when there is something to send again; and in each turn while the flow is
+        slower than its host's link, so that what others do not need is not lost for the rest of a slot."""
+        if state.slot != slot:
+            return state.slot < 0 or turn >= _draw(f"{entry.job} {slot}") % TURNS
+        return state.plan.seen_from(slot)[0] < SLOW * self._capacity
 
     # -- decisions
 
@@ -242,7 +252,8 @@ class HostScheduler:
         self.delays.decision.append(time.perf_counter() - began)
         self.delays.negotiation.append(answer.delay_s)
         self.counts["decisions"] += 1
-        self._put(entry, state, answer.slot, rates)
+        if not np.allclose(rates, state.plan.seen_from(answer.slot), rtol=1e-3):
+            self._put(entry, state, answer.slot, rates)
         state.others = self._capacity + self._overhead - float(answer.headroom[0])
 
     def _plan(
@@ -341,7 +352,7 @@ class HostScheduler:
             self._put(entry, state, slot, np.full(LANES, self._capacity / len(self._states)))
 
     def _rest(self, flow: Flow, state: _State, slot: int) -> None:
-        """The flow has nothing more to send in this iteration: what it has planned is free for others."""
+        """The flow has nothing to send now: what it has planned is free for others."""
         state.slot = -1
         if state.plan is NOTHING:
             return

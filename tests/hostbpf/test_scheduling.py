@@ -136,12 +136,12 @@ def test_a_flow_plans_what_it_has_to_send_when_its_iteration_begins(bench: Bench
     assert bench.host.begun == [FLOW]
 
 
-def test_each_flow_decides_once_per_slot(bench: Bench) -> None:
-    bench.flows = [sending(total=10**9), sending(OTHER, 10**9, job="another")]
+def test_a_flow_decides_once_per_slot(bench: Bench) -> None:
+    bench.flows = [sending(total=10**9)]
     bench.slot()
     before = bench.scheduler.counts["decisions"]
     bench.turns(7 * TURNS)
-    assert bench.scheduler.counts["decisions"] == before + 2 * 7
+    assert bench.scheduler.counts["decisions"] == before + 7
 
 
 def test_rates_of_a_slot_that_is_half_over_hold_for_what_is_left(bench: Bench) -> None:
@@ -165,12 +165,29 @@ def test_only_what_is_ready_is_planned(bench: Bench) -> None:
     assert 2_000_000 <= volume(bench.rates()) < 2_000_000 + SLOT_BYTES
 
 
-def test_a_flow_that_waits_for_data_keeps_its_plan(bench: Bench) -> None:
+def test_a_flow_that_waits_for_data_leaves_its_slots_to_others_meanwhile(bench: Bench) -> None:
     bench.flows = [sending(ready=2_000_000)]
     bench.turns()
-    bench.flows = [sending(ready=2_000_000, done=2_000_000, carried=2_000_000)]
+    waiting = sending(ready=2_000_000, done=2_000_000, carried=2_000_000)
+    bench.flows = [waiting, sending(OTHER)]
+    bench.turns()
+    assert FLOW not in bench.host.schedules
+    assert bench.rates(OTHER)[0] == pytest.approx(PAYLOAD * LINE)
+    bench.flows = [replace(waiting, ready=10_000_000), sending(OTHER)]
     bench.turns()
     assert FLOW in bench.host.schedules
+
+
+def test_a_slow_flow_takes_over_what_another_gives_back_in_the_same_slot(bench: Bench) -> None:
+    bench.flows = [sending(), sending(OTHER)]
+    bench.turns()
+    fast, slow = sorted((FLOW, OTHER), key=lambda flow: -bench.rates(flow)[0])
+    assert bench.rates(slow)[0] < 0.1 * LINE
+    bench.flows = [sending(slow)]
+    bench.turns()
+    assert bench.host.schedules[slow][0] == FIRST
+    assert bench.rates(slow)[0] == pytest.approx(PAYLOAD * LINE)
+    assert fast not in bench.host.schedules
 
 
 @pytest.mark.parametrize(
