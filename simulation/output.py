@@ -29,7 +29,7 @@ HIDDEN = (
     "flow_times",
     "usage_s",
 )
-"""Parts of a point that are the same for all points of an experiment."""
+"""Parts of a point that are the same for all points of an experiment, or that `scale` tells."""
 
 LISTS = ("jobs", "coflows", "flow_times", "usage")
 """Parts of a result that go to files of their own."""
@@ -52,7 +52,11 @@ def summarise(experiment: Experiment, points: list[Point], results: list[Result]
         "seed": points[0]["seed"],
         "limit": points[0]["limit"],
         "settings": {
-            k: v for k, v in points[0].items() if k in HIDDEN and k not in ("experiment", "limit", "seed")
+            k: v
+            for k, v in points[0].items()
+            if k in HIDDEN
+            and k not in ("experiment", "limit", "seed")
+            and all(point[k] == v for point in points)
         },
         "paper": experiment.paper,
         "parameters": list(parameters(points[0])),
