@@ -32,7 +32,7 @@ from hostbpf.progress import Monitor
 from hostbpf.scheduling import HostScheduler
 from hostbpf.slots import Flow, Schedules, SlotClock, netns_cookie
 from machine.errors import BadInput, EntrainError
-from machine.record import Record
+from machine.record import Record, process_start
 from schedulers.compiled import Floats
 
 LOCKS = Path("/run/entrain")
@@ -281,6 +281,8 @@ class Agent:
                 ) as enforcers,
             ):
                 agent = cls(options, shared, own, clock, cookie, enforcers)
+                if _alone(options):
+                    agent._schedules.clear_all()  # what one before it has left in the machine's map
                 thread = threading.Thread(target=agent._run, name="feedback")
                 thread.start()
                 try:
@@ -306,11 +308,25 @@ def _ifindex(options: Options) -> int:
         ) from None
 
 
+def _lock(options: Options, interface: str) -> Path:
+    inode = netns_path(options.netns or "/proc/self/ns/net").stat().st_ino
+    return LOCKS / f"agent-{inode}-{interface}.lock"
+
+
+def _alone(options: Options) -> bool:
+    """Whether no other interface of the network namespace has an agent."""
+    own = _lock(options, options.interface)
+    for path in own.parent.glob(_lock(options, "*").name):
+        with contextlib.suppress(FileNotFoundError, ValueError):  # it is just ending, or starting
+            if path != own and process_start(int(path.read_text())) is not None:
+                return False
+    return True
+
+
 @contextlib.contextmanager
 def _exclusive(options: Options) -> Iterator[None]:
     """One agent per interface; the lock goes with the process."""
-    inode = netns_path(options.netns or "/proc/self/ns/net").stat().st_ino
-    path = LOCKS / f"agent-{inode}-{options.interface}.lock"
+    path = _lock(options, options.interface)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as lock:
         try:

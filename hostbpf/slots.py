@@ -243,6 +243,11 @@ class Schedules:
         if self._enforcement is not None:
             self._enforcement.changed(flow, None)
 
+    def clear_all(self) -> None:
+        """Limit no flow of this namespace any more, whoever had set its schedule."""
+        for key in [each for each in self._map if each.netns == self._netns]:
+            self._map.pop(key, None)
+
     def __len__(self) -> int:
         return sum(key.netns == self._netns for key in self._map)
 

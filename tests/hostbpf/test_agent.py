@@ -16,6 +16,7 @@ import pytest
 
 from hostbpf import agent_pb2 as pb
 from hostbpf import agent_pb2_grpc as rpc
+from hostbpf.enforcers import choose, kernel_has
 from hostbpf.generate import PROTOS
 from hostbpf.slots import Flow
 from machine.errors import MissingTool
@@ -152,6 +153,29 @@ def test_bad_requests_are_refused_by_name(pair: Pair, start: Callable[..., Start
             request()
         assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
         assert words in caught.value.details()  # type: ignore[attr-defined]
+
+
+def test_enforcer_is_chosen_or_told_and_reported(pair: Pair, start: Callable[..., Started]) -> None:
+    status = start(pair.a).stub.GetStatus(pb.GetStatusRequest())
+    assert status.enforcer == str(choose())
+    assert status.enforcer_reason == choose().reason
+    forced = start(pair.b, "--enforcer", "pacing")
+    assert forced.stub.GetStatus(pb.GetStatusRequest()).enforcer == "pacing"
+    flow = pb.Flow(
+        source="10.77.0.2", source_port=1, destination="10.77.0.1", destination_port=2, protocol=17
+    )
+    with pytest.raises(grpc.RpcError) as caught:
+        forced.stub.SetSchedule(pb.SetScheduleRequest(flow=flow, rates_mbps=[1]))
+    assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION  # type: ignore[attr-defined]
+    assert "UDP does not keep to schedules" in caught.value.details()  # type: ignore[attr-defined]
+
+
+def test_enforcer_that_the_kernel_lacks_is_an_error(pair: Pair, start: Callable[..., Started]) -> None:
+    if kernel_has("edt"):
+        pytest.skip("this kernel has fq")
+    agent = start(pair.a, "--enforcer", "edt")
+    assert "this kernel lacks the qdisc fq" in agent.process.communicate()[1]
+    assert agent.process.returncode == 1
 
 
 def test_second_agent_and_missing_interface_say_so(pair: Pair, start: Callable[..., Started]) -> None:
