@@ -226,12 +226,15 @@ def run_trial(trial: Trial, schedules: Map) -> Outcome:
                 for _ in range(trial.flows)
             ]
             with traffic(where, trial.control, trial.flows, clock.start_ns(last + 1)) as flows:
+                for flow in flows:
+                    enforcers.assign(flow)  # takes milliseconds each, which a slot may not have
                 began = used = ran = 0
                 while (slot := clock.slot()) <= last:
                     if slot >= first and not began:
                         began, used, ran = time.monotonic_ns(), time.process_time_ns(), _run_time_ns()
                     for flow, wanted in zip(flows, rates, strict=True):
-                        own.set(flow, slot, [wanted[each] for each in range(slot, slot + HORIZON_MAX)])
+                        now = min(clock.slot(), last)
+                        own.set(flow, now, [wanted[each] for each in range(now, now + HORIZON_MAX)])
                     time.sleep(max(0, clock.start_ns(slot + HORIZON_MAX // 2) - time.monotonic_ns()) / 1e9)
                 elapsed = time.monotonic_ns() - began
                 agent, kernel = time.process_time_ns() - used, _run_time_ns() - ran
