@@ -274,8 +274,7 @@ class HostScheduler:
             [dependency],
             left_s / slot_s,
         )[0]
-        planned = rates[0] * left_s + rates[1:].sum() * slot_s
-        if rates.any() and planned >= 0.999 * (total - entry.done):
+        if rates.any():
             last = np.flatnonzero(rates)[-1]
             rates[last] = room[last]  # the end goes as fast as it can, and is not spread over the slot
         return rates
@@ -283,10 +282,10 @@ class HostScheduler:
     def _dependency(
         self, entry: FlowProgress, answer: PathLoads, received: Sequence[FlowProgress], left_s: float
     ) -> tuple[Dependency, int]:
-        """Whom a flow follows, and the bytes of this iteration that it can plan for.
+        """Whom a flow follows, and up to which byte of this iteration it can plan.
 
-        What it depends on and has not arrived is expected, in the rest of this slot, at the rate that its
-        sender announced; where that is unknown, nothing but its own data holds the flow back.
+        That is what is ready, and what the flows that it depends on will bring in the rest of this slot at
+        the rate that their senders have announced.
         """
         earlier = entry.carried - entry.done  # in the iterations before
         if entry.role is Role.AGGREGATION:
@@ -300,16 +299,13 @@ class HostScheduler:
         ]
         if entry.role is Role.FREE or not upstream:
             return Dependency(), entry.ready
-        rates = [self._host.arriving(each.flow, answer.slot) for each in upstream]
-        coming = min((rate * left_s for rate in rates if rate is not None), default=0.0)
-        limit = min(entry.ready + coming, float(entry.total))
+        rates = [self._host.arriving(each.flow, answer.slot) or 0.0 for each in upstream]
+        coming = min(rates) * left_s
+        volume = min(entry.ready + round(coming), entry.total)
         if entry.role is Role.BROADCAST:
-            return Dependency(Role.BROADCAST, behind=limit), entry.total
+            return Dependency(Role.BROADCAST, behind=float(volume)), volume
         have = max(min(each.carried for each in upstream) - earlier, 0) + coming
-        target = min(have, limit)
-        if None in rates or entry.ready == entry.total:
-            limit = math.inf
-        return Dependency(Role.RING, behind=target, chunk=limit - target), entry.total
+        return Dependency(Role.RING, behind=min(have, float(volume)), chunk=math.inf), volume
 
     def _observe(self, entry: FlowProgress, state: _State, clock: SlotClock) -> None:
         """Compare what the flow was allowed with what it achieved, for the bound B."""
