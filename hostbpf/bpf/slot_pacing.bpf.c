@@ -204,6 +204,7 @@ void BPF_PROG(reno_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 SEC("struct_ops")
 u32 BPF_PROG(undo_cwnd, struct sock *sk)
 {
+	open_window(sk);
 	return tcp_reno_undo_cwnd(sk);
 }
 
@@ -233,8 +234,17 @@ void BPF_PROG(cubic_set_state, struct sock *sk, u8 state)
 }
 
 SEC("struct_ops")
+void BPF_PROG(slot_cwnd_event, struct sock *sk, enum tcp_ca_event event)
+{
+	if (event == CA_EVENT_TX_START)
+		open_window(sk); // something leaves all the same (a probe): it may be lost
+}
+
+SEC("struct_ops")
 void BPF_PROG(cubic_cwnd_event, struct sock *sk, enum tcp_ca_event event)
 {
+	if (event == CA_EVENT_TX_START)
+		open_window(sk);
 	cubictcp_cwnd_event(sk, event);
 }
 
@@ -247,6 +257,7 @@ void BPF_PROG(cubic_pkts_acked, struct sock *sk, const struct ack_sample *sample
 SEC(".struct_ops")
 struct tcp_congestion_ops slot_reno = {
 	.ssthresh = (void *)reno_ssthresh,
+	.cwnd_event = (void *)slot_cwnd_event,
 	.cong_avoid = (void *)reno_cong_avoid,
 	.undo_cwnd = (void *)undo_cwnd,
 	.min_tso_segs = (void *)slot_min_tso_segs,
