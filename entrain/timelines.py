@@ -104,7 +104,9 @@ def _throughput(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
     )
     figure.suptitle(f"{experiment.name}: throughput of each job on {_busiest(runs[0])}")
     for row, run in zip(axes, runs, strict=True):
-        starts = np.cumsum([0.0, *run.jobs[0].summary.iteration_ms]) / 1e3
+        summary = run.jobs[0].summary
+        starts = np.cumsum([0.0, *summary.iteration_ms]) / 1e3
+        starts *= (summary.jct_s or starts[-1]) / starts[-1]  # ranks begin the next iteration one by one
         last = len(starts) - 1
         for place, first in zip(row, (0, min(SLIDING, last - SHOWN), last - SHOWN), strict=True):
             first = max(0, first)
