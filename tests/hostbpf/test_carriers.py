@@ -13,10 +13,10 @@ from hostbpf import carriers
 from hostbpf.slots import Flow, Schedules, SlotClock
 from machine.errors import BadInput, EntrainError
 from mininet_topos.loss import lossy
+from tests.hostbpf.taps import headers_seen, sniff, wait_until
 from wire.slot_header import HEADER_BYTES, LANES, Kind, epoch_of
 
 from .conftest import Connection, Pair
-from .taps import headers_seen, sniff, wait_until
 
 pytestmark = pytest.mark.root
 

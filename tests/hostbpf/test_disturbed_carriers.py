@@ -20,10 +20,10 @@ from ebpf import in_netns
 from hostbpf import carriers
 from hostbpf.slots import Flow, Schedules, SlotClock
 from machine.record import Record, Resource
+from tests.hostbpf.taps import headers_seen, sniff, wait_until
 from wire.slot_header import LANES, Kind
 
 from .conftest import A, B, Connection, Pair
-from .taps import headers_seen, sniff, wait_until
 
 pytestmark = pytest.mark.root
 

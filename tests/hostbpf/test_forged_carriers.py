@@ -10,10 +10,10 @@ import pytest
 
 from hostbpf import carriers
 from hostbpf.slots import Flow, Schedules, SlotClock
+from tests.hostbpf.taps import headers_of, headers_seen, mac, raw_socket, slot_frame, sniff, wait_until
 from wire.slot_header import ETHERTYPE, LANES, MAX_U32, Kind, Lane, SlotHeader
 
 from .conftest import Connection, Pair
-from .taps import headers_of, headers_seen, mac, raw_socket, slot_frame, sniff, wait_until
 
 pytestmark = pytest.mark.root
 
