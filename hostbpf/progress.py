@@ -81,7 +81,7 @@ class _File:
 
     def __init__(self, fd: int, header: Header, uid: int) -> None:
         self.fd, self.header, self.uid = fd, header, uid
-        self.last: dict[int, tuple[int, int]] = {}  # entry: iteration, carried
+        self.last: dict[int, FlowProgress] = {}  # by entry
         self.owned: dict[int, Flow] = {}  # entry: the flow that was found to be the process's
 
     def intact(self) -> bool:
@@ -186,6 +186,8 @@ class Monitor:
         for number, data in enumerate(_entries(file)):
             if data is None:
                 self.refused["never stands still"] += 1
+                if number in file.last:  # its writer lost the processor: what it said last stands
+                    yield file.last[number]
                 continue
             try:
                 yield self._checked(file, number, Fields._make(ENTRY.unpack(data)))
@@ -205,8 +207,8 @@ class Monitor:
             raise _Refused("more done than ready, or more ready than there is")
         if fields.carried < fields.done:
             raise _Refused("less carried than done")
-        iteration, carried = file.last.get(number, (0, 0))
-        if fields.iteration < iteration or fields.carried < carried:
+        last = file.last.get(number)
+        if last and (fields.iteration < last.iteration or fields.carried < last.carried):
             raise _Refused("going backwards")
         flow = Flow(
             socket.inet_ntoa(fields.source),
@@ -220,8 +222,7 @@ class Monitor:
             if not _is_flow_of(flow, direction, file.header.pid, file.uid):
                 raise _Refused("another user's flow")
             file.owned[number] = flow
-        file.last[number] = fields.iteration, fields.carried
-        return FlowProgress(
+        file.last[number] = FlowProgress(
             file.header.job.rstrip(b"\0").decode(errors="replace"),
             file.header.pid,
             flow,
@@ -237,6 +238,7 @@ class Monitor:
             fields.chunk,
             fields.updated_ns,
         )
+        return file.last[number]
 
     def _forget(self, name: str) -> None:
         _, file = self._files.pop(name)

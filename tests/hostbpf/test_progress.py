@@ -214,13 +214,18 @@ def test_nonsense_is_left_out_and_counted(reason: str, tmp_path: Path, monitor: 
         assert len(monitor.read()) == (1 if {"direction", "role", "chunk"} & NONSENSE[reason].keys() else 2)
 
 
-def test_an_entry_whose_writer_stopped_in_the_middle_is_left_out(tmp_path: Path, monitor: Monitor) -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_of_an_entry_whose_writer_stopped_in_the_middle_the_last_reading_stands(
+    known: bool, tmp_path: Path, monitor: Monitor
+) -> None:
     with Publisher("stopped", directory=tmp_path) as publisher:
-        publisher.flow(FLOW, Direction.SENT)
+        entry = publisher.flow(FLOW, Direction.SENT)
+        before = monitor.read() if known else []
+        entry.update(1, Phase.COMMUNICATING, 3, 2, 1)
         with publisher.path.open("r+b") as file:
             file.seek(HEADER.size)
             file.write((2**32 + 1).to_bytes(8, "little"))
-        assert monitor.read() == []
+        assert monitor.read() == before
         assert monitor.refused == {"never stands still": 1}
 
 
