@@ -35,6 +35,8 @@ TURNS = 5
 """Parts of a slot in which flows decide: a turn is long against a round trip, and short against a slot."""
 PATIENCE = 4
 """Slots without an answer from the path after which a flow is left to TCP."""
+SHARED = 2
+"""Slots of an equal share that a flow takes without an answer: this one, and the next up to its turn."""
 PAYLOAD = 0.95
 """Share of a link's rate that is planned: headers, acknowledgements and carriers need the rest (a full
 segment's payload is 0.956 of its frame)."""
@@ -218,7 +220,7 @@ class HostScheduler:
         slower than its host's link, so that what others do not need is not lost for the rest of a slot."""
         if state.slot != slot:
             return state.slot < 0 or turn >= _draw(f"{entry.job} {slot}") % TURNS
-        return state.plan.seen_from(slot)[0] < SLOW * self._capacity
+        return bool(state.plan.seen_from(slot)[0] < SLOW * self._capacity)
 
     # -- decisions
 
@@ -343,9 +345,11 @@ class HostScheduler:
                 what = f"its path has not answered for {PATIENCE} slots; left to TCP{why}"
                 self._say(f"{_name(entry)}: {what}")
                 self._release(entry.flow, state)
-        elif state.plan.seen_from(slot)[0] <= 0.0:
+        elif state.unanswered > 1 and state.plan.seen_from(slot)[0] <= 0.0:
             self.counts["equal_shares"] += 1
-            self._put(entry, state, slot, np.full(LANES, self._capacity / len(self._states)))
+            share = np.zeros(LANES)
+            share[:SHARED] = self._capacity / len(self._states)  # no more: others see it as reserved
+            self._put(entry, state, slot, share)
 
     def _rest(self, flow: Flow, state: _State, slot: int) -> None:
         """The flow has nothing to send now: what it has planned is free for others."""

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import pytest
 
 from hostbpf.loads import HostOnly, PathLoads
@@ -14,7 +13,6 @@ from hostbpf.progress import Direction, FlowProgress, Phase, Role
 from hostbpf.scheduling import PATIENCE, PAYLOAD, TURNS, HostScheduler
 from hostbpf.slots import Flow, SlotClock
 from schedulers.compiled import Floats
-from wire.slot_header import LANES
 
 SLOT_NS = 60_000_000
 SLOT_S = SLOT_NS / 1e9
@@ -268,11 +266,14 @@ def test_without_answers_the_last_plan_then_a_share_then_tcp_and_back(bench: Ben
     assert bench.scheduler.counts["recovered"] == 1
 
 
-def test_a_new_flow_without_an_answer_gets_an_equal_share(bench: Bench) -> None:
+def test_a_new_flow_without_an_answer_gets_an_equal_share_from_the_second_slot_on(bench: Bench) -> None:
     bench.loads.up = False
     bench.flows = [sending(), sending(OTHER)]
-    bench.turns()
-    assert bench.rates() == pytest.approx(np.full(LANES, PAYLOAD * LINE / 2))
+    bench.turns(TURNS - 1)
+    assert not bench.host.schedules
+    bench.slot()
+    assert bench.rates()[:2] == pytest.approx(PAYLOAD * LINE / 2)
+    assert not bench.rates()[2:].any()
 
 
 @pytest.mark.parametrize("step_s", [5, -5])
