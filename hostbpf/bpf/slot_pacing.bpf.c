@@ -15,6 +15,8 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define DEFAULT_SEGMENTS 2 // the kernel's, without us
 #define PACING_SHIFT 10 // the kernel's
 #define TCP 6
+#define USEC_PER_SEC 1000000ULL
+#define QUEUED_MAX 131072 // bytes of a scheduled flow that may queue before a loss counts as congestion
 
 extern void cubictcp_init(struct sock *sk) __ksym;
 extern u32 cubictcp_recalc_ssthresh(struct sock *sk) __ksym;
@@ -170,6 +172,22 @@ static __always_inline u32 pace(struct sock *sk)
 	return segments;
 }
 
+// The window that a scheduled flow keeps at a loss while hardly anything of it queues; 0: the loss is congestion. The
+// schedule has made room for the flow, so a loss without a queue is chance (a bit error), and says nothing about the path.
+static __always_inline u32 window_kept(const struct sock *sk)
+{
+	const struct pacing *pacing = pacing_of(sk);
+	const struct tcp_sock *tp = tcp_sk(sk);
+	u64 rtt_us = tp->srtt_us >> 3, least_us = tp->rtt_min.s[0].v, needed;
+
+	if (!pacing->slot_ns || !rtt_us)
+		return 0;
+	if (rtt_us > least_us && pacing->rate * (rtt_us - least_us) > (u64)QUEUED_MAX * USEC_PER_SEC)
+		return 0;
+	needed = 2 * pacing->rate * rtt_us / USEC_PER_SEC / tp->mss_cache + 2;
+	return needed > tp->snd_cwnd ? needed : tp->snd_cwnd;
+}
+
 SEC("struct_ops")
 u32 BPF_PROG(slot_min_tso_segs, struct sock *sk)
 {
@@ -192,7 +210,7 @@ SEC("struct_ops")
 u32 BPF_PROG(reno_ssthresh, struct sock *sk)
 {
 	open_window(sk);
-	return tcp_reno_ssthresh(sk);
+	return window_kept(sk) ?: tcp_reno_ssthresh(sk);
 }
 
 SEC("struct_ops")
@@ -218,7 +236,7 @@ SEC("struct_ops")
 u32 BPF_PROG(cubic_ssthresh, struct sock *sk)
 {
 	open_window(sk);
-	return cubictcp_recalc_ssthresh(sk);
+	return window_kept(sk) ?: cubictcp_recalc_ssthresh(sk);
 }
 
 SEC("struct_ops")
