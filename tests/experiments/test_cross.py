@@ -1,0 +1,69 @@
+"""Cross traffic: drawn from the seed alone, within what the file says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from entrain.cross import draw
+from entrain.experiment import Experiment, load_experiment
+from machine.errors import BadInput
+
+FILE = """
+[experiment]
+name = "cross"
+policy = ["slots"]
+timeout_s = 20
+[topology]
+kind = "dumbbell"
+hosts_per_side = 2
+[[job]]
+name = "one"
+bytes = 1000
+collective = "ring"
+hosts = ["h1", "h3"]
+"""
+
+
+def load(directory: Path, cross: str) -> Experiment:
+    path = directory / "cross.toml"
+    path.write_text(FILE + "[[cross]]\n" + cross)
+    return load_experiment(path)
+
+
+def test_flows_are_what_the_file_says(tmp_path: Path) -> None:
+    experiment = load(tmp_path, "every_ms = 2000\nlasts_ms = [200, 2000]\nrate_mbps = 5")
+    flows = draw(experiment, 1)
+    assert len(flows) == 4 * 10
+    assert all(0.2 <= flow.duration_s <= 2.0 and flow.source != flow.destination for flow in flows)
+    assert [flow.start_s for flow in flows] == sorted(flow.start_s for flow in flows)
+    assert {flow.rate_mbps for flow in flows} == {5}
+    assert len({flow.on(experiment.topology) for flow in flows}) == len(flows)
+
+
+def test_the_seed_decides(tmp_path: Path) -> None:
+    experiment = load(tmp_path, "")
+    assert draw(experiment, 1) == draw(experiment, 1)
+    assert draw(experiment, 1) != draw(experiment, 2)
+
+
+def test_one_flow_at_a_given_time(tmp_path: Path) -> None:
+    experiment = load(
+        tmp_path, 'hosts = ["h1"]\nto = ["h3"]\nstart_ms = 3000\nlasts_ms = [6000, 6000]\nflows = 1'
+    )
+    (flow,) = draw(experiment, 1)
+    assert (flow.source, flow.destination, flow.start_s, flow.duration_s) == ("h1", "h3", 3.0, 6.0)
+
+
+@pytest.mark.parametrize(
+    ("cross", "message"),
+    [
+        ('hosts = ["h9"]', "there is no host 'h9'"),
+        ("lasts_ms = [2000, 200]", "the shorter time comes first"),
+        ('hosts = ["h1"]\nto = ["h1"]', "has nobody to send to"),
+    ],
+)
+def test_what_cannot_be_is_named(tmp_path: Path, cross: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        load(tmp_path, cross)
