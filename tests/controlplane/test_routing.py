@@ -171,7 +171,7 @@ def test_a_path_that_a_hash_chooses_is_refused() -> None:
     topology = leaf_spine(2, 2, 2)
     h1, h2, h3 = (topology.host_by_name[name] for name in ("h1", "h2", "h3"))
     assert fixed_path(topology, "ecmp", h1, h2) == (("leaf1", 2),)
-    with pytest.raises(BadInput, match=r"from h1 to h3 .* hash of leaf1 .* source routing"):
+    with pytest.raises(BadInput, match=r"from h1 to h3 .* hash of leaf1; use source routing"):
         fixed_path(topology, "ecmp", h1, h3)
 
 
