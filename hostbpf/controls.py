@@ -64,8 +64,15 @@ def _register_or_join(directory: Path, stack: contextlib.ExitStack) -> Controls:
         if error.errno != errno.EEXIST:
             raise
         stack.close()
+    try:
         jobs = stack.enter_context(mltcp.Jobs.pinned(directory))
         return Controls(jobs, stack.enter_context(slots.pinned_schedules(directory)), False)
+    except EbpfError as error:
+        raise EbpfError(
+            f"the congestion controls are registered by a process whose maps are not in {directory}, so they "
+            f"cannot be joined; end it first: {error}",
+            errno=error.errno,
+        ) from error
 
 
 @contextlib.contextmanager

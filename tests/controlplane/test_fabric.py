@@ -219,7 +219,7 @@ def test_who_is_taken_over_waits_and_takes_the_switch_back() -> None:
             await intruder.write([p4r.Update(type=p4r.Update.DELETE, entity=before[key])])
             await intruder.close()
             await until(lambda: fakes["left"].entities == before)
-            assert fabric.statuses()["left"] == "ready"
+            await until(lambda: fabric.statuses()["left"] == "ready")
 
     run(test)
 

@@ -23,9 +23,11 @@ from hypothesis import strategies as st
 from ebpf import EbpfError, Object, compile_bpf
 from ebpf.struct_ops import available_congestion_controls
 from hostbpf import mltcp
+from hostbpf.controls import controls
 from hostbpf.flows import read_flows
 from hostbpf.mltcp import PLAIN, VARIANTS, Jobs, Params
 from machine.errors import BadInput
+from machine.record import Record
 
 from .conftest import Connection, Pair, or_skip
 
@@ -120,6 +122,16 @@ def test_second_registration_is_refused(jobs: Jobs) -> None:
     with pytest.raises(EbpfError) as caught, mltcp.registered():
         pass
     assert caught.value.errno == errno.EEXIST
+
+
+@pytest.mark.root
+def test_controls_that_share_no_maps_cannot_be_joined(jobs: Jobs, tmp_path: Path) -> None:
+    with (
+        Record("test-controls", records=tmp_path / "records") as record,
+        pytest.raises(EbpfError, match="registered by a process whose maps are not in"),
+        controls(record, tmp_path / "pins"),
+    ):
+        pass
 
 
 @pytest.mark.root
