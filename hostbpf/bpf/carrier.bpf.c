@@ -314,7 +314,7 @@ SEC("tc")
 int carrier_egress(struct __sk_buff *skb)
 {
 	struct packet packet = {};
-	__be16 ethertype;
+	bool ordinary;
 
 	switch (skb->mark) {
 	case MARK_CLONE:
@@ -328,12 +328,12 @@ int carrier_egress(struct __sk_buff *skb)
 	case MARK_WITHDRAWAL:
 		return write_probe(skb, WITHDRAWAL);
 	}
-	if (!bpf_skb_load_bytes(skb, offsetof(struct ethhdr, h_proto), &ethertype, sizeof(ethertype)) &&
-	    ethertype == bpf_htons(ETHERTYPE_SLOT)) {
+	ordinary = read_packet(skb, &packet);
+	if (packet.ethertype == bpf_htons(ETHERTYPE_SLOT)) {
 		count(FORGED);
 		return TC_ACT_SHOT;
 	}
-	if (!read_packet(skb, &packet) || !packet.payload || !announce(&packet.flow, DATA))
+	if (!ordinary || !packet.payload || !announce(&packet.flow, DATA))
 		return TC_ACT_UNSPEC;
 	if (clone_ahead(skb))
 		count(SENT);

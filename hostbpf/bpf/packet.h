@@ -18,36 +18,52 @@ struct packet {
 	struct flow_key flow; // netns is 0
 	struct tcphdr tcp;    // of a UDP packet, only the ports
 	__u32 headers;        // bytes before the payload
+	__be16 ethertype;     // what the frame says, whatever its sender told the kernel
 	__u32 payload;
 };
+
+// The headers of an ordinary packet, from the end of the MAC addresses on: read by one call, as most packets have them all.
+struct headers {
+	__u16 reserved; // of the MAC address: what follows is aligned
+	__be16 ethertype;
+	struct iphdr ip;
+	struct tcphdr tcp;
+};
+#define HEADERS (ETH_HLEN - offsetof(struct headers, ip))
 
 static inline __attribute__((always_inline)) bool read_packet(struct __sk_buff *skb, struct packet *packet)
 {
 	__u32 transport = ETH_HLEN + sizeof(struct iphdr), length = skb->len;
-	struct iphdr ip;
+	struct headers headers;
+	struct iphdr *ip = &headers.ip;
 
-	if (skb->protocol != bpf_htons(ETH_P_IP) || bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
+	if (bpf_skb_load_bytes(skb, HEADERS, &headers, sizeof(headers)) &&
+	    bpf_skb_load_bytes(skb, HEADERS, &headers, offsetof(struct headers, tcp) + sizeof(struct udphdr))) {
+		bpf_skb_load_bytes(skb, offsetof(struct ethhdr, h_proto), &packet->ethertype, sizeof(__be16));
 		return false;
-	if (ip.ihl != 5 || ip.frag_off & bpf_htons(0x3fff)) // a fragment has no ports
+	}
+	packet->ethertype = headers.ethertype;
+	if (skb->protocol != bpf_htons(ETH_P_IP) || headers.ethertype != skb->protocol)
 		return false;
-	if (bpf_skb_load_bytes(skb, transport, &packet->tcp, sizeof(struct udphdr)))
+	if (ip->ihl != 5 || ip->frag_off & bpf_htons(0x3fff)) // a fragment has no ports
 		return false;
+	packet->tcp = headers.tcp;
 	packet->headers = transport + sizeof(struct udphdr);
-	if (ip.protocol == IPPROTO_TCP) {
-		if (bpf_skb_load_bytes(skb, transport, &packet->tcp, sizeof(packet->tcp)))
+	if (ip->protocol == IPPROTO_TCP) {
+		if (length < transport + sizeof(struct tcphdr))
 			return false;
 		packet->headers = transport + packet->tcp.doff * 4;
-	} else if (ip.protocol != IPPROTO_UDP) {
+	} else if (ip->protocol != IPPROTO_UDP) {
 		return false;
 	}
 	if (length <= ETH_ZLEN) // may be padded; of longer ones, offloaded packets do not tell their length in the header
-		length = ETH_HLEN + bpf_ntohs(ip.tot_len);
+		length = ETH_HLEN + bpf_ntohs(ip->tot_len);
 	packet->payload = length > packet->headers ? length - packet->headers : 0;
 	packet->flow.netns = 0;
-	packet->flow.source = ip.saddr;
-	packet->flow.destination = ip.daddr;
+	packet->flow.source = ip->saddr;
+	packet->flow.destination = ip->daddr;
 	packet->flow.source_port = packet->tcp.source;
 	packet->flow.destination_port = packet->tcp.dest;
-	packet->flow.protocol = ip.protocol;
+	packet->flow.protocol = ip->protocol;
 	return true;
 }
