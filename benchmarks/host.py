@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from ebpf import Map
-from entrain.slot_rates import TrialResult, load, program_statistics
+from entrain.slot_rates import TrialResult, load, run_one
 from hostbpf import carriers, slots
 from hostbpf.meter import metered
 from hostbpf.slots import Schedules, SlotClock, netns_cookie
-from hostbpf.trial import Trial, hosts, run_trial, traffic
+from hostbpf.trial import Trial, hosts, traffic
 from machine.errors import EntrainError
 
 EXPERIMENT = Path(__file__).parents[1] / "experiments" / "slot-rates.toml"
@@ -31,7 +31,7 @@ def rates(schedules: Map, slots: int | None) -> list[TrialResult]:
     results = []
     for trial, goals in trials:
         shortened = replace(trial, slots=slots) if slots else trial
-        results.append(TrialResult(shortened, goals, run_trial(shortened, schedules)))
+        results.append(run_one(shortened, goals, schedules))
     return results
 
 
@@ -84,8 +84,7 @@ def main(argv: Sequence[str]) -> None:
     figures: dict[str, float | None] = {}
     goals: dict[str, float] = {"carrier_throughput_ratio": CARRIER_GOAL}
     with slots.pacing_registered() as schedules:
-        with program_statistics():
-            results = rates(schedules, options.slots)
+        results = rates(schedules, options.slots)
         ratios = carrier_ratio(schedules)
     for result in results:
         measured = result.figures()
