@@ -21,6 +21,7 @@ from entrain.results import (
     RunResult,
     document,
     fairness,
+    identity,
     losses_equal,
     over_bound_last,
     summarized,
@@ -134,15 +135,15 @@ def write(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) ->
     jobs, links = [], []
     for run, values in zip(runs, results["runs"], strict=True):
         for job in values["jobs"]:
-            jobs.append({**_which(run), **job, "hosts": " ".join(job["hosts"])})
-        links += [{**_which(run), **link} for link in values["links"]]
+            jobs.append({**identity(run), **job, "hosts": " ".join(job["hosts"])})
+        links += [{**identity(run), **link} for link in values["links"]]
     _write_csv(directory / "jobs.csv", jobs)
     _write_csv(directory / "links.csv", links)
     _write_csv(
         directory / "iterations.csv",
         [
             {
-                **_which(run),
+                **identity(run),
                 "job": job.name,
                 "iteration": number,
                 "iteration_ms": iteration,
@@ -164,7 +165,7 @@ def write_samples(directory: Path, runs: Sequence[RunResult]) -> None:
         directory / "throughput.csv",
         [
             {
-                **_which(run),
+                **identity(run),
                 "link": each.link,
                 "job": each.job,
                 "time_s": round(place * each.bin_ms / 1e3, 6),
@@ -177,19 +178,8 @@ def write_samples(directory: Path, runs: Sequence[RunResult]) -> None:
     )
     _write_csv(
         directory / "windows.csv",
-        [{**_which(run), **asdict(each)} for run in runs for each in run.timeline.windows],
+        [{**identity(run), **asdict(each)} for run in runs for each in run.timeline.windows],
     )
-
-
-def _which(run: RunResult) -> dict[str, Any]:
-    """What tells `run` from others, as the first columns of a CSV file."""
-    return {
-        "routing": run.combination.routing,
-        "policy": run.combination.policy,
-        "congestion_control": run.combination.control,
-        "target": run.target,
-        "seed": run.combination.seed,
-    }
 
 
 def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -254,13 +254,20 @@ def _summary(group: Summarized) -> dict[str, Any]:
     }
 
 
-def _run(run: RunResult) -> dict[str, Any]:
+def identity(run: RunResult) -> dict[str, Any]:
+    """What tells `run` from others."""
     return {
         "routing": run.combination.routing,
         "policy": run.combination.policy,
         "congestion_control": run.combination.control,
         "target": run.target,
         "seed": run.combination.seed,
+    }
+
+
+def _run(run: RunResult) -> dict[str, Any]:
+    return {
+        **identity(run),
         "max_flows_per_link": run.max_flows_per_link,
         "max_flows_per_link_any_step": run.max_flows_per_link_any_step,
         "max_flows_per_link_all": run.max_flows_per_link_all,
