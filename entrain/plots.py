@@ -19,7 +19,10 @@ from entrain.experiment import Experiment
 from entrain.results import RunResult
 
 _NAMES = {"ecmp": "ECMP", "source": "source routing"}
-COLOURS = ("#d1605e", "#3b75af", "#85b66f", "#8d6aa8", "#e49444", "#6a9f9c")
+COLOURS = (
+    *("#d1605e", "#3b75af", "#85b66f", "#8d6aa8", "#e49444", "#6a9f9c"),
+    *("#e7ca60", "#967662", "#f1a2a9", "#1f2f5c", "#4d7a2f", "#a8a9ad"),
+)
 
 
 @dataclass(frozen=True)

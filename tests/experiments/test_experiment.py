@@ -11,6 +11,7 @@ from controlplane.routing import next_hops, source_port
 from controlplane.topology import Topology
 from entrain import slot_rates
 from entrain.experiment import Combination, Job, load_experiment
+from entrain.plots import COLOURS
 from hostbpf.mltcp import Params
 from machine.errors import BadInput
 from workloads.collectives import steps
@@ -164,6 +165,13 @@ def test_source_routing_needs_leaves_and_spines(tmp_path: Path) -> None:
 def test_the_experiments_that_come_with_it_are_good(path: Path) -> None:
     name = slot_rates.load(path)[0] if slot_rates.is_slot_rates(path) else load_experiment(path).name
     assert name == path.stem
+
+
+def test_no_two_bars_of_an_experiment_that_comes_with_it_have_one_colour() -> None:
+    for path in EXPERIMENTS.glob("*.toml"):
+        if "[experiment]" in path.read_text() and not slot_rates.is_slot_rates(path):
+            bars = {(c.routing, c.policy, c.control) for c in load_experiment(path).combinations()}
+            assert len(bars) <= len(set(COLOURS)), path.name
 
 
 def uplinks(topology: Topology, job: Job) -> list[Counter[tuple[str, str]]]:
