@@ -189,6 +189,10 @@ class Agent:
         """Carriers by what became of them, and `flows` with a schedule."""
         return {**self._carriers.counts(), "flows": len(self._schedules)}
 
+    def carrier_bytes(self) -> int:
+        """Bytes of carriers and feedback that left the interface, Ethernet headers included."""
+        return self._carriers.sent_bytes()
+
     @contextlib.contextmanager
     def listening(self, callback: Callable[[Feedback], None]) -> Iterator[None]:
         """Within, `callback` gets each feedback, in the agent's thread."""

@@ -25,7 +25,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("interface", "process_id", "slot_ns", "slot", "flows", "carriers", "controls", "scheduling", "enforcer", "enforcer_reason")
+    __slots__ = ("interface", "process_id", "slot_ns", "slot", "flows", "carriers", "controls", "scheduling", "enforcer", "enforcer_reason", "carrier_bytes")
     class CarriersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,7 @@ class Status(_message.Message):
     SCHEDULING_FIELD_NUMBER: _ClassVar[int]
     ENFORCER_FIELD_NUMBER: _ClassVar[int]
     ENFORCER_REASON_FIELD_NUMBER: _ClassVar[int]
+    CARRIER_BYTES_FIELD_NUMBER: _ClassVar[int]
     interface: str
     process_id: int
     slot_ns: int
@@ -53,7 +54,8 @@ class Status(_message.Message):
     scheduling: Scheduling
     enforcer: str
     enforcer_reason: str
-    def __init__(self, interface: _Optional[str] = ..., process_id: _Optional[int] = ..., slot_ns: _Optional[int] = ..., slot: _Optional[int] = ..., flows: _Optional[int] = ..., carriers: _Optional[_Mapping[str, int]] = ..., controls: _Optional[_Iterable[str]] = ..., scheduling: _Optional[_Union[Scheduling, _Mapping]] = ..., enforcer: _Optional[str] = ..., enforcer_reason: _Optional[str] = ...) -> None: ...
+    carrier_bytes: int
+    def __init__(self, interface: _Optional[str] = ..., process_id: _Optional[int] = ..., slot_ns: _Optional[int] = ..., slot: _Optional[int] = ..., flows: _Optional[int] = ..., carriers: _Optional[_Mapping[str, int]] = ..., controls: _Optional[_Iterable[str]] = ..., scheduling: _Optional[_Union[Scheduling, _Mapping]] = ..., enforcer: _Optional[str] = ..., enforcer_reason: _Optional[str] = ..., carrier_bytes: _Optional[int] = ...) -> None: ...
 
 class Scheduling(_message.Message):
     __slots__ = ("counts", "events", "negotiation_ms", "decision_ms")

@@ -44,6 +44,7 @@ class HostService(HostServicer):
             slot=self._agent.clock.slot(),
             flows=counts.pop("flows"),
             carriers=counts,
+            carrier_bytes=self._agent.carrier_bytes(),
             controls=[*PACED, *VARIANTS],
             enforcer=str(enforcers.choice),
             enforcer_reason=f"{enforcers.choice.reason}{enforcers.failure and '; ' + enforcers.failure}",
