@@ -12,10 +12,11 @@ import fcntl
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from hostbpf.enforcers import Enforcers, Name, enforcing
 from hostbpf.loads import RATE_UNIT, HostOnly, InBand, LoadSource
 from hostbpf.mltcp import JobKey, JobState, Params
 from hostbpf.progress import Monitor
-from hostbpf.scheduling import HostScheduler
+from hostbpf.scheduling import HostScheduler, urgent
 from hostbpf.slots import Flow, Schedules, SlotClock, netns_cookie
 from machine.errors import BadInput, EntrainError
 from machine.record import Record, process_start
@@ -39,8 +40,8 @@ LOCKS = Path("/run/entrain")
 POLL_MS = 100
 CLOCK_TOLERANCE_NS = 1_000_000
 """By so much the system's clock may move against the monotonic one before slots follow it."""
-HOUSEKEEPING_POLLS = 50
-"""How often schedules that have ended are forgotten: every this many polls of the feedback."""
+HOUSEKEEPING_S = 5.0
+"""How often schedules that have ended are forgotten."""
 
 
 Loads = Literal["inband", "emulated", "host-only"]
@@ -75,6 +76,11 @@ class Options:
     """What makes flows keep to schedules; None: chosen by what the kernel has and what the flow is."""
 
 
+class _Listener(NamedTuple):
+    callback: Callable[[Feedback], None]
+    wanted: Callable[[Flow], bool]
+
+
 class Agent:
     """One host's datapath. Use `running`; its methods may be called from any thread."""
 
@@ -98,7 +104,7 @@ class Agent:
             shared.schedules, clock, netns=cookie, link_mbps=options.link_mbps, enforcement=enforcers
         )
         self._numbers: dict[Flow, int] = {}
-        self._listeners: list[Callable[[Feedback], None]] = []
+        self._listeners: list[_Listener] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
 
@@ -194,21 +200,26 @@ class Agent:
         return self._carriers.sent_bytes()
 
     @contextlib.contextmanager
-    def listening(self, callback: Callable[[Feedback], None]) -> Iterator[None]:
-        """Within, `callback` gets each feedback, in the agent's thread."""
+    def listening(
+        self, callback: Callable[[Feedback], None], wanted: Callable[[Flow], bool] = lambda _: True
+    ) -> Iterator[None]:
+        """Within, `callback` gets each feedback about a flow that is `wanted`, in the agent's thread."""
+        listener = _Listener(callback, wanted)
         with self._lock:
-            self._listeners.append(callback)
+            self._listeners = [*self._listeners, listener]
         try:
             yield
         finally:
             with self._lock:
-                self._listeners.remove(callback)
+                self._listeners = [each for each in self._listeners if each is not listener]
+
+    def _is_wanted(self, flow: Flow) -> bool:
+        return any(each.wanted(flow) for each in self._listeners)
 
     def _deliver(self, feedback: Feedback) -> None:
-        with self._lock:
-            listeners = list(self._listeners)
-        for listener in listeners:
-            listener(feedback)
+        for each in self._listeners:
+            if each.wanted(feedback.flow):
+                each.callback(feedback)
 
     @contextlib.contextmanager
     def _scheduling(self, wanted: Scheduling) -> Iterator[None]:
@@ -227,7 +238,7 @@ class Agent:
                     loads = stack.enter_context(Emulated(load_paths(wanted.paths), capacity))
                 case _:
                     loads = HostOnly(capacity)
-            stack.enter_context(self.listening(loads.deliver))
+            stack.enter_context(self.listening(loads.deliver, loads.awaits))
             progress = stack.enter_context(Monitor(wanted.progress, self._cookie))
             name = f"{self.options.interface} {self._cookie}"
             self.scheduler = HostScheduler(progress, loads, self, self.now, capacity, name=name)
@@ -239,12 +250,13 @@ class Agent:
             yield
 
     def _run(self) -> None:
-        ring = self._carriers.feedback(self._deliver)
-        polls = 0
+        urgent()
+        ring = self._carriers.feedback(self._deliver, self._is_wanted)
+        due = time.monotonic() + HOUSEKEEPING_S
         while not self._stop.is_set():
             ring.poll(POLL_MS)
-            polls += 1
-            if polls % HOUSEKEEPING_POLLS == 0:
+            if time.monotonic() >= due:
+                due += HOUSEKEEPING_S
                 self._schedules.clear_passed()
                 self._carriers.clear_idle()
         ring.close()

@@ -202,11 +202,16 @@ class Carriers:
             self._received.pop(key, None)
         return len(idle)
 
-    def feedback(self, callback: Callable[[Feedback], None]) -> RingBuffer:
-        """A ring buffer that calls `callback` with each feedback when polled; the caller closes it."""
+    def feedback(
+        self, callback: Callable[[Feedback], None], wanted: Callable[[Flow], bool] = lambda _: True
+    ) -> RingBuffer:
+        """A ring buffer that calls `callback` with each feedback about a flow that is `wanted` when polled;
+        the caller closes it."""
 
         def decode(data: bytes) -> None:
             flow = _flow(data[: KEY.size])
+            if not wanted(flow):
+                return
             sent, arrived = _TIMES.unpack_from(data, KEY.size)
             announced = _ANNOUNCED.unpack_from(data, KEY.size + _TIMES.size)
             header = SlotHeader.unpack(data[KEY.size + _TIMES.size + _ANNOUNCED.size :])

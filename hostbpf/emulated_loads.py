@@ -257,7 +257,7 @@ class Emulated:
         """`capacity` (bytes/s) is that of the host's link."""
         self._link = OwnLink(capacity)
         self._receivers = Receivers()
-        self.deliver = self._receivers.deliver
+        self.awaits, self.deliver = self._receivers.awaits, self._receivers.deliver
         self._networks = sorted(
             ((ipaddress.IPv4Network(each.destination), each.hops) for each in paths.path),
             key=lambda entry: -entry[0].prefixlen,

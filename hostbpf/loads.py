@@ -75,6 +75,9 @@ class LoadSource(Protocol):
     def problems(self) -> dict[str, str]:
         """What keeps answers away, by the flow or switch that it concerns; empty when all is well."""
 
+    def awaits(self, flow: Flow) -> bool:
+        """Whether feedback about `flow` is of use now; may be called from any thread."""
+
     def deliver(self, feedback: Feedback) -> None:
         """Take feedback of carriers, which says how far receivers are; may be called from any thread."""
 
@@ -141,9 +144,13 @@ class Receivers:
     def __init__(self) -> None:
         self._progress: dict[Flow, tuple[int, int]] = {}
 
+    def awaits(self, flow: Flow) -> bool:
+        """Whether the progress of `flow` is of use."""
+        return flow in self._progress
+
     def deliver(self, feedback: Feedback) -> None:
         """Take feedback; may be called from any thread."""
-        if feedback.flow in self._progress:
+        if self.awaits(feedback.flow):
             self._progress[feedback.flow] = feedback.header.bytes_received, feedback.header.bytes_onward
 
     def expect(self, flows: Sequence[Flow]) -> None:
@@ -167,7 +174,7 @@ class HostOnly:
     def __init__(self, capacity: float) -> None:
         self._link = OwnLink(capacity)
         self._receivers = Receivers()
-        self.deliver = self._receivers.deliver
+        self.awaits, self.deliver = self._receivers.awaits, self._receivers.deliver
         self._asked: deque[Flow] = deque()
         self._slot = 0
 
@@ -217,9 +224,13 @@ class InBand:
         self._arrived: SimpleQueue[tuple[float, Feedback]] = SimpleQueue()
         self._problems: dict[str, str] = {}
 
+    def awaits(self, flow: Flow) -> bool:
+        """See LoadSource."""
+        return flow in self._probed
+
     def deliver(self, feedback: Feedback) -> None:
         """Take feedback; may be called from any thread."""
-        if feedback.flow in self._probed:
+        if self.awaits(feedback.flow):
             self._arrived.put((time.monotonic(), feedback))
 
     def ask(self, flows: Sequence[Flow], slot: int) -> None:
@@ -296,9 +307,10 @@ def others(feedback: Feedback, delay_s: float = 0.0) -> PathLoads:
     for offset in range(LANES):
         slot = header.base_slot + offset
         lane, part = header.lanes[slot % LANES], feedback.announced[slot % LANES]
-        if lane.epoch != slot // LANES or lane.left is None:
+        left = lane.left
+        if lane.epoch != slot // LANES or left is None:
             continue
         load[offset] = max(lane.load - header.hops * part, 0) * RATE_UNIT
-        headroom[offset] = max(lane.left + part, 0) * RATE_UNIT
+        headroom[offset] = max(left + part, 0) * RATE_UNIT
     received, onward = header.bytes_received, header.bytes_onward
     return PathLoads(feedback.flow, header.base_slot, load, headroom, received, onward, delay_s)

@@ -8,7 +8,9 @@ cannot be.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import select
 import socket
 import stat
 from collections import Counter
@@ -77,17 +79,23 @@ class _Refused(Exception):
 
 
 class _File:
-    """An open file of a process of this host."""
+    """An open file of a process of this host, and the process."""
 
-    def __init__(self, fd: int, header: Header, uid: int) -> None:
-        self.fd, self.header, self.uid = fd, header, uid
+    def __init__(self, fd: int, process: int, header: Header, uid: int) -> None:
+        self.fd, self.process, self.header, self.uid = fd, process, header, uid
         self.last: dict[int, FlowProgress] = {}  # by entry
+        self.seen: dict[int, bytes] = {}  # what stood there then
         self.owned: dict[int, Flow] = {}  # entry: the flow that was found to be the process's
 
     def intact(self) -> bool:
         """Whether it still has a name and its size."""
         now = os.fstat(self.fd)
         return now.st_nlink > 0 and now.st_size >= HEADER.size + self.header.capacity * ENTRY.size
+
+    def close(self) -> None:
+        """Let go of both."""
+        os.close(self.fd)
+        os.close(self.process)
 
 
 class Monitor:
@@ -103,11 +111,13 @@ class Monitor:
         make_directory(self._directory)
         self._cookie = netns_cookie() if cookie is None else cookie
         self._files: dict[str, tuple[int, _File | None]] = {}  # name: inode, None for what is not ours
+        self._processes = select.poll()
         self.refused: Counter[str] = Counter()
 
     def read(self) -> list[FlowProgress]:
         """The progress of all flows now. Files of processes that are dead are removed."""
         self._look()
+        dead = {descriptor for descriptor, _ in self._processes.poll(0)}
         found: dict[tuple[Flow, Direction], FlowProgress | None] = {}
         for name, (_, file) in list(self._files.items()):
             if file is None:
@@ -116,7 +126,7 @@ class Monitor:
                 self._forget(name)
                 self.refused["truncated"] += 1
                 continue
-            if not _running(file.header):
+            if file.process in dead:
                 self._remove(name)
                 continue
             for each in self._flows(file):
@@ -154,24 +164,23 @@ class Monitor:
             fd = os.open(self._directory / name, flags)
         except OSError:
             raise _Refused("cannot be opened") from None
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, fd)
             status = os.fstat(fd)
             header = _header(fd, status)
-            if not _running(header):
+            process = _process(header)
+            if process is None:
                 self._remove(name)
-                os.close(fd)
                 return None
-            if status.st_uid != _ROOT and Path(f"/proc/{header.pid}").stat().st_uid != status.st_uid:
-                raise _Refused("another user's process")
-            if self._is_here(header, status.st_uid):
-                return _File(fd, header, status.st_uid)
-        except OSError:  # the process has just ended
-            pass
-        except _Refused:
-            os.close(fd)
-            raise
-        os.close(fd)
-        return None
+            stack.callback(os.close, process)
+            with contextlib.suppress(OSError):  # the process has just ended
+                if status.st_uid != _ROOT and Path(f"/proc/{header.pid}").stat().st_uid != status.st_uid:
+                    raise _Refused("another user's process")
+                if self._is_here(header, status.st_uid):
+                    stack.pop_all()
+                    self._processes.register(process, select.POLLIN)
+                    return _File(fd, process, header, status.st_uid)
+            return None
 
     def _is_here(self, header: Header, uid: int) -> bool:
         """Whether the process is in this host's namespace; what users say of it is not believed."""
@@ -189,8 +198,12 @@ class Monitor:
                 if number in file.last:  # its writer lost the processor: what it said last stands
                     yield file.last[number]
                 continue
+            if file.seen.get(number) == data:
+                yield file.last[number]
+                continue
             try:
                 yield self._checked(file, number, Fields._make(ENTRY.unpack(data)))
+                file.seen[number] = data
             except _Refused as reason:
                 if str(reason):
                     self.refused[str(reason)] += 1
@@ -210,14 +223,8 @@ class Monitor:
         last = file.last.get(number)
         if last and (fields.iteration < last.iteration or fields.carried < last.carried):
             raise _Refused("going backwards")
-        flow = Flow(
-            socket.inet_ntoa(fields.source),
-            fields.source_port,
-            socket.inet_ntoa(fields.destination),
-            fields.destination_port,
-            fields.protocol,
-        )
-        direction = Direction(fields.direction)
+        flow = _flow(*fields[1:6])
+        direction = _DIRECTIONS[fields.direction]
         if file.uid != _ROOT and file.owned.get(number) != flow:
             if not _is_flow_of(flow, direction, file.header.pid, file.uid):
                 raise _Refused("another user's flow")
@@ -227,9 +234,9 @@ class Monitor:
             file.header.pid,
             flow,
             direction,
-            Role(fields.role),
+            _ROLES[fields.role],
             fields.group,
-            Phase(fields.phase),
+            _PHASES[fields.phase],
             fields.iteration,
             fields.total,
             fields.ready,
@@ -243,7 +250,8 @@ class Monitor:
     def _forget(self, name: str) -> None:
         _, file = self._files.pop(name)
         if file:
-            os.close(file.fd)
+            self._processes.unregister(file.process)
+            file.close()
 
     def _remove(self, name: str) -> None:
         with contextlib.suppress(OSError):
@@ -263,7 +271,16 @@ class Monitor:
         self.close()
 
 
-_DIRECTIONS, _ROLES, _PHASES = (frozenset(map(int, each)) for each in (Direction, Role, Phase))
+_DIRECTIONS = {int(each): each for each in Direction}
+_ROLES = {int(each): each for each in Role}
+_PHASES = {int(each): each for each in Phase}
+
+
+@functools.lru_cache(8192)
+def _flow(source: bytes, destination: bytes, source_port: int, destination_port: int, protocol: int) -> Flow:
+    return Flow(
+        socket.inet_ntoa(source), source_port, socket.inet_ntoa(destination), destination_port, protocol
+    )
 
 
 def _header(fd: int, status: os.stat_result) -> Header:
@@ -283,10 +300,17 @@ def _header(fd: int, status: os.stat_result) -> Header:
     return header
 
 
-def _running(header: Header) -> bool:
-    """Whether the process runs; start 0 stands for any."""
+def _process(header: Header) -> int | None:
+    """A descriptor of the process (pidfd), readable when it ends; None: it has. Start 0 stands for any."""
+    try:
+        process = os.pidfd_open(header.pid)
+    except (OSError, OverflowError):
+        return None
     start = process_start(header.pid)
-    return start is not None and header.start in (0, int(start))
+    if start is not None and header.start in (0, int(start)):
+        return process
+    os.close(process)
+    return None
 
 
 def _entries(file: _File) -> list[bytes | None]:

@@ -7,6 +7,7 @@ is not limited, so nothing stays limited when nobody renews it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import os
 import socket
@@ -58,6 +59,7 @@ class _Key(NamedTuple):
 KEY = Codec("=QIIHHI", _Key)
 
 
+@functools.lru_cache(8192)
 def flow_key(flow: Flow, netns: int = 0) -> _Key:
     """The key of `flow` in the kernel side's maps (flow_key.h)."""
     source, destination = (

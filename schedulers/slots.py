@@ -20,6 +20,9 @@ HORIZON = 10
 SLOT_S = 0.06
 WINDOW = 4
 """Slots over which the largest rate seen bounds the next ones (IV-B, IV-C)."""
+FLOOR = 0.5
+"""The bound B is at least this part of the line rate: what one flow that nobody plans leaves, if it is fair.
+Without it every slot in which that flow took more would lower what is asked for in the next."""
 PARTIAL = 2
 """Slots that a flow reserves while the horizon cannot hold all of it: the present one, and the next one up to
 its next decision."""
@@ -326,10 +329,12 @@ class SlotScheduler:
         path's worst link.
 
         A flow that got what it asked for says nothing about the path's limit, so it counts as the line rate;
-        so do slots before the first.
+        so do slots before the first. The least is FLOOR of the line rate.
         """
         seen = self._seen.setdefault(flow, [self.capacity] * self.window)
-        seen.append(min(achieved + others, self.capacity) if achieved < 0.98 * planned else self.capacity)
+        short = achieved < 0.98 * planned
+        bound = max(achieved + others, FLOOR * self.capacity) if short else self.capacity
+        seen.append(min(bound, self.capacity))
         del seen[: -self.window]
 
     def forget(self, flow: object) -> None:

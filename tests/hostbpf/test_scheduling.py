@@ -291,12 +291,12 @@ def test_a_clock_step_holds_nobody_back(bench: Bench, step_s: int) -> None:
 def test_a_path_that_carries_less_than_planned_bounds_the_next_plans(bench: Bench) -> None:
     carried = 0
     planned = []
-    for _ in range(10 * TURNS):  # the path carries a third of the line rate
+    for _ in range(10 * TURNS):  # the path carries six tenths of the line rate
         bench.flows = [sending(total=10**9, done=carried, carried=carried)]
         bench.turns()
         planned.append(bench.rates()[0])
-        carried += round(LINE / 3 * SLOT_S / TURNS)
-    assert min(planned) < 0.4 * LINE
+        carried += round(0.6 * LINE * SLOT_S / TURNS)
+    assert min(planned) < 0.7 * LINE
 
 
 def test_jobs_take_turns_by_slot(bench: Bench) -> None:

@@ -148,22 +148,32 @@ def test_a_dependency_never_plans_more_than_the_flow_has() -> None:
 
 def test_the_bound_follows_what_the_path_carried_and_forgets_it() -> None:
     host = scheduler()
-    for achieved in (400.0, 350.0, 350.0):
+    for achieved in (700.0, 650.0, 650.0):
         host.observe("f", planned=900.0, achieved=achieved, others=0.0)
     assert host.decide("f", FREE, ROOM, 0.0, 1e6)[0] == pytest.approx(LINE)  # not yet a whole window
-    host.observe("f", planned=900.0, achieved=350.0, others=0.0)
-    assert host.decide("f", FREE, ROOM, 0.0, 1e6)[0] == pytest.approx(400.0)
+    host.observe("f", planned=900.0, achieved=650.0, others=0.0)
+    assert host.decide("f", FREE, ROOM, 0.0, 1e6)[0] == pytest.approx(700.0)
     for _ in range(4):
-        host.observe("f", planned=400.0, achieved=400.0, others=0.0)
+        host.observe("f", planned=700.0, achieved=700.0, others=0.0)
     assert host.decide("f", FREE, ROOM, 0.0, 1e6)[0] == pytest.approx(LINE)
+
+
+def test_who_takes_more_than_half_does_not_push_the_bound_further_down() -> None:
+    """Against one flow that nobody plans, both fair, half is left; what is asked for must not fall for ever."""
+    host = scheduler()
+    rate = LINE
+    for _ in range(20):
+        host.observe("f", planned=rate, achieved=0.8 * rate, others=0.0)
+        rate = host.decide("f", FREE, ROOM, 0.0, 1e6)[0]
+    assert rate == pytest.approx(LINE / 2)
 
 
 def test_others_plans_come_off_the_bound() -> None:
     host = scheduler()
     for _ in range(4):
-        host.observe("f", planned=900.0, achieved=400.0, others=100.0)
+        host.observe("f", planned=900.0, achieved=600.0, others=100.0)
     schedule = host.decide("f", FREE, np.full(4, LINE - 200.0), 0.0, 1e6)
-    assert schedule[0] == pytest.approx(300.0)
+    assert schedule[0] == pytest.approx(500.0)
 
 
 def test_flows_stagger_by_the_load_table() -> None:
