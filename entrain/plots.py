@@ -1,4 +1,5 @@
-"""The picture of an experiment: iteration times by job, and how many flows its links carried at one time."""
+"""The picture of an experiment: iteration times by job, and what its runs differ by: completion times where
+that is a policy or congestion control, else how many flows the links carried at one time."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
-from entrain.experiment import Experiment
+from entrain.experiment import Combination, Experiment
 from entrain.results import RunResult
 
 _NAMES = {"ecmp": "ECMP", "source": "source routing"}
@@ -27,7 +28,7 @@ COLOURS = (
 
 @dataclass(frozen=True)
 class _Group:
-    """The runs of one routing and policy; their seeds are pooled."""
+    """The runs of one routing, policy and congestion control; their seeds are pooled."""
 
     label: str
     colour: str
@@ -40,10 +41,15 @@ class _Group:
 
 def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
     """Draw `runs` to a PNG."""
-    figure, (times, one_job, all_jobs) = plt.subplots(
-        1, 3, figsize=(13, 4.8), width_ratios=(2.2, 1, 1), layout="constrained"
-    )
     topology, groups = experiment.topology, _groups(runs)
+    by_policy = len(groups) > len({run.combination.routing for run in runs})
+    figure, (times, *others) = plt.subplots(
+        1,
+        2 if by_policy else 3,
+        figsize=(13, 4.8),
+        width_ratios=(2.2, 1.3) if by_policy else (2.2, 1, 1),
+        layout="constrained",
+    )
     seeds = len({run.combination.seed for run in runs})
     figure.suptitle(
         f"{experiment.name}: {len(experiment.jobs)} training jobs at once on {len(topology.hosts)} hosts and "
@@ -51,10 +57,13 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
         fontsize=13,
     )
     _times(times, experiment, groups)
-    _flows(one_job, groups, "one_job_step", "of one job, in one step")
-    _flows(all_jobs, groups, "all_jobs", "of all jobs")
-    mean = ", mean over seeds" if seeds > 1 else ""
-    one_job.set_ylabel(f"links of the fabric, each direction{mean}")
+    if by_policy:
+        _completion(others[0], groups)
+    else:
+        _flows(others[0], groups, "one_job_step", "of one job, in one step")
+        _flows(others[1], groups, "all_jobs", "of all jobs")
+        mean = ", mean over seeds" if seeds > 1 else ""
+        others[0].set_ylabel(f"links of the fabric, each direction{mean}")
     figure.savefig(path, dpi=140)
     plt.close(figure)
 
@@ -64,15 +73,21 @@ def _groups(runs: Sequence[RunResult]) -> list[_Group]:
     for run in runs:
         which = run.combination
         pooled.setdefault((which.routing, which.policy, which.control), []).append(run)
-    several = len({policy for _, policy, _ in pooled}) > 1
-    return [
-        _Group(
-            control or _NAMES.get(routing, routing) + (f", {policy}" if several else ""),
-            COLOURS[index % len(COLOURS)],
-            tuple(members),
-        )
-        for index, ((routing, policy, control), members) in enumerate(pooled.items())
-    ]
+    routings = len({routing for routing, _, _ in pooled})
+    groups = []
+    for index, ((routing, _, _), members) in enumerate(pooled.items()):
+        parts = [_NAMES.get(routing, routing)] if routings > 1 or len(pooled) == 1 else []
+        if len(pooled) > routings:
+            parts.append(name(members[0].combination))
+        groups.append(_Group(", ".join(parts), COLOURS[index % len(COLOURS)], tuple(members)))
+    return groups
+
+
+def name(combination: Combination) -> str:
+    """Of a policy and congestion control: the latter's, which tells MLTCP's variants from plain ones."""
+    if combination.policy == "slots":
+        return "slots"
+    return combination.control or combination.policy
 
 
 def _times(axes: Any, experiment: Experiment, groups: Sequence[_Group]) -> None:
@@ -94,13 +109,31 @@ def _times(axes: Any, experiment: Experiment, groups: Sequence[_Group]) -> None:
     axes.plot([], [], "--", color="black", lw=1.2, label="with the network for itself")
     axes.set_xticks(
         places,
-        [f"{job.name}\n{job.spec.collective}, {len(job.hosts)} hosts" for job in experiment.jobs],
+        [f"{job.name}\n{job.spec.collective}\n{len(job.hosts)} hosts" for job in experiment.jobs],
     )
     axes.set_ylabel("iteration time (ms)")
     axes.set_title("Iteration time, lower is better")
     axes.set_ylim(bottom=0, top=axes.get_ylim()[1] * 1.25)
-    axes.legend(loc="upper center", fontsize=8, ncols=2, framealpha=1)
+    axes.legend(loc="upper center", fontsize=8, ncols=2 if len(groups) < 5 else 3, framealpha=1)
     axes.grid(axis="y", alpha=0.3, zorder=0)
+
+
+def _completion(axes: Any, groups: Sequence[_Group]) -> None:
+    """A bar for each group: the mean of its jobs' completion times, with a dot for each job."""
+    labels = []
+    for place, group in enumerate(groups):
+        times = [jct_s for run in group.runs for jct_s in run.completion.jct_s]
+        labels.append(f"{group.label}: {np.mean(times):.2f} s")
+        axes.barh(place, np.mean(times), 0.75, color=group.colour, zorder=2)
+        axes.plot(times, [place] * len(times), ".", color="black", alpha=0.6, ms=5, zorder=3)
+    axes.plot([], [], ".", color="black", alpha=0.6, label="each job")
+    axes.set_yticks(range(len(groups)), labels)
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.set_xlabel("job completion time (s), bars: mean over jobs")
+    axes.set_title("Completion time, lower is better")
+    axes.legend(loc="lower right", fontsize=8, framealpha=1)
+    axes.grid(axis="x", alpha=0.3, zorder=0)
 
 
 def _flows(axes: Any, groups: Sequence[_Group], attribute: str, whose: str) -> None:

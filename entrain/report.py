@@ -19,6 +19,7 @@ from entrain.results import (
     LAST,
     WINDOW,
     RunResult,
+    best_tcp_jct_s,
     document,
     fairness,
     identity,
@@ -77,6 +78,29 @@ def table(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
                 str(run.max_flows_per_link_all) if first else "",
                 end_section=job is run.jobs[-1],
             )
+    return result
+
+
+COMPLETION_LEGEND = """JCT: job completion time, s, over the jobs (of all seeds). against TCP: the mean
+against the shortest mean of a plain TCP (policy none) above"""
+
+
+def completion(runs: Sequence[RunResult]) -> Table:
+    """Completion times over the jobs (figure 8 and table I of the flow-scheduling paper): a line for all
+    seeds of a routing, policy and congestion control, and how it compares with the best plain TCP."""
+    result = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    best = best_tcp_jct_s(runs)
+    for heading in ("routing", "policy", "control"):
+        result.add_column(heading)
+    for heading in ("JCT\nmean", "\nmin", "\nmax", "\np99", "against\nTCP"):
+        result.add_column(heading, justify="right", no_wrap=True)
+    for group in summarized(runs):
+        which = group.runs[0].combination
+        result.add_row(
+            *(which.routing, which.policy, str(which.control or "")),
+            *(f"{value:.2f}" for value in group.completion.document().values()),
+            f"{group.completion.mean / best - 1:+.1%}" if best else "-",
+        )
     return result
 
 
@@ -155,6 +179,25 @@ def write(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) ->
             for number, (iteration, communication) in enumerate(
                 zip(job.summary.iteration_ms, job.summary.communication_ms, strict=True)
             )
+        ],
+    )
+
+
+def has_delays(runs: Sequence[RunResult]) -> bool:
+    """Whether an agent said how long something took."""
+    return any(host.negotiation_ms or host.decision_ms for run in runs for host in run.scheduling)
+
+
+def write_delays(directory: Path, runs: Sequence[RunResult]) -> None:
+    """`delays.csv` in `directory`: how long the agents' negotiations and decisions took."""
+    _write_csv(
+        directory / "delays.csv",
+        [
+            {**identity(run), "host": host.host, "kind": kind, "seconds": milliseconds / 1e3}
+            for run in runs
+            for host in run.scheduling
+            for kind, delays in (("negotiation", host.negotiation_ms), ("decision", host.decision_ms))
+            for milliseconds in delays
         ],
     )
 

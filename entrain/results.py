@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, median
 from typing import Any
+
+import numpy as np
 
 from entrain.contention import LinkContention
 from entrain.experiment import Combination, Experiment, Job
 from entrain.samples import Throughput, Window
 from entrain.slots import HostReport
 from mininet_topos.links import FRAME_BYTES
-from workloads.collectives import Options, steps
+from workloads.collectives import steps
 from workloads.records import Summary
 
 PAYLOAD_PER_FRAME = 1448
@@ -74,6 +77,27 @@ class Learned:
 
 
 @dataclass(frozen=True)
+class Completion:
+    """Job completion times, s (flow-scheduling paper, figure 8 and table I)."""
+
+    jct_s: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Over the jobs."""
+        return fmean(self.jct_s)
+
+    def document(self) -> dict[str, float]:
+        """As in results.json; p99 is interpolated, and with few jobs nearly the maximum."""
+        return {
+            "jct_s_mean": self.mean,
+            "jct_s_min": min(self.jct_s),
+            "jct_s_max": max(self.jct_s),
+            "jct_s_p99": float(np.percentile(self.jct_s, 99)),
+        }
+
+
+@dataclass(frozen=True)
 class RunResult:
     """One run of the experiment. `overhead` says what emulating and measuring cost; see `document`."""
 
@@ -87,9 +111,9 @@ class RunResult:
     scheduling: tuple[HostReport, ...] = ()
 
     @property
-    def jct_s_mean(self) -> float:
-        """Mean job completion time."""
-        return fmean(job.summary.jct_s or 0.0 for job in self.jobs)
+    def completion(self) -> Completion:
+        """Of its jobs."""
+        return Completion(tuple(job.summary.jct_s or 0.0 for job in self.jobs))
 
     @property
     def max_flows_per_link(self) -> int:
@@ -175,6 +199,11 @@ class Summarized:
         """`converged_at` of each run."""
         return tuple(map(converged_at, self.runs))
 
+    @property
+    def completion(self) -> Completion:
+        """Of the jobs of all runs."""
+        return Completion(tuple(itertools.chain.from_iterable(run.completion.jct_s for run in self.runs)))
+
     def over_ideal(self, number: int = LAST) -> tuple[float, ...]:
         """`over_ideal_last` of each run."""
         return tuple(over_ideal_last(run, number) for run in self.runs)
@@ -186,6 +215,14 @@ def summarized(runs: Sequence[RunResult]) -> list[Summarized]:
     for run in runs:
         groups.setdefault(replace(run.combination, seed=0), []).append(run)
     return [Summarized(tuple(group)) for group in groups.values()]
+
+
+def best_tcp_jct_s(runs: Sequence[RunResult]) -> float | None:
+    """The shortest mean completion time among plain TCPs (policy none); None where none was run."""
+    plain = [
+        group.completion.mean for group in summarized(runs) if group.runs[0].combination.policy == "none"
+    ]
+    return min(plain, default=None)
 
 
 def losses_equal(runs: Sequence[RunResult]) -> bool | None:
@@ -208,7 +245,7 @@ def bound_ms(job: Job, host_rates_mbps: Sequence[float]) -> float:
     """
     spec = job.spec
     total = spec.compute_s() * 1e3
-    for step in steps(spec.collective, len(spec.hosts), Options(spec.group, spec.servers, spec.microbatches)):
+    for step in steps(spec.collective, len(spec.hosts), spec.options):
         sending, receiving = [0.0] * len(spec.hosts), [0.0] * len(spec.hosts)
         for flow in step:
             wire_bits = flow.fraction * spec.total_bytes() * 8 * FRAME_BYTES / PAYLOAD_PER_FRAME
@@ -231,11 +268,11 @@ def document(experiment: Experiment, runs: Sequence[RunResult]) -> dict[str, Any
         "gap_ms": experiment.gap_ms,
         "losses_equal": losses_equal(runs),
         "runs": [_run(run) for run in runs],
-        "summary": [_summary(group) for group in summarized(runs)],
+        "summary": [_summary(group, best_tcp_jct_s(runs)) for group in summarized(runs)],
     }
 
 
-def _summary(group: Summarized) -> dict[str, Any]:
+def _summary(group: Summarized, best_tcp_s: float | None) -> dict[str, Any]:
     combination = group.runs[0].combination
     converged = sorted(each for each in group.converged_at if each is not None)
     return {
@@ -251,6 +288,8 @@ def _summary(group: Summarized) -> dict[str, Any]:
         "over_ideal_last50_max": max(group.over_ideal()),
         "slowest_progress": min(fairness(run).slowest for run in group.runs),
         "jain": fmean(fairness(run).jain for run in group.runs),
+        **group.completion.document(),
+        "jct_over_best_tcp": group.completion.mean / best_tcp_s if best_tcp_s else None,
     }
 
 
@@ -288,7 +327,7 @@ def _run(run: RunResult) -> dict[str, Any]:
             }
             for link in run.links
         ],
-        "jct_s_mean": run.jct_s_mean,
+        **run.completion.document(),
         "scheduling": [host.document() for host in run.scheduling],
         "overhead": dict(run.overhead),
     }

@@ -458,7 +458,7 @@ def _owners(found: Records) -> dict[Flow, str]:
 @contextlib.contextmanager
 def _schedulers(running: Running, combination: Combination, output: Path) -> Iterator[Schedulers]:
     if combination.policy != "slots":
-        yield Schedulers({})
+        yield Schedulers({}, {})
         return
     table = running.experiment.slots
     with schedulers(running.network, running.record, output, table, combination.routing) as found:

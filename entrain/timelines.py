@@ -13,7 +13,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 from entrain.experiment import Experiment
-from entrain.plots import COLOURS
+from entrain.plots import COLOURS, name
 from entrain.results import WINDOW, RunResult, Summarized, converged_at, summarized
 
 SHOWN = 4
@@ -45,7 +45,7 @@ def family(run: RunResult) -> str:
 
 
 def _name(run: RunResult) -> str:
-    return run.combination.control or run.combination.policy
+    return name(run.combination)
 
 
 def _iterations(experiment: Experiment, runs: Sequence[RunResult]) -> Any:

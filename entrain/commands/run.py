@@ -41,9 +41,9 @@ def command(
     file: Path, out: Path | None, as_json: bool, target: str | None, seed: int | None, keep: bool
 ) -> None:
     """Run the experiment FILE and compare its routings and policies."""
+    from entrain import report
     from entrain.experiment import load_experiment
-    from entrain.report import LEGEND, SETTLING_LEGEND, remarks, settling, table, write, write_samples
-    from entrain.results import document
+    from entrain.results import document, summarized
     from entrain.slot_rates import is_slot_rates
     from mininet_topos.network import check_possible
 
@@ -59,26 +59,34 @@ def command(
     if out is not None:
         from entrain.plots import plot
 
-        write(out, experiment, results)
+        report.write(out, experiment, results)
         plot(out / "results.png", experiment, results)
+        if report.has_delays(results):
+            from entrain import overhead
+
+            report.write_delays(out, results)
+            overhead.plot(out / "overhead.png", experiment, results)
         if experiment.sample_ms is not None:
             from entrain import timelines
 
-            write_samples(out, results)
+            report.write_samples(out, results)
             timelines.plot(out, experiment, results)
     if as_json:
         click.echo(json.dumps(document(experiment, results), indent=2))
     else:
         output = Console()
-        output.print(table(experiment, results))
-        output.print(LEGEND)
+        output.print(report.table(experiment, results))
+        output.print(report.LEGEND)
+        if len(experiment.jobs) > 1 and len(summarized(results)) > 1:
+            output.print(report.completion(results))
+            output.print(report.COMPLETION_LEGEND)
         if experiment.controls:
-            output.print(settling(results))
-            output.print(SETTLING_LEGEND)
-    for remark in remarks(results):
+            output.print(report.settling(results))
+            output.print(report.SETTLING_LEGEND)
+    for remark in report.remarks(results):
         console.print(f"note: {remark}", highlight=False)
     if out is not None:
-        console.print(f"results in {out}/: results.json, *.csv, results.png", highlight=False)
+        console.print(f"results in {out}/: results.json, *.csv, *.png", highlight=False)
 
 
 def _run_slot_rates(file: Path, out: Path | None, as_json: bool, seed: int | None) -> None:

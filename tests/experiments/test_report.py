@@ -14,11 +14,20 @@ from hypothesis import strategies as st
 from matplotlib import image
 from rich.console import Console
 
-from entrain import timelines
+from entrain import overhead, timelines
 from entrain.contention import LinkContention
 from entrain.experiment import Combination, Experiment, load_experiment
 from entrain.plots import COLOURS, plot
-from entrain.report import remarks, settling, table, write, write_samples
+from entrain.report import (
+    completion,
+    has_delays,
+    remarks,
+    settling,
+    table,
+    write,
+    write_delays,
+    write_samples,
+)
 from entrain.results import (
     JobResult,
     RunResult,
@@ -30,6 +39,7 @@ from entrain.results import (
     over_ideal_last,
 )
 from entrain.samples import Throughput, Window
+from entrain.slots import HostReport
 from workloads.records import Summary
 
 EXPERIMENT = """
@@ -245,3 +255,58 @@ def test_the_picture_shows_bars_of_every_run(
     plot(tmp_path / "results.png", experiment, runs)
     for colour in COLOURS[:2]:  # one for each routing
         assert share_of(colour, tmp_path / "results.png") > 0.01
+
+
+def of_policy(run: RunResult, policy: str, control: str) -> RunResult:
+    return replace(run, combination=replace(run.combination, policy=policy, control=control))  # type: ignore[arg-type]
+
+
+def test_completion_times_are_compared_with_the_best_tcp(tmp_path: Path, experiment: Experiment) -> None:
+    """Mean, extremes and p99 over the jobs and seeds; the reference is the plain TCP with the least mean."""
+    slow, fast = (result(experiment, "ecmp", (ms,) * 10, 1, 0.5) for ms in (200.0, 100.0))
+    runs = [
+        of_policy(replace(slow, jobs=slow.jobs + fast.jobs), "none", "reno"),  # 2 s and 1 s
+        of_policy(slow, "none", "cubic"),
+        of_policy(fast, "slots", "slot_cubic"),
+    ]
+    write(tmp_path, experiment, runs)
+    written = json.loads((tmp_path / "results.json").read_text())
+    first = {key: value for key, value in written["runs"][0].items() if key.startswith("jct_s")}
+    assert first == pytest.approx({"jct_s_mean": 1.5, "jct_s_min": 1, "jct_s_max": 2, "jct_s_p99": 1.99})
+    over = [each["jct_over_best_tcp"] for each in written["summary"]]
+    assert over == pytest.approx([1, 2 / 1.5, 1 / 1.5])
+    console = Console(width=80, record=True, file=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(completion(runs))
+    for shown in ("+0.0%", "+33.3%", "-33.3%", "1.99"):
+        assert shown in captured.get()
+    plot(tmp_path / "results.png", experiment, [slow, *runs[1:]])
+    for colour in COLOURS[:3]:  # a bar for each
+        assert share_of(colour, tmp_path / "results.png") > 0.01
+
+
+def test_what_scheduling_cost_is_written_and_drawn(tmp_path: Path, experiment: Experiment) -> None:
+    """Every delay is a line of `delays.csv`; shares are of one processor and of the host's link."""
+    run = of_policy(result(experiment, "ecmp", (100.0,) * 10, 1, 0.5), "slots", "slot_cubic")
+    assert not has_delays([run])
+    silent = HostReport("h2", ("the agent does not answer: gone",))
+    busy = HostReport("h1", (), {}, {}, (1.0, 3.0), (0.5,), 10.0, 1.2, 1_250_000, 100.0)
+    runs = [replace(run, scheduling=(busy, silent))]
+    assert has_delays(runs)
+    write(tmp_path, experiment, runs)
+    first, second = json.loads((tmp_path / "results.json").read_text())["runs"][0]["scheduling"]
+    assert first["negotiation_ms"]["p50"] == pytest.approx(2)
+    assert (first["cpu_share"], first["carrier_mbps"], first["carrier_share"]) == pytest.approx(
+        (0.12, 1, 0.01)
+    )
+    assert (second["cpu_share"], second["carrier_share"]) == (None, None)
+    write_delays(tmp_path, runs)
+    lines = list(csv.DictReader((tmp_path / "delays.csv").open()))
+    assert [(line["host"], line["kind"], float(line["seconds"])) for line in lines] == [
+        ("h1", "negotiation", 0.001),
+        ("h1", "negotiation", 0.003),
+        ("h1", "decision", 0.0005),
+    ]
+    overhead.plot(tmp_path / "overhead.png", experiment, runs)
+    for colour in (COLOURS[0], COLOURS[2]):  # delays; shares
+        assert share_of(colour, tmp_path / "overhead.png") > 0.001

@@ -1,0 +1,79 @@
+"""What scheduling costs, as a picture: delays, processor, link (flow-scheduling paper, figures 12 and 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+
+mpl.use("Agg")
+from matplotlib import pyplot as plt
+
+from entrain.experiment import Experiment
+from entrain.plots import COLOURS
+from entrain.report import label
+from entrain.results import RunResult
+from entrain.slots import HostReport
+
+
+def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
+    """Draw the runs in which agents scheduled to a PNG; there has to be one that decided something."""
+    scheduled = [run for run in runs if run.scheduling]
+    figure, axes = plt.subplot_mosaic(
+        [["negotiation", "decision", "processor"], ["negotiation", "decision", "link"]],
+        figsize=(13, 4.4),
+        layout="constrained",
+    )
+    figure.suptitle(
+        f"{experiment.name}: what scheduling cost on {len(scheduled[0].scheduling)} hosts, loads "
+        f"{experiment.slots.loads}, slots of {experiment.slots.slot_ms:g} ms",
+        fontsize=13,
+    )
+    for run, colour in zip(scheduled, COLOURS, strict=False):
+        name = label(run, scheduled) if len(scheduled) > 1 else None
+        asked = [each for host in run.scheduling for each in host.negotiation_ms]
+        decided = [each for host in run.scheduling for each in host.decision_ms]
+        _cumulative(axes["negotiation"], asked, 90, colour, name)
+        _cumulative(axes["decision"], decided, 99, colour, name)
+    axes["negotiation"].set_title("Negotiation: from asking what others plan\non a flow's path to the answer")
+    axes["decision"].set_title("Decision: computing the rates\nof one flow")
+    axes["negotiation"].set_ylabel("share of all, all hosts")
+    _costs(axes["processor"], scheduled, lambda host: host.cpu_share)
+    _costs(axes["link"], scheduled, lambda host: host.carrier_share)
+    axes["processor"].set_title("The agent, of one processor")
+    axes["link"].set_title("Carriers and feedback, of the host's link")
+    figure.savefig(path, dpi=140)
+    plt.close(figure)
+
+
+def _cumulative(axes: Any, delays: Sequence[float], percentile: int, colour: str, name: str | None) -> None:
+    """The share of `delays` (ms) that are at most so long, with a line where `percentile` % are."""
+    if not delays:
+        return
+    values = np.sort(delays)
+    mark = float(np.percentile(values, percentile))
+    said = f"{percentile} % within {mark:.2g} ms"
+    axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", color=colour)
+    axes.axvline(mark, color=colour, ls="--", lw=1.2, label=f"{name}: {said}" if name else said)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(0, 1.02)
+    axes.set_xlabel("ms")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="upper left", fontsize=9, framealpha=1)
+
+
+def _costs(axes: Any, runs: Sequence[RunResult], share: Callable[[HostReport], float | None]) -> None:
+    """A bar for each host: its `share`, mean over the runs, in per cent."""
+    hosts = [host.host for host in runs[0].scheduling]
+    columns = zip(*(run.scheduling for run in runs), strict=True)
+    values = [100 * fmean(share(host) or 0.0 for host in column) for column in columns]
+    bars = axes.bar(hosts, values, 0.7, color=COLOURS[2], zorder=2)
+    axes.bar_label(bars, [f"{value:.2g}" for value in values], fontsize=8)
+    axes.set_ylabel("%")
+    axes.margins(y=0.2)
+    axes.grid(axis="y", alpha=0.3, zorder=0)
