@@ -27,7 +27,7 @@ import numpy as np
 from machine.errors import BadInput
 from schedulers.compiled import Floats, Ints, Routes, compiled
 from schedulers.filling import equal_share, progressive_fill, squeeze
-from schedulers.slots import HORIZON, PARTIAL, SLOT_S, WINDOW, announce, decide_flow, feedback
+from schedulers.slots import FLOOR, HORIZON, PARTIAL, SLOT_S, WINDOW, announce, decide_flow, feedback
 from simulation.collectives import Pipelined
 from simulation.engine import SAME, Finished, checking
 from simulation.flows import CoflowTable, FlowTable
@@ -393,7 +393,7 @@ class SlottedTransport:
         line_rate = self.topology.capacity[flows.links[rows, 0]]
         limited = achieved < 0.98 * planned
         self._seen[rows, slot % WINDOW] = np.where(
-            limited, np.minimum(achieved + np.maximum(others, 0.0), line_rate), line_rate
+            limited, np.clip(achieved + np.maximum(others, 0.0), FLOOR * line_rate, line_rate), line_rate
         )
 
     def _end_slot(self, slot: int) -> None:
