@@ -118,6 +118,7 @@ class JobTable(Strict):
     group: Annotated[int, Field(ge=0)] = 0
     servers: Annotated[int, Field(ge=0)] = 0
     microbatches: Annotated[int, Field(ge=0)] = 0
+    parts: Annotated[int, Field(ge=0)] = 0
 
 
 class SlotsTable(Strict):

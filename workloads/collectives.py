@@ -2,6 +2,7 @@
 
 Every rank holds a buffer of equal *units*. A step is a set of transfers that run at the same time; a rank is
 through with a step when it has sent and received all that the step asks of it, and there is no other barrier.
+Between parameter servers and workers there is not even that one: what can go, goes (`program`).
 An arriving run of units is added to the receiver's own (`reduce`) or takes its place.
 
 With the hosts of a job on consecutive ports of equal leaves, every collective here but the parameter server
@@ -13,7 +14,7 @@ two of hosts per leaf, and the groups of a hierarchical ring lie within leaves o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -47,6 +48,8 @@ class Schedule:
 
     `sources` are the ranks that bring data of their own; the others' buffers start at zero. Where `exchange`
     is set, arriving units land in a second buffer (unit *i* of it is from rank *i*), else in the one buffer.
+    In `lockstep` a rank is through with a step before it begins the next; otherwise it waits only for what it
+    passes on.
     """
 
     collective: str
@@ -55,6 +58,7 @@ class Schedule:
     steps: tuple[Step, ...]
     sources: tuple[int, ...]
     exchange: bool = False
+    lockstep: bool = True
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,14 @@ class Options:
 
     `group` is the number of consecutive ranks in one group of the hierarchical ring (default: the largest
     divisor of the ranks up to their square root), `servers` the number of parameter servers, which are the
-    first ranks (default: half), `microbatches` how many parts a pipeline's batch is cut into (default: 4).
+    first ranks (default: half), `parts` how many parts each of them cuts its share of the gradients into
+    (default: 1), `microbatches` how many parts a pipeline's batch is cut into (default: 4).
     """
 
     group: int = 0
     servers: int = 0
     microbatches: int = 0
+    parts: int = 0
 
 
 def ring(ranks: int, options: Options = Options()) -> Schedule:
@@ -184,7 +190,11 @@ def _exchange(name: str, ranks: int, peer: Callable[[int, int], int]) -> Schedul
 
 
 def parameter_server(ranks: int, options: Options = Options()) -> Schedule:
-    """Push and pull: every worker sends part s of its gradients to server s, and gets the sum back.
+    """Push and pull: every worker sends share s of its gradients to server s, and gets the sum back.
+
+    A share goes part by part: while a server sends back the sum of part k-1, the workers send it part k. So
+    both directions of the links are in use, as with BytePS, which cuts tensors into partitions. A worker
+    waits for nothing in between: all its gradients are there.
 
     Servers are ranks 0 .. servers-1. By default half of the ranks: as many servers as workers (Parrot 6.1),
     two of four (slot scheduler, VI-A). Raises ValueError when no worker is left.
@@ -192,10 +202,18 @@ def parameter_server(ranks: int, options: Options = Options()) -> Schedule:
     servers = options.servers or ranks // 2
     if servers >= ranks:
         raise ValueError(f"servers: {servers} of {ranks} ranks leave no worker")
-    workers = range(servers, ranks)
-    push = tuple(Transfer(w, s, s, s, 1, True) for w in workers for s in range(servers))
-    pull = tuple(Transfer(s, w, s, s, 1, False) for s in range(servers) for w in workers)
-    return Schedule("parameter-server", ranks, servers, (push, pull), tuple(workers))
+    parts = options.parts or 1
+    pairs = [(w, s) for w in range(servers, ranks) for s in range(servers)]
+
+    def push(part: int) -> Step:
+        return tuple(Transfer(w, s, u, u, 1, True) for w, s in pairs for u in [s * parts + part])
+
+    def pull(part: int) -> Step:
+        return tuple(Transfer(s, w, u, u, 1, False) for w, s in pairs for u in [s * parts + part])
+
+    steps = (push(0), *(push(k) + pull(k - 1) for k in range(1, parts)), pull(parts - 1))
+    workers = tuple(range(servers, ranks))
+    return Schedule("parameter-server", ranks, servers * parts, steps, workers, lockstep=False)
 
 
 def pipeline(ranks: int, options: Options = Options()) -> Schedule:
@@ -254,6 +272,32 @@ def steps(collective: str, ranks: int, options: Options = Options()) -> list[lis
     """The flows (source rank, destination rank, fraction of the collective's bytes) of each step."""
     plan = schedule(collective, ranks, options)
     return [[Flow(t.src, t.dst, t.units / plan.units) for t in step] for step in plan.steps]
+
+
+class Task(NamedTuple):
+    """A transfer of step `step` as one of its ranks sees it: it may begin when the rank is through with the
+    first `after` steps. Where there is no lockstep, a rank is through with what it has received."""
+
+    step: int
+    after: int
+    transfer: Transfer
+
+
+def program(plan: Schedule, rank: int) -> Iterator[Task]:
+    """All that a rank sends and receives, by steps. What it sends to one rank, or receives from it, stays in
+    this order."""
+    arrived: dict[int, int] = {}  # by unit: the number of steps after which the rank has it
+    for index, step in enumerate(plan.steps):
+        own = [t for t in step if rank in (t.src, t.dst)]
+        for t in own:
+            after = index
+            if not plan.lockstep:  # what comes back of a unit cannot come before it has gone
+                sent = range(t.first, t.first + t.units) if t.src == rank else ()
+                after = max((arrived.get(unit, 0) for unit in sent), default=0)
+            yield Task(index, after, t)
+        for t in own:
+            if t.dst == rank:
+                arrived.update(dict.fromkeys(range(t.into, t.into + t.units), index + 1))
 
 
 def contributors(plan: Schedule) -> list[list[int]]:

@@ -8,16 +8,17 @@ import os
 import select
 import signal
 import time
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import numpy as np
 
 from machine.errors import EntrainError
 from machine.progress import Publisher
-from workloads.collectives import DDP, Transfer, contributors
+from workloads.collectives import DDP, contributors, program
 from workloads.connections import HEADER_BYTES, Incoming, Outgoing, PeerLost, connect_all, raw
 from workloads.jobs import JobSpec
 from workloads.pattern import Buffer, Pattern
@@ -89,34 +90,35 @@ class Memory:
                 )
 
 
-class _Step:
-    """One step of the schedule as this rank sees it."""
+class _Send(NamedTuple):
+    """A transfer of a step that this rank sends."""
 
-    def __init__(
-        self,
-        index: int,
-        transfers: tuple[Transfer, ...],
-        rank: int,
-        memory: Memory,
-        outgoing: dict[int, Outgoing],
-        incoming: dict[int, Incoming],
-    ) -> None:
-        self.index = index
-        self.sends = [
-            (outgoing[t.dst], raw(memory.part(memory.values, t.first, t.units)))
-            for t in transfers
-            if t.src == rank
-        ]
-        self.receives = [
-            (incoming[t.src], memory.part(memory.arrived, t.into, t.units), t.reduce)
-            for t in transfers
-            if t.dst == rank
-        ]
+    step: int
+    connection: Outgoing
+    data: memoryview
 
-    def sizes(self) -> Iterator[tuple[Outgoing | Incoming, int]]:
-        """The connections that move values, and how many bytes of them."""
-        yield from ((connection, len(data)) for connection, data in self.sends)
-        yield from ((connection, target.nbytes) for connection, target, _ in self.receives)
+    @property
+    def size(self) -> int:
+        return HEADER_BYTES + len(self.data)
+
+    def begin(self, iteration: int) -> None:
+        self.connection.begin(self.data, iteration, self.step)
+
+
+class _Receive(NamedTuple):
+    """A transfer of a step that this rank receives."""
+
+    step: int
+    connection: Incoming
+    target: Buffer
+    reduce: bool
+
+    @property
+    def size(self) -> int:
+        return HEADER_BYTES + self.target.nbytes
+
+    def begin(self, iteration: int) -> None:
+        self.connection.begin(self.target, self.reduce, iteration, self.step)
 
 
 class Engine:
@@ -124,12 +126,16 @@ class Engine:
 
     def __init__(self, job: JobSpec, rank: int, control: Control, records: TextIO) -> None:
         self._job, self._rank, self._control, self._records = job, rank, control, records
+        self._plan = job.schedule()
         self._memory = Memory(job, rank)
         self._epoll = select.epoll()
         self._control_fds = {sock.fileno() for sock in control.sockets}
         self._outgoing: dict[int, Outgoing] = {}
         self._incoming: dict[int, Incoming] = {}
-        self._steps: list[_Step] = []
+        self._waiting: dict[int, list[_Send | _Receive]] = {}  # by the steps that have to be through before
+        self._awaited: Counter[int] = Counter()  # by step, the transfers with which the rank is through it
+        self._pending: dict[int, deque[_Send | _Receive]] = {}  # by descriptor; the first is under way
+        self._sent = 0  # bytes of values in an iteration
         self._publisher: Publisher | None = None
         self._reported: dict[int, Reported] = {}  # by descriptor; empty where nobody asked for it
         self._flows: list[tuple[int, int, int, int, int]] = []  # step, peer, bytes, start, end
@@ -140,20 +146,33 @@ class Engine:
         self._outgoing, self._incoming = connect_all(self._job, self._rank, self._control, self._epoll)
         for fd in self._control_fds:
             self._epoll.register(fd, select.EPOLLIN)
-        for index, transfers in enumerate(self._job.schedule().steps):
-            step = _Step(index, transfers, self._rank, self._memory, self._outgoing, self._incoming)
-            if step.sends or step.receives:
-                self._steps.append(step)
+        self._divide()
         if self._job.progress:
             self._publish(self._job.progress)
+
+    def _divide(self) -> None:
+        """Find this rank's transfers of an iteration."""
+        memory = self._memory
+        for step, after, t in program(self._plan, self._rank):
+            each: _Send | _Receive
+            if t.src == self._rank:
+                data = raw(memory.part(memory.values, t.first, t.units))
+                each = _Send(step, self._outgoing[t.dst], data)
+                self._sent += len(data)
+            else:
+                target = memory.part(memory.arrived, t.into, t.units)
+                each = _Receive(step, self._incoming[t.src], target, t.reduce)
+            self._waiting.setdefault(after, []).append(each)
+            self._awaited[step] += self._is_awaited(each)
+
+    def _is_awaited(self, each: _Send | _Receive) -> bool:
+        return self._plan.lockstep or isinstance(each, _Receive)
 
     def _publish(self, directory: Path) -> None:
         name = f"{self._job.name}-rank{self._rank}"
         capacity = len(self._outgoing) + len(self._incoming)
         self._publisher = Publisher(self._job.name, directory=directory, name=name, capacity=capacity)
-        transfers = [
-            (connection, HEADER_BYTES + size) for step in self._steps for connection, size in step.sizes()
-        ]
+        transfers = [(each.connection, each.size) for some in self._waiting.values() for each in some]
         self._reported = reported(self._publisher, self._job, self._rank, transfers)
 
     def run(self, start_ns: int) -> None:
@@ -169,7 +188,7 @@ class Engine:
                 each.compute(iteration)
             self._compute(begin + round(self._job.compute_s() * 1e9))
             compute_end = time.monotonic_ns()
-            sent = self._communicate(iteration)
+            self._communicate(iteration)
             finished = {
                 "kind": "iteration",
                 "job": self._job.name,
@@ -178,7 +197,7 @@ class Engine:
                 "start_ns": begin,
                 "compute_end_ns": compute_end,
                 "end_ns": time.monotonic_ns(),
-                "bytes": sent,
+                "bytes": self._sent,
             }
         if finished:
             self._finish(finished)
@@ -195,60 +214,75 @@ class Engine:
         else:
             self._idle(until_ns)
 
-    def _communicate(self, iteration: int) -> int:
-        """All steps of the collective; returns the bytes sent."""
-        sent = 0
+    def _communicate(self, iteration: int) -> None:
+        """All steps of the collective."""
         for each in self._reported.values():
             each.communicate()
-        for step in self._steps:
-            pending: dict[int, Outgoing | Incoming] = {}
-            for connection, data in step.sends:
-                connection.begin(data, iteration, step.index)
-                pending[connection.fd] = connection
-                sent += len(data)
-            for source, target, reduce in step.receives:
-                source.begin(target, reduce, iteration, step.index)
-                pending[source.fd] = source
-            if self._reported:
-                for moving, size in step.sizes():
-                    self._reported[moving.fd].begin(HEADER_BYTES + size)
-            try:
-                self._complete(pending, iteration, step.index)
-            except PeerLost as error:
-                raise JobFailed(
-                    f"rank {self._rank}, iteration {iteration}, step {step.index}: {error}"
-                ) from error
-        return sent
+        awaited, through = self._awaited.copy(), 0
+        moving = deque(self._release(0, iteration))
+        while True:
+            while through < len(self._plan.steps) and not awaited[through]:
+                through += 1
+                moving.extend(self._release(through, iteration))
+            if not self._pending:
+                return
+            while not moving:
+                moving.extend(self._wait(iteration))
+            fd = moving.popleft()
+            if complete := self._advance(fd, iteration):
+                awaited[complete.step] -= self._is_awaited(complete)
+                if fd in self._pending:
+                    moving.append(fd)
 
-    def _complete(self, pending: dict[int, Outgoing | Incoming], iteration: int, step: int) -> None:
-        for fd in list(pending):  # what came before this step raises no event any more
-            self._advance(pending, fd, step)
-        while pending:
-            events = self._epoll.poll(self._stall_s)
-            if not events:
-                peers = ", ".join(f"{c.peer} at {c.where}" for c in pending.values())
-                raise JobFailed(
-                    f"rank {self._rank}, iteration {iteration}, step {step}: nothing moved for "
-                    f"{self._stall_s:g} s; waiting for rank {peers}"
-                )
-            for fd, _ in events:
-                if fd in pending:
-                    self._advance(pending, fd, step)
-                elif fd in self._control_fds:
-                    self._control.check()
+    def _release(self, through: int, iteration: int) -> Iterator[int]:
+        """Let go what has waited for the first `through` steps; returns the descriptors that were idle."""
+        for each in self._waiting.get(through, ()):
+            fd = each.connection.fd
+            if progress := self._reported.get(fd):
+                progress.release(each.size)
+            if fd in self._pending:
+                self._pending[fd].append(each)
+            else:
+                self._pending[fd] = deque([each])
+                each.begin(iteration)
+                yield fd  # what came before raises no event any more
 
-    def _advance(self, pending: dict[int, Outgoing | Incoming], fd: int, step: int) -> None:
-        connection = pending[fd]
-        complete = connection.advance()
-        if progress := self._reported.get(fd):
-            progress.moved(connection.moved, complete)
-        if not complete:
-            return
-        del pending[fd]
-        if isinstance(connection, Incoming):
-            self._flows.append(
-                (step, connection.peer, connection.size, connection.start_ns, time.monotonic_ns())
+    def _wait(self, iteration: int) -> list[int]:
+        """The descriptors on which something may move now."""
+        events = self._epoll.poll(self._stall_s)
+        if not events:
+            under_way = [transfers[0] for transfers in self._pending.values()]
+            peers = ", ".join(f"{each.connection.peer} at {each.connection.where}" for each in under_way)
+            raise JobFailed(
+                f"rank {self._rank}, iteration {iteration}, step {min(each.step for each in under_way)}: "
+                f"nothing moved for {self._stall_s:g} s; waiting for rank {peers}"
             )
+        if any(fd in self._control_fds for fd, _ in events):
+            self._control.check()
+        return [fd for fd, _ in events if fd in self._pending]
+
+    def _advance(self, fd: int, iteration: int) -> _Send | _Receive | None:
+        """Move what goes of the transfer under way; returns it when it is complete."""
+        present = self._pending[fd][0]
+        try:
+            complete = present.connection.advance()
+        except PeerLost as error:
+            raise JobFailed(
+                f"rank {self._rank}, iteration {iteration}, step {present.step}: {error}"
+            ) from error
+        if progress := self._reported.get(fd):
+            progress.moved(present.connection.moved, complete)
+        if not complete:
+            return None
+        if isinstance(present, _Receive):
+            source = present.connection
+            self._flows.append((present.step, source.peer, source.size, source.start_ns, time.monotonic_ns()))
+        self._pending[fd].popleft()
+        if self._pending[fd]:
+            self._pending[fd][0].begin(iteration)
+        else:
+            del self._pending[fd]
+        return present
 
     def _finish(self, iteration: dict[str, Any]) -> None:
         self._memory.check(iteration["iteration"])

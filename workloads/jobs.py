@@ -50,6 +50,7 @@ class JobSpec(BaseModel):
     group: Annotated[int, Field(ge=0)] = 0
     servers: Annotated[int, Field(ge=0)] = 0
     microbatches: Annotated[int, Field(ge=0)] = 0
+    parts: Annotated[int, Field(ge=0)] = 0
 
     start_ms: Annotated[float, Field(ge=0)] = 0.0
     """When the first iteration starts, after the start barrier or the time in `go`."""
@@ -120,11 +121,14 @@ class JobSpec(BaseModel):
         if self.scale != 1.0 or self.busy:
             raise ValueError("scale, busy: a model that is trained has its own size and computation")
 
+    @property
+    def options(self) -> Options:
+        """The parameters of its collective."""
+        return Options(self.group, self.servers, self.microbatches, self.parts)
+
     def schedule(self) -> Schedule:
         """Who sends what to whom."""
-        return schedule(
-            self.collective, len(self.hosts), Options(self.group, self.servers, self.microbatches)
-        )
+        return schedule(self.collective, len(self.hosts), self.options)
 
     def total_bytes(self) -> int:
         """Bytes of the collective after scaling, before rounding up to whole elements per unit."""

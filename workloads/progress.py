@@ -19,17 +19,13 @@ class Reported:
         self._entry, self._total = entry, total
         # When its peer may send is not known to who receives.
         self._ready_before = 0 if direction is Direction.SENT else total
-        self._iteration, self._phase, self._ready, self._done = 0, Phase.COMPUTING, self._ready_before, 0
-        self._update()
+        self._before = self._moved = 0  # bytes of this iteration's earlier transfers, and of the present one
+        self.compute(0)
 
     def compute(self, iteration: int) -> None:
         """An iteration begins, with its computation."""
-        self._iteration, self._phase, self._ready, self._done = (
-            iteration,
-            Phase.COMPUTING,
-            self._ready_before,
-            0,
-        )
+        self._iteration, self._phase, self._ready = iteration, Phase.COMPUTING, self._ready_before
+        self._before = self._moved = 0
         self._update()
 
     def communicate(self) -> None:
@@ -37,19 +33,21 @@ class Reported:
         self._phase = Phase.COMMUNICATING
         self._update()
 
-    def begin(self, size: int) -> None:
-        """A transfer of `size` bytes may go now."""
+    def release(self, size: int) -> None:
+        """One more transfer, of `size` bytes, may go now, or after those that may."""
         self._ready = min(self._ready + size, self._total)
         self._update()
 
     def moved(self, size: int, complete: bool) -> None:
         """So many bytes of the present transfer have gone or come."""
-        self._update(size)
+        self._moved = size
+        self._update()
         if complete:
-            self._done += size
+            self._before, self._moved = self._before + size, 0
 
-    def _update(self, of_transfer: int = 0) -> None:
-        self._entry.update(self._iteration, self._phase, self._total, self._ready, self._done + of_transfer)
+    def _update(self) -> None:
+        done = self._before + self._moved
+        self._entry.update(self._iteration, self._phase, self._total, self._ready, done)
 
 
 class _Sizes(NamedTuple):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.collectives import COLLECTIVES, Options, Schedule, contributors, schedule, steps
+from workloads.collectives import COLLECTIVES, Options, Schedule, contributors, program, schedule, steps
 
 ALLREDUCE = ("ring", "hierarchical-ring", "halving-doubling", "pipeline")
 EXCHANGE = ("all-to-all", "all-to-all-xor")
@@ -25,6 +25,7 @@ def shapes(draw: st.DrawFn, collectives: tuple[str, ...] = tuple(COLLECTIVES)) -
         group=draw(st.sampled_from([0, *divisors])),
         servers=draw(st.integers(0, ranks - 1)),
         microbatches=draw(st.integers(0, 9)),
+        parts=draw(st.integers(0, 9)),
     )
     return schedule(name, ranks, options)
 
@@ -55,13 +56,51 @@ def test_an_all_to_all_transposes(plan: Schedule, seed: int) -> None:
 
 
 @given(shapes(("parameter-server",)), st.integers(0, 2**32))
-def test_workers_get_the_sum_of_the_workers_and_each_server_has_its_part(plan: Schedule, seed: int) -> None:
+def test_workers_get_the_sum_of_the_workers_and_each_server_has_its_share(plan: Schedule, seed: int) -> None:
     values = np.random.default_rng(seed).integers(-1000, 1000, (plan.ranks, plan.units))
-    servers = plan.units
+    servers = plan.sources[0]
     values[:servers] = 0
     result, total = execute(plan, values), values.sum(axis=0)
     assert (result[servers:] == total).all()
-    assert (result[:servers].diagonal() == total).all()
+    for server, share in enumerate(np.split(total, servers)):
+        assert (np.split(result[server], servers)[server] == share).all()
+
+
+@given(shapes(("parameter-server",)))
+def test_servers_send_back_a_part_while_the_next_one_comes(plan: Schedule) -> None:
+    servers, workers = plan.sources[0], len(plan.sources)
+    parts = plan.units // servers
+    pairs = {(w, s) for w in plan.sources for s in range(servers)}
+    assert len(plan.steps) == parts + 1
+    for k, step in enumerate(plan.steps):
+        assert len(step) == workers * servers * ((k < parts) + (k > 0))
+        assert {(t.src, t.dst) for t in step if t.reduce} == (pairs if k < parts else set())
+        assert {(t.dst, t.src) for t in step if not t.reduce} == (pairs if k else set())
+
+
+@given(shapes())
+def test_every_transfer_is_in_the_programs_of_both_its_ranks(plan: Schedule) -> None:
+    transfers = Counter((k, t) for k, step in enumerate(plan.steps) for t in step)
+    tasks = Counter((task.step, task.transfer) for rank in range(plan.ranks) for task in program(plan, rank))
+    assert tasks == Counter({each: 2 * count for each, count in transfers.items()})
+
+
+@given(shapes(tuple(COLLECTIVES.keys() - {"parameter-server"})))
+def test_a_rank_waits_for_the_step_before(plan: Schedule) -> None:
+    assert all(task.after == task.step for rank in range(plan.ranks) for task in program(plan, rank))
+
+
+@given(shapes(("parameter-server",)))
+def test_a_worker_waits_for_nothing_and_a_server_for_all_workers_gradients(plan: Schedule) -> None:
+    for worker in plan.sources:
+        assert all(task.after == 0 for task in program(plan, worker))
+    for server in range(plan.sources[0]):
+        tasks = list(program(plan, server))
+        for step, after, sent in tasks:
+            if sent.src == server:
+                came = [t for k, _, t in tasks if t.dst == server and k < after and t.into == sent.first]
+                assert sorted(t.src for t in came) == list(plan.sources)
+                assert after <= step
 
 
 @given(shapes())

@@ -36,6 +36,8 @@ def spec(**changes: Any) -> dict[str, Any]:
         ({"hosts": ["10.0.0.1", "10.0.0.256"]}, ["hosts.1", "10.0.0.256"]),
         ({"collective": "rings"}, ["collective", "'rings'", "halving-doubling"]),
         ({"collective": "parameter-server", "servers": 4}, ["servers", "leave no worker"]),
+        ({"collective": "parameter-server", "parts": -1}, ["parts", "greater than or equal to 0", "-1"]),
+        ({"collective": "parameter-server", "parts": "many"}, ["parts", "integer", "'many'"]),
         ({"collective": "hierarchical-ring", "group": 3}, ["group", "does not divide 4"]),
         ({"bytes": None}, ["bytes", "either a model or bytes"]),
         ({"model": "vgg16"}, ["bytes", "not both"]),

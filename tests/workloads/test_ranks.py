@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from workloads.collectives import COLLECTIVES, schedule
+from workloads.collectives import COLLECTIVES, Options, schedule
 from workloads.connections import source_port
 from workloads.jobs import SOURCE_PORTS, load_job
 from workloads.records import Records, read_records, summarize
@@ -24,16 +24,24 @@ RunJob = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.mark.parametrize(
-    ("collective", "dtype"), [("ring", "float32"), *((name, "int32") for name in COLLECTIVES)]
+    ("collective", "options", "dtype"),
+    [
+        ("ring", {}, "float32"),
+        *((name, {}, "int32") for name in COLLECTIVES),
+        ("parameter-server", {"parts": 4}, "int32"),
+        ("parameter-server", {"servers": 3, "parts": 5}, "float32"),
+    ],
 )
 def test_a_job_runs_and_its_records_are_its_schedule(
-    run_job: RunJob, tmp_path: Path, collective: str, dtype: str
+    run_job: RunJob, tmp_path: Path, collective: str, options: dict[str, int], dtype: str
 ) -> None:
     ranks, iterations, size = 4, 3, 1_000_003
-    result = run_job(ranks=ranks, collective=collective, iterations=iterations, dtype=dtype, bytes=size)
+    result = run_job(
+        ranks=ranks, collective=collective, **options, iterations=iterations, dtype=dtype, bytes=size
+    )
     assert result.returncode == 0, result.stderr
     records = read_records(tmp_path / "records")
-    plan = schedule(collective, ranks)
+    plan = schedule(collective, ranks, Options(**options))
     unit = -(-size // (4 * plan.units)) * 4
     expected = sorted(
         (iteration, index, t.src, t.dst, t.units * unit)
@@ -59,6 +67,22 @@ def test_times_follow_the_schedule_s_dependencies(run_job: RunJob, tmp_path: Pat
         assert f.end_ns >= f.start_ns
         if f.step:  # a rank sends in a step only after it has received in the step before
             assert f.start_ns >= arrived[f.iteration, f.step - 1, f.src_rank]
+
+
+def test_a_server_sends_back_what_all_workers_have_sent(run_job: RunJob, tmp_path: Path) -> None:
+    servers, parts = 2, 4
+    result = run_job(ranks=5, collective="parameter-server", servers=servers, parts=parts, bytes=2_000_000)
+    assert result.returncode == 0, result.stderr
+    records = read_records(tmp_path / "records")
+    there: dict[tuple[int, int, int], int] = {}  # by iteration, step, server
+    for f in records.flows:
+        if f.dst_rank < servers:
+            key = f.iteration, f.step, f.dst_rank
+            there[key] = max(there.get(key, 0), f.end_ns)
+    assert len(there) == 3 * parts * servers
+    for f in records.flows:
+        if f.src_rank < servers:
+            assert f.start_ns >= there[f.iteration, f.step - 1, f.src_rank]
 
 
 def test_source_ports_come_from_the_seed_and_repeat(run_job: RunJob, tmp_path: Path) -> None:
@@ -98,10 +122,12 @@ c.Incoming._take = take
 
 @pytest.mark.parametrize(
     ("collective", "step"),
-    [("ring", 0), ("ring", 3), ("all-to-all", 0), ("parameter-server", 1), ("pipeline", 1)],
+    [("ring", 0), ("ring", 3), ("all-to-all", 0), ("parameter-server", 2), ("pipeline", 1)],
 )
 def test_one_flipped_bit_is_found(run_job: RunJob, tmp_path: Path, collective: str, step: int) -> None:
-    result = run_job(patch=FLIP.format(step=step), ranks=3, collective=collective, servers=2, bytes=400_000)
+    result = run_job(
+        patch=FLIP.format(step=step), ranks=3, collective=collective, servers=2, parts=2, bytes=400_000
+    )
     assert result.returncode == 1
     assert "iteration 1: the result is wrong: element" in result.stderr
     (summary,) = summarize(read_records(tmp_path / "records"))
@@ -324,7 +350,7 @@ c.Incoming._room = lambda self: room(self)[: random.randint(1, 5000) if self.pee
 
 @pytest.mark.parametrize("collective", ["ring", "all-to-all", "parameter-server"])
 def test_a_receiver_that_takes_odd_pieces_gets_the_same(run_job: RunJob, collective: str) -> None:
-    result = run_job(patch=SLOW, ranks=3, collective=collective, bytes=1_000_000)
+    result = run_job(patch=SLOW, ranks=3, collective=collective, parts=3, bytes=1_000_000)
     assert result.returncode == 0, result.stderr
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from hostbpf.progress import Direction, FlowProgress, Monitor, Phase, Role
 from machine.progress import ENTRY, HEADER, Fields, Header
-from workloads.collectives import COLLECTIVES, schedule
+from workloads.collectives import COLLECTIVES, Options, schedule
 from workloads.connections import HEADER_BYTES
 from workloads.progress import role_of
 
@@ -29,17 +29,19 @@ def _entries(path: Path) -> list[Fields]:
     return [Fields._make(ENTRY.unpack_from(data, HEADER.size + i * ENTRY.size)) for i in range(used)]
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize(
+    ("collective", "parts"), [*((name, 0) for name in COLLECTIVES), ("parameter-server", 4)]
+)
 def test_in_the_end_all_that_the_schedule_has_is_done_on_both_sides(
-    run_job: RunJob, tmp_path: Path, collective: str
+    run_job: RunJob, tmp_path: Path, collective: str, parts: int
 ) -> None:
     ranks, iterations, size, directory = 4, 3, 400_000, tmp_path / "progress"
     result = run_job(
-        patch=KEEP, ranks=ranks, collective=collective, iterations=iterations, bytes=size,
+        patch=KEEP, ranks=ranks, collective=collective, parts=parts, iterations=iterations, bytes=size,
         progress=str(directory),
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    plan = schedule(collective, ranks)
+    plan = schedule(collective, ranks, Options(parts=parts))
     unit = -(-size // (4 * plan.units)) * 4
     expected: dict[tuple[int, int], int] = defaultdict(int)
     for step in plan.steps:
@@ -87,12 +89,46 @@ def test_meanwhile_a_ring_sends_no_more_than_it_has_received_and_a_chunk(
                         sent, received = own[Direction.SENT], own[Direction.RECEIVED]
                         if sent.updated_ns < received.updated_ns and sent.iteration == received.iteration:
                             assert sent.ready <= received.done + sent.chunk
-            assert not monitor.refused
+            assert set(monitor.refused) <= {"never stands still"}
     finally:
         process.terminate()
         process.wait()
     assert {phase for _, phase in seen} == set(Phase)
     assert list(directory.iterdir()) == []
+
+
+def test_a_worker_could_send_all_at_once_and_a_server_what_all_workers_have_sent(
+    job_file: JobFile, tmp_path: Path
+) -> None:
+    directory = tmp_path / "progress"
+    job = job_file(
+        ranks=4, collective="parameter-server", parts=4, iterations=1000, bytes=4_000_000, compute_ms=1,
+        progress=str(directory),
+    )  # fmt: skip
+    process = subprocess.Popen([sys.executable, "-m", "workloads", "launch", "--job", job, "--json"])
+    seen = {Role.AGGREGATION: 0, Role.BROADCAST: 0}
+    try:
+        with Monitor(directory) as monitor:
+            while min(seen.values()) < 30:
+                assert process.poll() is None
+                flows = monitor.read()
+                for sent in (each for each in flows if each.direction is Direction.SENT):
+                    later = [
+                        each for each in flows
+                        if (each.pid, each.direction) == (sent.pid, Direction.RECEIVED)
+                        and each.iteration == sent.iteration
+                        and each.updated_ns > sent.updated_ns
+                    ]  # fmt: skip
+                    if sent.role is Role.AGGREGATION and sent.done:
+                        assert sent.ready == sent.total
+                        seen[sent.role] += 1
+                    elif sent.role is Role.BROADCAST and len(later) == 2:
+                        assert sent.ready <= min(each.done for each in later)
+                        seen[sent.role] += sent.ready > 0
+            assert set(monitor.refused) <= {"never stands still"}
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def test_parameter_servers_and_their_workers_speak_of_the_same_groups() -> None:
