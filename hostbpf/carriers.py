@@ -88,6 +88,8 @@ class Carriers:
 
     def __init__(self, obj: Object, clock: SlotClock, interface: str, netns: str | None) -> None:
         self._announcers = obj.maps["announcers"]
+        self._announcing = obj.maps["announcing"]
+        self._flows = 0  # that announce
         self._received = obj.maps["received_flows"]
         self._onward = obj.maps["onward"]
         self._clock = obj.maps["slot_clock"]
@@ -128,7 +130,13 @@ class Carriers:
             self._announcers.update(_key(flow), value.ljust(self._announcers.value_size, b"\0"), maps.NOEXIST)
         except KeyError:
             raise BadInput(f"flow {flow}: announces already") from None
+        self._count_flows(1)
         return number
+
+    def _count_flows(self, change: int) -> None:
+        with self._lock:
+            self._flows += change
+            self._announcing[bytes(4)] = struct.pack("=I", self._flows)
 
     def announced(self, flow: Flow) -> dict[int, int]:
         """What `flow` has announced last, in rate units by slot. KeyError when it does not announce."""
@@ -157,7 +165,9 @@ class Carriers:
             return
         with contextlib.suppress(OSError):
             self._probe(flow, _WITHDRAWAL)
-        self._announcers.pop(_key(flow), None)
+        with contextlib.suppress(KeyError):  # another thread has done it
+            del self._announcers[_key(flow)]
+            self._count_flows(-1)
 
     def _probe(self, flow: Flow, mark: int) -> None:
         if self._ends_here(flow.destination):

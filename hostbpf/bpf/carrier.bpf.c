@@ -40,6 +40,14 @@ struct {
 	__type(value, struct slot_clock);
 } slot_clock SEC(".maps");
 
+// How many flows announce; written by the agent.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} announcing SEC(".maps");
+
 // What a flow plans in the slot that a lane stands for.
 struct planned {
 	__u32 epoch;
@@ -80,6 +88,8 @@ struct {
 	__type(key, struct flow_key); // as its sender sees it
 	__type(value, struct received);
 } received_flows SEC(".maps");
+
+bool receiving; // a carrier has come
 
 // What has been sent onward of it; written by the agent.
 struct {
@@ -160,12 +170,20 @@ static __always_inline void put48(__u8 *field, __u64 value)
 		field[i] = value >> (40 - 8 * i);
 }
 
-static __always_inline __u32 slot_now(__u64 now)
+// The slot at `at_ns`; 0: unknown.
+static __always_inline __u32 slot_of(__u64 at_ns)
 {
 	__u32 zero = 0;
 	struct slot_clock *clock = bpf_map_lookup_elem(&slot_clock, &zero);
 
-	return clock && clock->slot_ns ? (now - clock->epoch_ns) / clock->slot_ns : 0;
+	return clock && clock->slot_ns ? (at_ns - clock->epoch_ns) / clock->slot_ns : 0;
+}
+
+static __always_inline bool somebody_announces(void)
+{
+	__u32 zero = 0, *flows = bpf_map_lookup_elem(&announcing, &zero);
+
+	return flows && *flows;
 }
 
 // Why a carrier is to leave.
@@ -176,24 +194,28 @@ enum occasion {
 };
 
 // Write into the scratch header what has changed in the flow's schedule since it was announced, and note it as
-// announced. False: there is nothing to send.
-static __always_inline bool announce(const struct flow_key *flow, enum occasion occasion)
+// announced. False: there is nothing to send. For data that is nearly always so, and known without reading the clock
+// where the kernel has stamped the packet with its departure (TCP); `stamped_ns` may be anything.
+static __always_inline bool announce(const struct flow_key *flow, enum occasion occasion, __u64 stamped_ns)
 {
 	struct announcer *announcer = bpf_map_lookup_elem(&announcers, flow);
 	struct slot_header *header;
 	struct schedule *schedule;
 	struct flow_key key = *flow;
+	__u32 version, base, i;
 	__u64 now, stamp;
-	__u32 base, i;
 	bool due;
 
 	if (!announcer)
 		return false;
-	now = bpf_ktime_get_ns();
-	base = slot_now(now);
 	key.netns = netns;
 	schedule = bpf_map_lookup_elem(&schedules, &key);
-	stamp = (__u64)base << 32 | (schedule ? schedule->version : 0);
+	version = schedule ? schedule->version : 0;
+	if (occasion == DATA && announcer->stamp == ((__u64)slot_of(stamped_ns) << 32 | version))
+		return false;
+	now = bpf_ktime_get_ns();
+	base = slot_of(now);
+	stamp = (__u64)base << 32 | version;
 	if (!base || (occasion == DATA && announcer->stamp == stamp))
 		return false;
 	header = scratch_header(LEAVING);
@@ -300,7 +322,7 @@ static __always_inline int write_probe(struct __sk_buff *skb, enum occasion occa
 	struct packet packet = {};
 	int action;
 
-	if (!read_packet(skb, &packet) || !announce(&packet.flow, occasion))
+	if (!read_packet(skb, &packet) || !announce(&packet.flow, occasion, 0))
 		return TC_ACT_SHOT;
 	action = write_carrier(skb);
 	if (action == TC_ACT_SHOT)
@@ -314,7 +336,6 @@ SEC("tc")
 int carrier_egress(struct __sk_buff *skb)
 {
 	struct packet packet = {};
-	bool ordinary;
 
 	switch (skb->mark) {
 	case MARK_CLONE:
@@ -328,12 +349,12 @@ int carrier_egress(struct __sk_buff *skb)
 	case MARK_WITHDRAWAL:
 		return write_probe(skb, WITHDRAWAL);
 	}
-	ordinary = read_packet(skb, &packet);
-	if (packet.ethertype == bpf_htons(ETHERTYPE_SLOT)) {
+	if (ethertype_of(skb) == bpf_htons(ETHERTYPE_SLOT)) {
 		count(FORGED);
 		return TC_ACT_SHOT;
 	}
-	if (!ordinary || !packet.payload || !announce(&packet.flow, DATA))
+	if (!somebody_announces() || !read_packet(skb, &packet) || !packet.payload ||
+	    !announce(&packet.flow, DATA, skb->tstamp))
 		return TC_ACT_UNSPEC;
 	if (clone_ahead(skb))
 		count(SENT);
@@ -404,6 +425,7 @@ static __always_inline int answer(struct __sk_buff *skb, const struct flow_key *
 	__u32 i;
 
 	count(RECEIVED);
+	receiving = true;
 	if (!received) {
 		bpf_map_update_elem(&received_flows, flow, &nothing_received, BPF_NOEXIST);
 		received = bpf_map_lookup_elem(&received_flows, flow);
@@ -499,7 +521,8 @@ int carrier_ingress(struct __sk_buff *skb)
 	struct flow_key flow = {};
 
 	if (skb->protocol != bpf_htons(ETHERTYPE_SLOT)) {
-		progress(skb);
+		if (receiving)
+			progress(skb);
 		return TC_ACT_UNSPEC;
 	}
 	header = scratch_header(ARRIVING);

@@ -18,11 +18,10 @@ struct packet {
 	struct flow_key flow; // netns is 0
 	struct tcphdr tcp;    // of a UDP packet, only the ports
 	__u32 headers;        // bytes before the payload
-	__be16 ethertype;     // what the frame says, whatever its sender told the kernel
 	__u32 payload;
 };
 
-// The headers of an ordinary packet, from the end of the MAC addresses on: read by one call, as most packets have them all.
+// The headers of an ordinary packet, from the end of the MAC addresses on.
 struct headers {
 	__u16 reserved; // of the MAC address: what follows is aligned
 	__be16 ethertype;
@@ -31,23 +30,36 @@ struct headers {
 };
 #define HEADERS (ETH_HLEN - offsetof(struct headers, ip))
 
+// What the frame itself says, whatever its sender told the kernel.
+static inline __attribute__((always_inline)) __be16 ethertype_of(struct __sk_buff *skb)
+{
+	struct headers *headers = (void *)(long)skb->data + HEADERS;
+	__be16 ethertype = 0;
+
+	if ((void *)&headers->ip <= (void *)(long)skb->data_end)
+		return headers->ethertype;
+	bpf_skb_load_bytes(skb, offsetof(struct ethhdr, h_proto), &ethertype, sizeof(ethertype));
+	return ethertype;
+}
+
 static inline __attribute__((always_inline)) bool read_packet(struct __sk_buff *skb, struct packet *packet)
 {
 	__u32 transport = ETH_HLEN + sizeof(struct iphdr), length = skb->len;
-	struct headers headers;
-	struct iphdr *ip = &headers.ip;
+	struct headers *headers = (void *)(long)skb->data + HEADERS, copy;
+	struct iphdr *ip;
 
-	if (bpf_skb_load_bytes(skb, HEADERS, &headers, sizeof(headers)) &&
-	    bpf_skb_load_bytes(skb, HEADERS, &headers, offsetof(struct headers, tcp) + sizeof(struct udphdr))) {
-		bpf_skb_load_bytes(skb, offsetof(struct ethhdr, h_proto), &packet->ethertype, sizeof(__be16));
-		return false;
+	if ((void *)(headers + 1) > (void *)(long)skb->data_end) { // a short packet, or one in pieces
+		if (bpf_skb_load_bytes(skb, HEADERS, &copy, sizeof(copy)) &&
+		    bpf_skb_load_bytes(skb, HEADERS, &copy, offsetof(struct headers, tcp) + sizeof(struct udphdr)))
+			return false;
+		headers = &copy;
 	}
-	packet->ethertype = headers.ethertype;
-	if (skb->protocol != bpf_htons(ETH_P_IP) || headers.ethertype != skb->protocol)
+	ip = &headers->ip;
+	if (skb->protocol != bpf_htons(ETH_P_IP) || headers->ethertype != bpf_htons(ETH_P_IP))
 		return false;
 	if (ip->ihl != 5 || ip->frag_off & bpf_htons(0x3fff)) // a fragment has no ports
 		return false;
-	packet->tcp = headers.tcp;
+	packet->tcp = headers->tcp;
 	packet->headers = transport + sizeof(struct udphdr);
 	if (ip->protocol == IPPROTO_TCP) {
 		if (length < transport + sizeof(struct tcphdr))
