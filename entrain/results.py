@@ -241,7 +241,9 @@ def bound_ms(job: Job, host_rates_mbps: Sequence[float]) -> float:
     """Iteration time of a job that has the network for itself, if only its hosts' links limit it.
 
     Compute time, and per step of the collective the longest that a rank needs to send or to receive its share
-    at its host's rate (`host_rates_mbps`, by rank) with full-size frames.
+    at its host's rate (`host_rates_mbps`, by rank) with full-size frames. Workers are supposed to divide
+    their links evenly among the parameter servers; that matters only where their links are the limit (slower
+    than the servers', or with fewer workers than servers).
     """
     spec = job.spec
     total = spec.compute_s() * 1e3

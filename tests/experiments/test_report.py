@@ -155,6 +155,20 @@ def test_ideal_is_compute_and_the_busiest_hosts_of_each_step(experiment: Experim
     assert bound_ms(experiment.jobs[0], [100.0, 50.0]) == pytest.approx(50 + 2 * 500 * 1514 * 8 / 50e3)
 
 
+@pytest.mark.parametrize(("servers", "parts"), [(1, 1), (1, 5), (2, 0), (2, 1), (2, 4), (2, 100)])
+def test_ideal_of_parameter_servers_is_what_goes_into_one_and_its_last_part_back(
+    tmp_path: Path, servers: int, parts: int
+) -> None:
+    path = tmp_path / "servers.toml"
+    keys = f'"parameter-server"\nservers = {servers}\nparts = {parts}'
+    path.write_text(EXPERIMENT.replace('"ring"', keys).replace('"h3"]', '"h2", "h3", "h4"]'))
+    (job,) = load_experiment(path).jobs
+    workers = 4 - servers
+    frames = workers * 1000 / servers  # of all workers for one server
+    gradients = frames * 1514 * 8 / 100e3
+    assert bound_ms(job, [100.0] * 4) == pytest.approx(50 + gradients * (1 + 1 / (parts or 1)))
+
+
 def test_results_json_has_the_stated_shape(
     tmp_path: Path, experiment: Experiment, runs: list[RunResult]
 ) -> None:
