@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from workloads.collectives import schedule
 from workloads.jobs import load_job
 from workloads.launch import enter_netns
 from workloads.records import read_records
@@ -68,11 +67,16 @@ def _socket_in(netns: str) -> socket.socket:
 
 
 @pytest.mark.root
-@pytest.mark.parametrize(("collective", "ranks"), [("ring", 3), ("halving-doubling", 4), ("all-to-all", 3)])
+@pytest.mark.parametrize(
+    ("collective", "ranks"),
+    [("ring", 3), ("halving-doubling", 4), ("all-to-all", 3), ("parameter-server", 3)],
+)
 def test_every_byte_carries_the_step_it_belongs_to(
     netns: str, job_file: JobFile, tmp_path: Path, collective: str, ranks: int
 ) -> None:
-    path = job_file(ranks, collective=collective, bytes=3_000_000, iterations=2, netns=[netns] * ranks)
+    path = job_file(
+        ranks, collective=collective, parts=3, bytes=3_000_000, iterations=2, netns=[netns] * ranks
+    )
 
     def run() -> None:
         command = [sys.executable, "-m", "workloads", "launch", "--json", "--job", str(path)]
@@ -97,7 +101,7 @@ def test_every_byte_carries_the_step_it_belongs_to(
         assert packet[1] & 3 == 0  # the job leaves the ECN bits alone, and cubic does not use them here
 
     expected: Counter[tuple[int, int, int]] = Counter()
-    for step, transfers in enumerate(schedule(collective, ranks).steps):
+    for step, transfers in enumerate(job.schedule().steps):
         for t in transfers:
             expected[t.src, t.dst, step] += 2 * HEADER
     for src, dst in {(src, dst) for src, dst, _ in expected}:
