@@ -20,9 +20,10 @@ from typing import NamedTuple
 
 from ebpf import Codec, EbpfError, Map, Object, RingBuffer, compile_cached, in_netns, maps
 from ebpf.tc import Direction
+from hostbpf.skew import LATE_UNIT_NS, Offset, Skews
 from hostbpf.slots import KEY, Flow, SlotClock, flow_key, flow_of
 from machine.errors import BadInput, EntrainError
-from wire.slot_header import LANES, SlotHeader
+from wire.slot_header import LANES, SlotHeader, lane_of
 
 SOURCE = Path(__file__).parent / "bpf" / "carrier.bpf.c"
 COUNTS = (
@@ -66,6 +67,7 @@ class _Announcer(NamedTuple):
     stamp: int
     timed_ns: int
     timed_slot: int
+    under_way: int
     withdrawn: int
 
 
@@ -76,7 +78,7 @@ class _Received(NamedTuple):
     started: int
 
 
-_ANNOUNCER = Codec("=IIQQII", _Announcer)
+_ANNOUNCER = Codec("=IIQQIHH", _Announcer)
 _RECEIVED = Codec("=QQII", _Received)
 _NOTHING_ANNOUNCED = (1 << 64) - 1  # the stamp of no slot
 _TIMES = struct.Struct("=QQ")
@@ -96,6 +98,7 @@ class Carriers:
         self._counts = obj.maps["counts"]
         self._feedbacks = obj.maps["feedbacks"]
         self.schedules = obj.maps["schedules"]
+        self._skews = Skews()
         self.set_clock(clock)
         self._own: dict[str, bool] = {}  # by address
         self._lock = threading.Lock()
@@ -114,6 +117,8 @@ class Carriers:
         are not announced again.
         """
         self._clock[bytes(4)] = struct.pack("=qQ", clock.epoch_ns, clock.slot_ns)
+        self._slots, self._slots_since_ns = clock, time.monotonic_ns()
+        self._skews.clear()
 
     def announce(self, flow: Flow, number: int | None = None) -> int:
         """Let `flow` announce its schedule from its next packet or probe on; returns its number in headers.
@@ -125,7 +130,7 @@ class Carriers:
         number = secrets.randbits(32) if number is None else number
         if not 0 <= number < 1 << 32:
             raise BadInput(f"flow number {number}: must fit 32 bits")
-        value = _ANNOUNCER.pack(_Announcer(0, number, _NOTHING_ANNOUNCED, 0, 0, 0))
+        value = _ANNOUNCER.pack(_Announcer(0, number, _NOTHING_ANNOUNCED, 0, 0, 0, 0))
         try:
             self._announcers.update(_key(flow), value.ljust(self._announcers.value_size, b"\0"), maps.NOEXIST)
         except KeyError:
@@ -226,9 +231,25 @@ class Carriers:
             announced = _ANNOUNCED.unpack_from(data, KEY.size + _TIMES.size)
             header = SlotHeader.unpack(data[KEY.size + _TIMES.size + _ANNOUNCED.size :])
             rtt, delay = (arrived - sent, time.monotonic_ns() - sent) if sent else (None, None)
+            if rtt is not None:
+                self._note_skew(flow.destination, header, sent, rtt)
             callback(Feedback(flow, header, announced, rtt, delay))
 
         return RingBuffer(self._feedbacks, decode)
+
+    def _note_skew(self, peer: str, header: SlotHeader, sent_ns: int, rtt_ns: int) -> None:
+        clock = self._slots
+        if sent_ns > self._slots_since_ns:
+            late_ns = header.lanes[lane_of(header.base_slot)].delta * LATE_UNIT_NS
+            self._skews.add(peer, sent_ns - clock.start_ns(header.base_slot), late_ns, rtt_ns)
+
+    def skews(self) -> dict[str, Offset]:
+        """How far the slots of other hosts are ahead of this one's, by their addresses.
+
+        Of the hosts that have answered a timed carrier in the last minute, provided that somebody reads the
+        feedback. The slots of a negative one are behind; the bounds are as far apart as a round trip takes.
+        """
+        return self._skews.read()
 
     def counts(self) -> dict[str, int]:
         """How many carriers were sent, received and refused, by `COUNTS`."""

@@ -24,6 +24,8 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 
 #define UNIT_BYTES (SLOT_RATE_UNIT_MBPS * 125000) // per second
 #define HEADROOM_MAX 0xffffffff
+#define LATE_SHIFT 10 // the unit of a carrier's lateness: 1024 ns
+#define LATE_MAX 0x7fffffffLL
 
 const volatile __u64 netns; // cookie in the keys of `schedules`
 
@@ -61,7 +63,8 @@ struct announcer {
 	__u64 stamp;      // slot and version that were announced last
 	__u64 timed_ns;   // when the carrier left whose feedback is timed; 0: none is
 	__u32 timed_slot; // its base slot
-	__u32 withdrawn;  // announces no more
+	__u16 under_way;  // carriers of that slot whose feedback has not come
+	__u16 withdrawn;  // announces no more
 	struct planned lanes[SLOT_LANES]; // what was announced
 };
 
@@ -261,10 +264,12 @@ static __always_inline bool announce(const struct flow_key *flow, enum occasion 
 		header->lanes[lane].delta = bpf_htonl(rate - announced);
 		due |= rate != announced;
 	}
-	if (due && (!announcer->timed_ns || announcer->timed_slot != base)) {
-		announcer->timed_ns = now;
+	if (announcer->timed_slot != base) {
 		announcer->timed_slot = base;
+		announcer->under_way = 0;
 	}
+	if (due && !announcer->under_way++) // else feedback of an earlier carrier could be taken for this one's
+		announcer->timed_ns = now;
 	bpf_spin_unlock(&announcer->lock);
 	return due;
 }
@@ -281,6 +286,8 @@ static __always_inline void not_sent(const struct flow_key *flow)
 		return;
 	bpf_spin_lock(&announcer->lock);
 	announcer->timed_ns = 0;
+	if (announcer->under_way)
+		announcer->under_way--;
 	for (i = 0; i < SLOT_LANES; i++)
 		if (announcer->lanes[i].epoch == bpf_ntohl(header->lanes[i].epoch))
 			announcer->lanes[i].rate -= bpf_ntohl(header->lanes[i].delta);
@@ -414,6 +421,25 @@ static __always_inline void add_up(struct planned *lane, const struct slot_lane 
 	lane->rate = rate < 0 ? 0 : rate;
 }
 
+// How late a carrier has come by this host's slots: the time since its base slot began here, which is before it left
+// there where the clocks differ. Feedback brings it back in that lane's delta, which otherwise means nothing there.
+static __always_inline void note_lateness(struct slot_header *header)
+{
+	__u32 zero = 0, base = bpf_ntohl(header->base_slot), lane = base % SLOT_LANES;
+	struct slot_clock *clock = bpf_map_lookup_elem(&slot_clock, &zero);
+	__s64 late;
+
+	asm volatile("" : "+r"(lane)); // the verifier does not know what a remainder is
+	if (!clock || lane >= SLOT_LANES)
+		return;
+	late = (__s64)(bpf_ktime_get_ns() - clock->epoch_ns - base * clock->slot_ns) >> LATE_SHIFT;
+	if (late > LATE_MAX)
+		late = LATE_MAX;
+	if (late < -LATE_MAX)
+		late = -LATE_MAX;
+	header->lanes[lane].delta = bpf_htonl(late);
+}
+
 // Turn a carrier round: it becomes the feedback. Exchanging addresses and ports leaves the checksums right.
 static __always_inline int answer(struct __sk_buff *skb, const struct flow_key *flow, struct slot_header *header)
 {
@@ -435,6 +461,7 @@ static __always_inline int answer(struct __sk_buff *skb, const struct flow_key *
 		for (i = 0; i < SLOT_LANES; i++)
 			add_up(&received->lanes[i], &header->lanes[i]);
 	}
+	note_lateness(header);
 	header->version_kind = SLOT_VERSION << 4 | SLOT_FEEDBACK;
 	put48(header->bytes_received, received ? received->bytes : 0);
 	put48(header->bytes_onward, sent_onward ? *sent_onward : 0);
@@ -476,6 +503,8 @@ static __always_inline void deliver_feedback(const struct flow_key *flow, const 
 	if (announcer->timed_slot == bpf_ntohl(header->base_slot)) {
 		feedback->sent_ns = announcer->timed_ns;
 		announcer->timed_ns = 0;
+		if (announcer->under_way)
+			announcer->under_way--;
 	}
 	for (i = 0; i < SLOT_LANES; i++)
 		feedback->announced[i] = announcer->lanes[i].epoch == bpf_ntohl(header->lanes[i].epoch)
