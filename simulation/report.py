@@ -1,4 +1,4 @@
-"""Makes the page of results from experiments' summaries."""
+"""The simulator's sections of docs/results.md, made from experiments' summaries."""
 
 from __future__ import annotations
 
@@ -7,37 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from machine.errors import BadInput
 from simulation.experiments import EXPERIMENTS, PARROT_READINGS, RIVAL_READINGS
 
 Summary = dict[str, Any]
 
-HEAD = """# Results of the simulator, beside the papers'
 
-Every figure here was measured by the command above its table; this page is made by
-
-    for name in parrot-jct parrot-readings parrot-scale parrot-eta parrot-theta parrot-load parrot-ps \\
-            slots-jct slots-models slots-tau slots-latency coflow-fb2010 mltcp-two-jobs; do
-        entrain simulate $name --out results/$name
-    done
-    entrain simulate slots-jct --limit 100 --out results/slots-jct-100
-    entrain simulate results --out results > docs/results.md
-
-Each directory also holds `jobs.csv` (completion time and waiting of each job), `coflows.csv` and a plot.
-With `--flows`, `flows.csv` gives each flow's completion time; with `--usage SECONDS`, `usage.csv` and
-`usage.png` give each link's utilisation in bins of so many seconds. `entrain simulate --help` lists the
-columns.
-
-Nothing was tuned to come closer to a paper. Where figures differ, the reason that could be found stands
-below.
-"""
-
-
-def _change(a: float, b: float) -> str:
+def change(a: float, b: float) -> str:
+    """`a` against `b`."""
     return f"{100.0 * (a / b - 1.0):+.1f} %"
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """In Markdown."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
 
@@ -52,7 +33,7 @@ def _parrot_jct(summary: Summary) -> str:
         rows = _by_policy([p for p in summary["points"] if str(p["gbps"]) == speed])
         bound = rows["parrot"]["lower_bound_s"]
         text += f"\n{speed} Gbit/s (total JCT in s; lower bound {bound:.1f} s):\n\n"
-        text += _table(
+        text += table(
             ["policy", "total JCT", "/ lower bound", "mean", "p99", "within 10 s"],
             [
                 [
@@ -69,14 +50,14 @@ def _parrot_jct(summary: Summary) -> str:
         for own in PARROT_READINGS:
             total = rows[own]["total_jct_s"]
             for rival, paper in (("aalo", "up to -58.4 %"), ("lccf", "up to -91.3 %")):
-                ours = _change(total, rows[rival]["total_jct_s"])
+                ours = change(total, rows[rival]["total_jct_s"])
                 claims.append(
                     [f"{own} against {rival}, {speed} Gbit/s", paper if speed == "10" else "less", ours]
                 )
             claims.append([f"{own} / lower bound, {speed} Gbit/s", "at most 2.75", f"{total / bound:.2f}"])
         found, limit = rows["parrot"]["competitive_ratio"], rows["parrot"]["competitive_bound"]
         claims.append([f"theorem 4, {speed} Gbit/s", f"at most {limit:.0f}", f"{found:.3f}"])
-    return text + "\n" + _table(["claim", "paper", "ours"], claims)
+    return text + "\n" + table(["claim", "paper", "ours"], claims)
 
 
 def _readings(summary: Summary) -> str:
@@ -88,7 +69,7 @@ def _readings(summary: Summary) -> str:
         text += (
             f"{rows[0]['lower_bound_s']:.1f} s, within 10 s {100 * rows[0]['bound_within_10_s']:.1f} %:\n\n"
         )
-        text += _table(
+        text += table(
             ["policy", "θ counts", "total JCT (s)", "/ lower bound", "within 10 s"],
             [
                 [
@@ -104,9 +85,9 @@ def _readings(summary: Summary) -> str:
         total = {p["policy"]: p["total_jct_s"] for p in rows if p["bytes_per_unit"] == 1}
         own = [p for p in PARROT_READINGS if p in total]
         rivals = [p for p in RIVAL_READINGS if p in total]
-        text += "\n" + _table(
+        text += "\n" + table(
             ["against", *own],
-            [[rival, *(_change(total[one], total[rival]) for one in own)] for rival in rivals],
+            [[rival, *(change(total[one], total[rival]) for one in own)] for rival in rivals],
         )
     return text
 
@@ -120,7 +101,7 @@ def _scale(summary: Summary) -> str:
         for scale in dict.fromkeys(p["scale"] for p in summary["points"])
     ]
     head = ["iterations / arrivals divided by", "lower bound (s)", *(f"{p}, % within 10 s" for p in policies)]
-    return "\n" + _table(head, rows)
+    return "\n" + table(head, rows)
 
 
 def _sweep(summary: Summary, key: str) -> str:
@@ -133,12 +114,12 @@ def _sweep(summary: Summary, key: str) -> str:
         bound = {p[key]: p["lower_bound_s"] for p in rows}
         head = [f"{key} at {speed} Gbit/s", *policies, "lower bound"]
         body = [[str(v), *(f"{cell[p, v]:.1f}" for p in policies), f"{bound[v]:.1f}"] for v in values]
-        text += "\n" + _table(head, body)
+        text += "\n" + table(head, body)
         if "aalo" in policies:
             for ours in PARROT_READINGS:
                 for rival in ("aalo", "lccf"):
                     v = min(values, key=lambda v: cell[ours, v] / cell[rival, v])
-                    best = _change(cell[ours, v], cell[rival, v])
+                    best = change(cell[ours, v], cell[rival, v])
                     text += f"\n{ours} against {rival} at best: {best} ({key} {v})."
                 ratios = [cell[ours, v] / bound[v] for v in values]
                 worse = [str(v) for v in values if cell[ours, v] > cell["aalo", v]]
@@ -152,7 +133,7 @@ def _slots(summary: Summary) -> str:
     for domain in dict.fromkeys(p["domain"] for p in summary["points"]):
         rows = _by_policy([p for p in summary["points"] if p["domain"] == domain])
         where = "in one rack" if domain == 10 else "anywhere"
-        text += f"\nJobs placed {where}:\n\n" + _table(
+        text += f"\nJobs placed {where}:\n\n" + table(
             ["policy", "mean JCT (s)", "p99", "max", "mean / alone", "decision p99 (ms, all hosts)"],
             [
                 [
@@ -169,9 +150,9 @@ def _slots(summary: Summary) -> str:
         papers = {"mcs": "-33.6 %", "mcs-steps": "-33.6 %", "ccml": "-23.3 %", "ccml-equal": "-23.3 %"}
         for rival, paper in {**papers, "fair": "", "slots-whole": "", "varys": ""}.items():
             if rival in rows:
-                ours = _change(rows["slots"]["mean_jct_s"], rows[rival]["mean_jct_s"])
+                ours = change(rows["slots"]["mean_jct_s"], rows[rival]["mean_jct_s"])
                 claims.append([f"slots against {rival}, {where}", paper, ours])
-    return text + "\n" + _table(["claim (mean JCT)", "paper", "ours"], claims)
+    return text + "\n" + table(["claim (mean JCT)", "paper", "ours"], claims)
 
 
 def _means(summary: Summary, key: str) -> str:
@@ -184,7 +165,7 @@ def _means(summary: Summary, key: str) -> str:
         bound = alone["lower_bound_s"] / alone["total_jct_s"] * alone["mean_jct_s"]
         means = [cell[p, value]["mean_jct_s"] for p in policies]
         rows.append([str(value), f"{bound:.1f}", *(f"{m:.1f}" for m in means)])
-    return "\nMean JCT (s):\n\n" + _table([key, "alone", *policies], rows)
+    return "\nMean JCT (s):\n\n" + table([key, "alone", *policies], rows)
 
 
 def _latency(summary: Summary) -> str:
@@ -196,7 +177,7 @@ def _latency(summary: Summary) -> str:
         ]
         for p in summary["points"]
     ]
-    return "\nTime to decide for all flows of a host, µs (paper: 90 % within 1,500 µs):\n\n" + _table(
+    return "\nTime to decide for all flows of a host, µs (paper: 90 % within 1,500 µs):\n\n" + table(
         ["flows", "horizon", "mean", "p90", "p99"], rows
     )
 
@@ -212,7 +193,7 @@ def _fb2010(summary: Summary) -> str:
         ]
         for p in summary["points"]
     ]
-    return "\n" + _table(["policy", "mean CCT (s)", "p95 CCT (s)", "sum (s)", "events"], rows)
+    return "\n" + table(["policy", "mean CCT (s)", "p95 CCT (s)", "sum (s)", "events"], rows)
 
 
 def _plain(summary: Summary) -> str:
@@ -229,7 +210,7 @@ def _plain(summary: Summary) -> str:
         ]
         for p in points
     ]
-    return "\n" + _table([*varied, *figures], rows)
+    return "\n" + table([*varied, *figures], rows)
 
 
 SECTIONS: dict[str, Callable[[Summary], str]] = {
@@ -248,32 +229,32 @@ SECTIONS: dict[str, Callable[[Summary], str]] = {
 }
 
 
-def page(directory: Path) -> str:
-    """Return the page for the summaries in `directory`'s sub-directories; raise BadInput if there are
-    none."""
+NAMES = (*SECTIONS, *(name for name in EXPERIMENTS if name not in SECTIONS))
+"""All experiments, in the order of their sections."""
+
+
+def sections(directory: Path) -> dict[str, str]:
+    """By title, the section of each experiment of which `directory`'s sub-directories hold summaries."""
     summaries = [json.loads(path.read_text()) for path in sorted(directory.glob("*/summary.json"))]
-    text, found = HEAD, 0
     notes = Path(__file__).resolve().parent.parent / "docs" / "results-notes"
-    for name in [*SECTIONS, *(e for e in EXPERIMENTS if e not in SECTIONS)]:
-        section = SECTIONS.get(name, _plain)
+    found = {}
+    for name in NAMES:
         here = [summary for summary in summaries if summary["experiment"] == name]
-        found += len(here)
-        for n, summary in enumerate(here):
-            text += f"\n## {summary['title']}\n" if n == 0 else ""
+        if not here:
+            continue
+        title, text = EXPERIMENTS[name].title, ""
+        for summary in here:
             limit = f" --limit {summary['limit']}" if summary["limit"] else ""
             text += f"\n`entrain simulate {name} --seed {summary['seed']}{limit}`"
             settings = {k: v for k, v in summary["settings"].items() if k != "trace"}
             text += (
                 f" with {', '.join(f'{k} = {v}' for k, v in settings.items())}" if settings else ""
             ) + "\n"
-            text += section(summary)
-        if here and here[0]["paper"]:
+            text += SECTIONS.get(name, _plain)(summary)
+        if here[0]["paper"]:
             text += "\nThe paper: " + "; ".join(f"{k}: {v}" for k, v in here[0]["paper"].items()) + ".\n"
         note = notes / f"{name}.md"
-        if here and note.is_file():
+        if note.is_file():
             text += "\n" + note.read_text()
-    if not found:
-        raise BadInput(
-            f"{directory} holds no results; run entrain simulate NAME --out {directory}/NAME first"
-        )
-    return text
+        found[title] = f"\n## {title}\n{text}"
+    return found

@@ -52,6 +52,11 @@ from machine.signals import ending_once
     help="What runs sweeps.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.option(
+    "--page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the page of results there; sections of which --out has no results stay as they are.",
+)
 def command(
     name: str,
     trace: Path | None,
@@ -64,10 +69,11 @@ def command(
     workers: int | None,
     engine: str,
     as_json: bool,
+    page: Path | None,
 ) -> None:
     """Run experiment NAME (parrot-jct, parrot-readings, parrot-scale, parrot-eta, parrot-theta,
     parrot-load, parrot-ps, slots-jct, slots-models, slots-tau, slots-latency, coflow-fb2010,
-    mltcp-two-jobs), or write the page of results from what --out holds (results).
+    mltcp-two-jobs), or write the page of results from what --out holds, those of `entrain run` too (results).
 
     \b
     Files in --out, with their columns; those of what the experiment varies
@@ -84,7 +90,7 @@ def command(
     beside the .csv files where pyarrow is installed.
     """
     # The simulator loads numpy and numba, which `entrain --help` need not wait for.
-    from simulation import output, report, sweep
+    from simulation import output, sweep
     from simulation.experiments import Point, points
 
     if name == "results":
@@ -92,9 +98,18 @@ def command(
             raise BadInput(
                 "results needs --out DIR, the directory whose sub-directories hold the experiments' results"
             )
-        page = report.page(out)
-        click.echo(json.dumps({"page": page}) if as_json else page, nl=as_json)
+        from entrain import results_page
+
+        text = results_page.page(out, page.read_text() if page is not None and page.exists() else "")
+        if page is not None:
+            page.write_text(text)
+        if as_json:
+            click.echo(json.dumps({"page": text}))
+        elif page is None:
+            click.echo(text, nl=False)
         return
+    if page is not None:
+        raise BadInput("--page is for entrain simulate results")
     if workers is not None and workers < 1:
         raise BadInput(f"--workers is {workers}; give at least 1")
     if out is None and (flows or usage is not None):
