@@ -48,12 +48,12 @@ SENDING = 0.1
 
 @dataclass(frozen=True)
 class Live:
-    """What an experiment left in `directory`: its runs, of all seeds, by what schedules the flows, and the
-    `summary` of its results.json."""
+    """What an experiment left: by what schedules the flows, its runs of all seeds, and the directory that
+    they are in; and the `summary` of its results.json."""
 
-    directory: Path
-    runs: Mapping[str, list[Run]]
-    summary: Sequence[Mapping[str, Any]]
+    directories: dict[str, Path]
+    runs: dict[str, list[Run]]
+    summary: list[Mapping[str, Any]]
 
     @property
     def best_tcp(self) -> str | None:
@@ -77,7 +77,7 @@ class Live:
     def throughput(self, name: str) -> dict[str, dict[float, float]]:
         """By job, Mbit/s by time in the first run under `name`, on the link that carries most; {} where that
         was not sampled."""
-        path = self.directory / "throughput.csv"
+        path = self.directories[name] / "throughput.csv"
         links: dict[str, dict[str, dict[float, float]]] = {}
         if path.exists():
             with path.open(newline="") as file:
@@ -425,8 +425,11 @@ COMMANDS = [f"entrain run experiments/{name}.toml" for name in NAMES]
 
 
 def sections(directory: Path) -> dict[str, str]:
-    """By title, the sections of which `directory` holds results, however deep. Raises BadInput where it holds
-    those of an experiment twice."""
+    """By title, the sections of which `directory` holds results, however deep.
+
+    Those of one experiment may lie in several directories. Raises BadInput where it was run twice with the
+    same congestion control.
+    """
     found = _load(directory)
     made = {}
     for section in SECTIONS:
@@ -442,15 +445,15 @@ def _load(directory: Path) -> Found:
     found: dict[str, Live] = {}
     for path in sorted(directory.rglob("results.json")):
         results = json.loads(path.read_text())
-        name = results.get("experiment")
-        if name not in NAMES:
+        experiment = results.get("experiment")
+        if experiment not in NAMES:
             continue
-        if name in found:
-            raise BadInput(
-                f"{found[name].directory} and {path.parent} both hold results of {name}: remove one"
-            )
-        runs: dict[str, list[Run]] = {}
+        live = found.setdefault(experiment, Live({}, {}, []))
         for run in results["runs"]:
-            runs.setdefault(run["control"] if name == "slot-rates" else _name(run), []).append(run)
-        found[name] = Live(path.parent, runs, results.get("summary", []))
+            name = run["control"] if experiment == "slot-rates" else _name(run)
+            if live.directories.setdefault(name, path.parent) != path.parent:
+                both = f"{live.directories[name]} and {path.parent} both hold"
+                raise BadInput(f"{both} results of {experiment} with {name}: remove one")
+            live.runs.setdefault(name, []).append(run)
+        live.summary.extend(results.get("summary", []))
     return found

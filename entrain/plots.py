@@ -52,8 +52,8 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
     )
     seeds = len({run.combination.seed for run in runs})
     figure.suptitle(
-        f"{experiment.name}: {len(experiment.jobs)} training jobs at once on {len(topology.hosts)} hosts and "
-        f"{len(topology.switches)} {experiment.target} switches" + (f", {seeds} seeds" if seeds > 1 else ""),
+        f"{experiment.name}: {count(len(experiment.jobs), 'training job')} on {len(topology.hosts)} hosts "
+        f"and {len(topology.switches)} {experiment.target} switches, {count(seeds, 'seed')}",
         fontsize=13,
     )
     _times(times, experiment, groups)
@@ -81,6 +81,11 @@ def _groups(runs: Sequence[RunResult]) -> list[_Group]:
             parts.append(name(members[0].combination))
         groups.append(_Group(", ".join(parts), COLOURS[index % len(COLOURS)], tuple(members)))
     return groups
+
+
+def count(number: int, what: str) -> str:
+    """As in words: 1 job, 2 jobs."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def name(combination: Combination) -> str:
@@ -126,13 +131,11 @@ def _completion(axes: Any, groups: Sequence[_Group]) -> None:
         labels.append(f"{group.label}: {np.mean(times):.2f} s")
         axes.barh(place, np.mean(times), 0.75, color=group.colour, zorder=2)
         axes.plot(times, [place] * len(times), ".", color="black", alpha=0.6, ms=5, zorder=3)
-    axes.plot([], [], ".", color="black", alpha=0.6, label="each job")
     axes.set_yticks(range(len(groups)), labels)
     axes.invert_yaxis()
     axes.set_xlim(left=0)
-    axes.set_xlabel("job completion time (s), bars: mean over jobs")
+    axes.set_xlabel("job completion time (s); bars: mean, dots: each job")
     axes.set_title("Completion time, lower is better")
-    axes.legend(loc="lower right", fontsize=8, framealpha=1)
     axes.grid(axis="x", alpha=0.3, zorder=0)
 
 

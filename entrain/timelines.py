@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import matplotlib as mpl
 import numpy as np
@@ -12,8 +13,9 @@ import numpy as np
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-from entrain.experiment import Experiment
-from entrain.plots import COLOURS, name
+from entrain.cross import NAME as CROSS
+from entrain.experiment import Experiment, Policy
+from entrain.plots import COLOURS, count, name
 from entrain.results import WINDOW, RunResult, Summarized, converged_at, summarized
 
 SHOWN = 4
@@ -22,7 +24,7 @@ SHOWN = 4
 SLIDING = 6
 """The iteration at which its middle part begins: MLTCP has learned, and the jobs are sliding apart."""
 
-_PLAIN, _MLTCP = COLOURS[:2]
+_COLOURS = dict(zip(get_args(Policy), COLOURS, strict=False))
 
 
 def plot(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
@@ -40,8 +42,9 @@ def _save(path: Path, figure: Any) -> None:
 
 
 def family(run: RunResult) -> str:
-    """The congestion control of which a run's is the kernel's, the copy in eBPF, or the MLTCP variant."""
-    return str(run.combination.control).removeprefix("bpf_").removeprefix("mltcp_")
+    """The congestion control of which a run's is the kernel's, the copy in eBPF, or a variant: that of MLTCP,
+    or that of the slot scheduler."""
+    return re.sub("^(bpf|mltcp|slot)_", "", str(run.combination.control))
 
 
 def _name(run: RunResult) -> str:
@@ -61,14 +64,14 @@ def _iterations(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
     )
     seeds = len({run.combination.seed for run in runs})
     figure.suptitle(
-        f"{experiment.name}: iteration time, mean of {len(experiment.jobs)} jobs, "
+        f"{experiment.name}: iteration time, mean of {count(len(experiment.jobs), 'job')}, "
         + (f"{seeds} seeds" if seeds > 1 else "and their range"),
         fontsize=11,
     )
     for place, each in zip(axes[0], families, strict=True):
         shown = set()
         for run in (run for run in runs if family(run) == each):
-            colour = _MLTCP if run.combination.policy == "mltcp" else _PLAIN
+            colour = _COLOURS[run.combination.policy]
             times = _times(run)
             numbers = np.arange(times.shape[1])
             label = _name(run) if _name(run) not in shown else None
@@ -98,32 +101,43 @@ def _times(run: RunResult) -> Any:
 
 
 def _throughput(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
-    """A row for each run: throughput on the busiest link at the beginning, a little later, and at the end."""
+    """A row for each run: throughput on the busiest link at the beginning, a little later, and at the end;
+    all of it where iterations are few."""
+    last = min(_times(run).shape[1] for run in runs)
+    parts: tuple[int | None, ...] = (0, SLIDING, last - SHOWN) if last > 3 * SHOWN else (None,)
     figure, axes = plt.subplots(
-        len(runs), 3, figsize=(13, 1.5 * len(runs) + 1), sharey=True, squeeze=False, layout="constrained"
+        len(runs),
+        len(parts),
+        figsize=(13, 1.5 * len(runs) + 1),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
     )
     figure.suptitle(f"{experiment.name}: throughput of each job on {_busiest(runs[0])}")
+    jobs = [job.name for job in experiment.jobs] + [CROSS] * bool(experiment.cross)
     for row, run in zip(axes, runs, strict=True):
         summary = run.jobs[0].summary
         starts = np.cumsum([0.0, *summary.iteration_ms]) / 1e3
         starts *= (summary.jct_s or starts[-1]) / starts[-1]  # ranks begin the next iteration one by one
-        last = len(starts) - 1
-        for place, first in zip(row, (0, min(SLIDING, last - SHOWN), last - SHOWN), strict=True):
-            first = max(0, first)
-            for job, colour in zip(run.jobs, COLOURS, strict=False):
+        for place, first in zip(row, parts, strict=True):
+            for job, colour in zip(jobs, COLOURS, strict=False):
                 for each in run.timeline.throughput:
-                    if (each.link, each.job) == (_busiest(runs[0]), job.name):
+                    if (each.link, each.job) == (_busiest(runs[0]), job):
                         times = np.arange(len(each.mbps)) * each.bin_ms / 1e3
                         place.fill_between(times, each.mbps, step="post", color=colour, alpha=0.45, lw=0)
-                        place.step(times, each.mbps, where="post", color=colour, lw=0.7, label=job.name)
-            place.set_xlim(starts[first], starts[min(first + SHOWN, last)])
+                        place.step(times, each.mbps, where="post", color=colour, lw=0.7, label=job)
+            if first is None:
+                place.margins(x=0)
+            else:
+                place.set_xlim(starts[first], starts[first + SHOWN])
             place.grid(alpha=0.3)
-            if row is axes[0]:
-                place.set_title(f"iterations {first} to {min(first + SHOWN, last) - 1}", fontsize=10)
         row[0].set_ylabel(f"{_name(run)}\nMbit/s", fontsize=9)
+    for place, first in zip(axes[0], parts, strict=True):
+        if first is not None:
+            place.set_title(f"iterations {first} to {first + SHOWN - 1}", fontsize=10)
     axes[0, 0].set_ylim(bottom=0)
     if handles := axes[0, 0].get_legend_handles_labels()[0]:
-        figure.legend(handles=handles, loc="outside upper right", fontsize=8, ncols=len(experiment.jobs))
+        figure.legend(handles=handles, loc="outside lower center", fontsize=8, ncols=len(jobs))
     for place in axes[-1]:
         place.set_xlabel("time (s)")
     return figure

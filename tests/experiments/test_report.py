@@ -16,6 +16,7 @@ from rich.console import Console
 
 from entrain import overhead, timelines
 from entrain.contention import LinkContention
+from entrain.cross import NAME as CROSS
 from entrain.experiment import Combination, Experiment, load_experiment
 from entrain.plots import COLOURS, plot
 from entrain.report import (
@@ -255,6 +256,19 @@ def test_pictures_and_tables_over_time(tmp_path: Path, experiment: Experiment) -
     assert float(lines[3]["mbps"]) == pytest.approx(100)
     (first, *_) = csv.DictReader((tmp_path / "windows.csv").open())
     assert (first["host"], first["cwnd"], first["gain"]) == ("h1", "20", "1.5")
+
+
+def test_cross_traffic_is_in_the_picture_of_throughput(tmp_path: Path) -> None:
+    """A run of few iterations is shown as a whole, so the colour fills the time that the flow is on."""
+    path = tmp_path / "crossed.toml"
+    path.write_text(EXPERIMENT + "[[cross]]\n")
+    experiment = load_experiment(path)
+    run = result(experiment, "ecmp", (100.0,) * 6, 1, 0.5)
+    job = Throughput("leaf1->spine1", "a", 10.0, (50.0,) * 60)
+    flow = Throughput("leaf1->spine1", CROSS, 10.0, (0.0,) * 20 + (100.0,) * 20 + (0.0,) * 20)
+    for seen, shown in (((job,), False), ((job, flow), True)):
+        timelines.plot(tmp_path, experiment, [replace(run, timeline=Timeline(seen, ()))])
+        assert (share_of(COLOURS[1], tmp_path / "throughput.png") > 0) == shown
 
 
 def test_busy_processors_are_remarked(experiment: Experiment, runs: list[RunResult]) -> None:

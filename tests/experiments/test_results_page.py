@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -152,10 +153,28 @@ def test_no_figures_get_lost_silently(everything: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="By hand"):
         results_page.page(everything, old + "\n## By hand\n\nText.\n")
     leave(tmp_path / "again", "slots-jct")
-    with pytest.raises(BadInput, match="both hold results of slots-jct"):
+    with pytest.raises(BadInput, match="both hold results of slots-jct with reno"):
         results_page.page(tmp_path)
     with pytest.raises(BadInput, match="holds no results"):
         results_page.page(tmp_path / "nothing")
+
+
+def test_controls_of_one_experiment_may_have_been_run_one_by_one(tmp_path: Path) -> None:
+    for control in ("cubic", "bpf_dctcp"):
+        path = tmp_path / "mltcp-seeds.toml"
+        path.write_text(
+            re.sub(
+                "^congestion_control = .*",
+                f'congestion_control = ["{control}"]',
+                EXPERIMENTS["mltcp-seeds"].read_text(),
+                flags=re.MULTILINE,
+            )
+        )
+        experiment = load_experiment(path)
+        write(tmp_path / control, experiment, [run(experiment, each) for each in experiment.combinations()])
+    text = section(results_page.page(tmp_path), -1)
+    for name in ("mltcp_cubic", "mltcp_dctcp"):
+        assert f"| mltcp-seeds | {name} | 1.250 | 0 of 10 |" in text
 
 
 def test_the_command_writes_the_page(tmp_path: Path) -> None:

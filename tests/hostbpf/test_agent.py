@@ -116,6 +116,7 @@ def test_schedule_is_announced_and_feedback_arrives(
     assert len(feedback.slots) == 10
     status = sender.stub.GetStatus(pb.GetStatusRequest())
     assert status.flows == 1
+    assert status.carrier_bytes > 0
     assert receiver.stub.GetStatus(pb.GetStatusRequest()).carriers["received"] >= 1
     sender.stub.ClearSchedule(pb.ClearScheduleRequest(flow=message(flow)))
     assert sender.stub.GetStatus(pb.GetStatusRequest()).flows == 0
