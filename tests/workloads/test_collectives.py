@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from workloads.collectives import COLLECTIVES, Options, Schedule, contributors, program, schedule, steps
@@ -85,9 +85,23 @@ def test_every_transfer_is_in_the_programs_of_both_its_ranks(plan: Schedule) -> 
     assert tasks == Counter({each: 2 * count for each, count in transfers.items()})
 
 
-@given(shapes(tuple(COLLECTIVES.keys() - {"parameter-server"})))
-def test_a_rank_waits_for_the_step_before(plan: Schedule) -> None:
+@given(shapes(tuple(COLLECTIVES.keys() - {"parameter-server"})).filter(lambda plan: plan.lockstep))
+def test_in_lockstep_a_rank_waits_for_the_step_before(plan: Schedule) -> None:
+    assume(plan.lockstep)
     assert all(task.after == task.step for rank in range(plan.ranks) for task in program(plan, rank))
+
+
+@given(shapes(("ring",)))
+def test_a_ring_member_passes_each_part_on_as_soon_as_it_has_it(plan: Schedule) -> None:
+    assume(not plan.lockstep)
+    parts = plan.units // plan.ranks
+    for rank in range(plan.ranks):
+        tasks = list(program(plan, rank))
+        for step, after, sent in tasks:
+            if sent.src == rank:
+                came = [k for k, _, t in tasks if t.dst == rank and k < step and t.into == sent.first]
+                assert after == (max(came) + 1 if came else 0)
+                assert bool(came) == (step >= parts)  # but for its own chunk
 
 
 @given(shapes(("parameter-server",)))
