@@ -1,7 +1,7 @@
 """The slot scheduler of one host, at work: Algorithm 2 in each slot (flow-scheduling paper, IV-C).
 
-A slot is cut into turns. Each flow that has something to send decides once per slot, in the turn that its
-job's name and the slot's number draw, and more often while it is slow: it asks for the loads of its path,
+A slot is cut into turns. Each flow that has something to send decides once per slot, the earlier the less it
+has left (`schedulers.slots.size_class`), and more often while it is slow: it asks for the loads of its path,
 plans K slots, and announces them. Flows of a host decide one after the other and see each other's new
 plans; hosts take their turns at different times, so that what one has announced is there when the next asks.
 
@@ -11,7 +11,6 @@ Nothing here limits a flow for longer than its schedule says: who stops renewing
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sys
 import threading
@@ -30,11 +29,13 @@ from hostbpf.slots import Flow, SlotClock
 from machine.errors import EntrainError
 from schedulers.compiled import Floats
 from schedulers.roles import Role
-from schedulers.slots import Dependency, SlotScheduler, in_window, warm_up
+from schedulers.slots import Dependency, SlotScheduler, in_window, size_class, warm_up
 from wire.slot_header import LANES
 
-TURNS = 5
-"""Parts of a slot in which flows decide: a turn is long against a round trip, and short against a slot."""
+TURNS_MAX = 5
+"""Parts of a slot in which flows decide, at most,"""
+TURN_NS = 6_000_000
+"""and how long they are at least: a turn is long against a round trip, and short against a slot."""
 PATIENCE = 4
 """Slots without an answer from the path after which a flow is left to TCP."""
 SHARED = 2
@@ -188,7 +189,7 @@ class HostScheduler:
 
     def _until_next_turn_s(self) -> float:
         clock = self._clock()
-        turn_ns = clock.slot_ns // TURNS
+        turn_ns = clock.slot_ns // turns(clock)
         into = (self._now_ns() - clock.epoch_ns - round(self._phase * turn_ns)) % turn_ns
         return (turn_ns - into) / 1e9
 
@@ -203,7 +204,7 @@ class HostScheduler:
         for flow in [flow for flow in self._states if flow not in sent]:
             self._drop(flow)
         self._tell_onward(sent.values(), received)
-        number = (now - clock.start_ns(slot)) * TURNS // clock.slot_ns
+        number = (now - clock.start_ns(slot)) * turns(clock) // clock.slot_ns
         due = []
         for each in sent.values():
             state = self._states.get(each.flow)
@@ -212,19 +213,23 @@ class HostScheduler:
                 state = self._states[each.flow] = _State()
             if each.phase is not Phase.COMMUNICATING or each.done >= each.total:
                 self._rest(each.flow, state, slot)
-            elif each.done >= each.ready:
+                continue
+            if each.done >= each.ready:
                 state.waited = True
-                self._rest(each.flow, state, slot)
-            elif self._is_due(each, state, slot, number):
+                if not self._coming(each, received, slot):
+                    self._rest(each.flow, state, slot)
+                    continue
+            if self._is_due(each, state, slot, number, clock):
                 due.append(each)
         if due:
             self._decide_all(due, received, slot, clock)
 
-    def _is_due(self, entry: FlowProgress, state: _State, slot: int, turn: int) -> bool:
+    def _is_due(self, entry: FlowProgress, state: _State, slot: int, turn: int, clock: SlotClock) -> bool:
         """Once per slot; at once when there is something to send again; and in each turn while the flow is
         slower than its host's link, so that what others do not need is not lost for the rest of a slot."""
         if state.slot != slot:
-            return state.slot < 0 or turn >= _draw(f"{entry.job} {slot}") % TURNS
+            slots = (entry.total - entry.done) / self._capacity / clock.slot_ns * 1e9
+            return state.slot < 0 or turn >= min(max(size_class(slots), 0), turns(clock) - 1)
         return bool(state.plan.seen_from(slot)[0] < SLOW * self._capacity)
 
     # -- decisions
@@ -234,10 +239,10 @@ class HostScheduler:
     ) -> None:
         """Ask about the flows that are due, and decide each as its path answers: it sees the plans of those
         before it."""
-        due = sorted(due, key=lambda each: _draw(f"{each.job} {slot}"))
+        due = sorted(due, key=lambda each: (size_class(each.total - each.done), _draw(f"{each.job} {slot}")))
         waiting = {each.flow: each for each in due}
         self._loads.ask([each.flow for each in due], slot)
-        for answer in self._loads.answers(clock.slot_ns / 1e9 / TURNS * ANSWER_PART):
+        for answer in self._loads.answers(clock.slot_ns / 1e9 / turns(clock) * ANSWER_PART):
             entry = waiting.pop(answer.flow, None)
             if entry is not None and answer.slot == slot:
                 self._decide(entry, answer, received, clock)
@@ -281,7 +286,7 @@ class HostScheduler:
             [dependency],
             left_s / slot_s,
         )[0]
-        if rates.any():
+        if rates[0] * left_s + rates[1:].sum() * slot_s >= 0.999 * (total - entry.done) > 0:
             last = np.flatnonzero(rates)[-1]
             rates[last] = room[last]  # the end goes as fast as it can, and is not spread over the slot
         return rates
@@ -298,21 +303,20 @@ class HostScheduler:
         if entry.role is Role.AGGREGATION:
             ahead = min(answer.onward - earlier, entry.ready)
             return Dependency(Role.AGGREGATION, ahead=float(max(ahead, 0))), entry.ready
-        followed = Role.RING if entry.role is Role.RING else Role.AGGREGATION
-        upstream = [
-            each
-            for each in received
-            if (each.pid, each.group, each.role) == (entry.pid, entry.group, followed)
-        ]
-        if entry.role is Role.FREE or not upstream:
+        upstream = _upstream(entry, received)
+        if not upstream:
             return Dependency(), entry.ready
-        rates = [self._host.arriving(each.flow, answer.slot) or 0.0 for each in upstream]
-        coming = min(rates) * left_s
-        volume = min(entry.ready + round(coming), entry.total)
+        coming = self._coming(entry, received, answer.slot) * left_s
         if entry.role is Role.BROADCAST:
+            volume = min(entry.ready + round(coming), entry.total)
             return Dependency(Role.BROADCAST, behind=float(volume)), volume
         have = max(min(each.carried for each in upstream) - earlier, 0) + coming
-        return Dependency(Role.RING, behind=min(have, float(volume)), chunk=math.inf), volume
+        return Dependency(Role.RING, behind=have, chunk=float(entry.chunk + GRAIN)), entry.total
+
+    def _coming(self, entry: FlowProgress, received: Sequence[FlowProgress], slot: int) -> float:
+        """The rate, bytes/s, at which the flows that it follows have announced to bring it data in `slot`."""
+        upstream = _upstream(entry, received)
+        return min((self._host.arriving(each.flow, slot) or 0.0 for each in upstream), default=0.0)
 
     def _observe(self, entry: FlowProgress, state: _State, clock: SlotClock) -> None:
         """Compare what the flow was allowed with what it achieved, for the bound B."""
@@ -409,6 +413,18 @@ class HostScheduler:
         """All counters, those of refused progress among them."""
         refused = {f"refused: {reason}": count for reason, count in self._progress.refused.items()}
         return {**self.counts, **refused}
+
+
+def turns(clock: SlotClock) -> int:
+    """Into how many turns a slot is cut."""
+    return min(max(clock.slot_ns // TURN_NS, 1), TURNS_MAX)
+
+
+def _upstream(entry: FlowProgress, received: Sequence[FlowProgress]) -> list[FlowProgress]:
+    """The flows that bring what `entry` passes on."""
+    followed = {Role.RING: Role.RING, Role.BROADCAST: Role.AGGREGATION}.get(entry.role)
+    key = entry.pid, entry.group, followed
+    return [each for each in received if (each.pid, each.group, each.role) == key]
 
 
 def urgent() -> None:

@@ -67,8 +67,9 @@ class Options:
 
     `group` is the number of consecutive ranks in one group of the hierarchical ring (default: the largest
     divisor of the ranks up to their square root), `servers` the number of parameter servers, which are the
-    first ranks (default: half), `parts` how many parts each of them cuts its share of the gradients into
-    (default: 1), `microbatches` how many parts a pipeline's batch is cut into (default: 4).
+    first ranks (default: half), `parts` into how many parts a parameter server's share of the gradients, or
+    what a ring sends in a step, is cut (default: 1), `microbatches` how many parts a pipeline's batch is cut
+    into (default: 4).
     """
 
     group: int = 0
@@ -80,14 +81,21 @@ class Options:
 def ring(ranks: int, options: Options = Options()) -> Schedule:
     """Ring allreduce: N-1 steps of scatter-reduce, in which rank i sends unit i-t, and N-1 of all-gather.
 
+    With `parts` each step is that many, and a rank passes on a part as soon as it has it, as NCCL's pipeline
+    does: neighbours may then be apart by a whole chunk, and the steps are no longer kept apart.
+
     Source: vClos 5.3.
     """
+    parts = options.parts or 1
     steps = []
     for step in range(2 * (ranks - 1)):
         reduce = step < ranks - 1
-        units = [(i - step) % ranks if reduce else (i + ranks - step) % ranks for i in range(ranks)]
-        steps.append(tuple(Transfer(i, (i + 1) % ranks, u, u, 1, reduce) for i, u in enumerate(units)))
-    return Schedule("ring", ranks, ranks, tuple(steps), tuple(range(ranks)))
+        chunks = [(i - step) % ranks if reduce else (i + ranks - step) % ranks for i in range(ranks)]
+        for part in range(parts):
+            units = [chunk * parts + part for chunk in chunks]
+            steps.append(tuple(Transfer(i, (i + 1) % ranks, u, u, 1, reduce) for i, u in enumerate(units)))
+    lockstep = parts == 1
+    return Schedule("ring", ranks, ranks * parts, tuple(steps), tuple(range(ranks)), lockstep=lockstep)
 
 
 def hierarchical_ring(ranks: int, options: Options = Options()) -> Schedule:

@@ -65,6 +65,7 @@ def reported(
 ) -> dict[int, Reported]:
     """A `Reported` for each connection by its descriptor; `transfers` are those of an iteration with their
     sizes."""
+    plan = job.schedule()
     sizes: dict[Outgoing | Incoming, _Sizes] = {}
     for connection, size in transfers:
         total, largest = sizes.get(connection, _Sizes())
@@ -73,10 +74,10 @@ def reported(
     for connection, (total, largest) in sizes.items():
         sent = isinstance(connection, Outgoing)
         direction = Direction.SENT if sent else Direction.RECEIVED
-        role, group = role_of(job.schedule(), *((rank, connection.peer) if sent else (connection.peer, rank)))
-        entry = publisher.flow(
-            connection.flow, direction, role, group, chunk=largest if role is Role.RING else 0
-        )
+        role, group = role_of(plan, *((rank, connection.peer) if sent else (connection.peer, rank)))
+        # A ring member is ahead of the one before it by its own chunk, at most.
+        lag = largest * (plan.units // plan.ranks) if role is Role.RING else 0
+        entry = publisher.flow(connection.flow, direction, role, group, chunk=lag)
         found[connection.fd] = Reported(entry, direction, total)
     return found
 

@@ -159,7 +159,7 @@ def test_the_bound_follows_what_the_path_carried_and_forgets_it() -> None:
 
 
 def test_who_takes_more_than_half_does_not_push_the_bound_further_down() -> None:
-    """Against one flow that nobody plans, both fair, half is left; what is asked for must not fall for ever."""
+    """Half is left against one flow that nobody plans, if both are fair; what is asked for must not fall on."""
     host = scheduler()
     rate = LINE
     for _ in range(20):

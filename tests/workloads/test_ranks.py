@@ -28,6 +28,7 @@ RunJob = Callable[..., subprocess.CompletedProcess[str]]
     [
         ("ring", {}, "float32"),
         *((name, {}, "int32") for name in COLLECTIVES),
+        ("ring", {"parts": 3}, "float32"),
         ("parameter-server", {"parts": 4}, "int32"),
         ("parameter-server", {"servers": 3, "parts": 5}, "float32"),
     ],
