@@ -58,8 +58,7 @@ def table(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    seeds = len({run.combination.seed for run in runs}) > 1
-    for heading in ("routing,\nseed" if seeds else "routing", "job", "collective"):
+    for heading in ("run", "job", "collective"):
         result.add_column(heading, overflow="fold")
     for heading in ("mean\nms", "p99\nms", "×\nideal", "JCT\ns", "flows:\njob", "\nall"):
         result.add_column(heading, justify="right", no_wrap=True)
