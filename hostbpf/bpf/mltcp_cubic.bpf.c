@@ -1,6 +1,7 @@
 // CUBIC: the kernel's own, wrapped. As MLTCP (`mltcp_cubic`) both of its growth laws run at rate F: acknowledged
 // segments count F times (the region in which CUBIC follows Reno), and the cubic curve's clock runs F times as
 // fast. Plain (`bpf_cubic`) it is the kernel's, called through eBPF.
+#include "cubic.h"
 #include "mltcp.h"
 
 char _license[] SEC("license") = "Dual MIT/GPL";
@@ -13,22 +14,15 @@ struct bictcp {
 	u32 epoch_start; // jiffies when it began; 0: it has not
 } CORE;
 
-extern void cubictcp_init(struct sock *sk) __ksym;
-extern u32 cubictcp_recalc_ssthresh(struct sock *sk) __ksym;
-extern void cubictcp_cong_avoid(struct sock *sk, u32 ack, u32 acked) __ksym;
-extern void cubictcp_state(struct sock *sk, u8 new_state) __ksym;
-extern void cubictcp_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym;
-extern void cubictcp_acked(struct sock *sk, const struct ack_sample *sample) __ksym;
-
 SEC("struct_ops")
-void BPF_PROG(cubic_init, struct sock *sk)
+void BPF_PROG(mltcp_cubic_init, struct sock *sk)
 {
 	cubictcp_init(sk);
 	mltcp_init(sk);
 }
 
 SEC("struct_ops")
-void BPF_PROG(cubic_pkts_acked, struct sock *sk, const struct ack_sample *sample)
+void BPF_PROG(mltcp_cubic_pkts_acked, struct sock *sk, const struct ack_sample *sample)
 {
 	cubictcp_acked(sk, sample);
 	mltcp_acked(sk);
@@ -50,7 +44,7 @@ static __always_inline void warp_clock(struct bictcp *cubic, struct mltcp_flow *
 }
 
 SEC("struct_ops")
-void BPF_PROG(cubic_cong_avoid, struct sock *sk, u32 ack, u32 acked)
+void BPF_PROG(mltcp_cubic_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 {
 	struct mltcp_flow *flow = mltcp_flow_of(sk);
 	struct bictcp *cubic = inet_csk_ca(sk);
@@ -68,7 +62,7 @@ void BPF_PROG(cubic_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 }
 
 SEC("struct_ops")
-u32 BPF_PROG(cubic_ssthresh, struct sock *sk)
+u32 BPF_PROG(mltcp_cubic_ssthresh, struct sock *sk)
 {
 	u32 cwnd = tcp_sk(sk)->snd_cwnd, remains = cubictcp_recalc_ssthresh(sk);
 
@@ -76,33 +70,9 @@ u32 BPF_PROG(cubic_ssthresh, struct sock *sk)
 }
 
 SEC("struct_ops")
-u32 BPF_PROG(plain_ssthresh, struct sock *sk)
+u32 BPF_PROG(cubic_ssthresh, struct sock *sk)
 {
 	return cubictcp_recalc_ssthresh(sk);
-}
-
-SEC("struct_ops")
-void BPF_PROG(plain_init, struct sock *sk)
-{
-	cubictcp_init(sk);
-}
-
-SEC("struct_ops")
-void BPF_PROG(plain_cong_avoid, struct sock *sk, u32 ack, u32 acked)
-{
-	cubictcp_cong_avoid(sk, ack, acked);
-}
-
-SEC("struct_ops")
-void BPF_PROG(plain_pkts_acked, struct sock *sk, const struct ack_sample *sample)
-{
-	cubictcp_acked(sk, sample);
-}
-
-SEC("struct_ops")
-void BPF_PROG(cubic_set_state, struct sock *sk, u8 state)
-{
-	cubictcp_state(sk, state);
 }
 
 SEC("struct_ops")
@@ -119,10 +89,10 @@ u32 BPF_PROG(cubic_undo_cwnd, struct sock *sk)
 
 SEC(".struct_ops")
 struct tcp_congestion_ops mltcp_cubic = {
-	.init = (void *)cubic_init,
-	.pkts_acked = (void *)cubic_pkts_acked,
-	.cong_avoid = (void *)cubic_cong_avoid,
-	.ssthresh = (void *)cubic_ssthresh,
+	.init = (void *)mltcp_cubic_init,
+	.pkts_acked = (void *)mltcp_cubic_pkts_acked,
+	.cong_avoid = (void *)mltcp_cubic_cong_avoid,
+	.ssthresh = (void *)mltcp_cubic_ssthresh,
 	.set_state = (void *)cubic_set_state,
 	.cwnd_event = (void *)cubic_cwnd_event,
 	.undo_cwnd = (void *)cubic_undo_cwnd,
@@ -132,10 +102,10 @@ struct tcp_congestion_ops mltcp_cubic = {
 
 SEC(".struct_ops")
 struct tcp_congestion_ops bpf_cubic = {
-	.init = (void *)plain_init,
-	.pkts_acked = (void *)plain_pkts_acked,
-	.cong_avoid = (void *)plain_cong_avoid,
-	.ssthresh = (void *)plain_ssthresh,
+	.init = (void *)cubic_init,
+	.pkts_acked = (void *)cubic_pkts_acked,
+	.cong_avoid = (void *)cubic_cong_avoid,
+	.ssthresh = (void *)cubic_ssthresh,
 	.set_state = (void *)cubic_set_state,
 	.cwnd_event = (void *)cubic_cwnd_event,
 	.undo_cwnd = (void *)cubic_undo_cwnd,

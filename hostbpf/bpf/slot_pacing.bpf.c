@@ -5,7 +5,7 @@
 //
 // A socket that sleeps until its next departure cannot be woken earlier, and every wake-up is a transmission. So in a
 // silent slot a flow that somebody wakes (hostbpf/sockets.py) does not sleep: its window is closed instead.
-#include "tcp_ca.h"
+#include "cubic.h"
 #include "slots.h"
 
 char _license[] SEC("license") = "Dual MIT/GPL";
@@ -17,13 +17,6 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define TCP 6
 #define USEC_PER_SEC 1000000ULL
 #define QUEUED_MAX 131072 // bytes of a scheduled flow that may queue before a loss counts as congestion
-
-extern void cubictcp_init(struct sock *sk) __ksym;
-extern u32 cubictcp_recalc_ssthresh(struct sock *sk) __ksym;
-extern void cubictcp_cong_avoid(struct sock *sk, u32 ack, u32 acked) __ksym;
-extern void cubictcp_state(struct sock *sk, u8 new_state) __ksym;
-extern void cubictcp_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym;
-extern void cubictcp_acked(struct sock *sk, const struct ack_sample *sample) __ksym;
 
 // At the end of the private area, behind the kernel's CUBIC (60 bytes).
 struct pacing {
@@ -227,28 +220,10 @@ u32 BPF_PROG(undo_cwnd, struct sock *sk)
 }
 
 SEC("struct_ops")
-void BPF_PROG(cubic_init, struct sock *sk)
-{
-	cubictcp_init(sk);
-}
-
-SEC("struct_ops")
 u32 BPF_PROG(cubic_ssthresh, struct sock *sk)
 {
 	open_window(sk);
 	return window_kept(sk) ?: cubictcp_recalc_ssthresh(sk);
-}
-
-SEC("struct_ops")
-void BPF_PROG(cubic_cong_avoid, struct sock *sk, u32 ack, u32 acked)
-{
-	cubictcp_cong_avoid(sk, ack, acked);
-}
-
-SEC("struct_ops")
-void BPF_PROG(cubic_set_state, struct sock *sk, u8 state)
-{
-	cubictcp_state(sk, state);
 }
 
 SEC("struct_ops")
@@ -264,12 +239,6 @@ void BPF_PROG(cubic_cwnd_event, struct sock *sk, enum tcp_ca_event event)
 	if (event == CA_EVENT_TX_START)
 		open_window(sk);
 	cubictcp_cwnd_event(sk, event);
-}
-
-SEC("struct_ops")
-void BPF_PROG(cubic_pkts_acked, struct sock *sk, const struct ack_sample *sample)
-{
-	cubictcp_acked(sk, sample);
 }
 
 SEC(".struct_ops")
