@@ -167,18 +167,23 @@ static __always_inline u32 pace(struct sock *sk)
 
 // The window that a scheduled flow keeps at a loss while hardly anything of it queues; 0: the loss is congestion. The
 // schedule has made room for the flow, so a loss without a queue is chance (a bit error), and says nothing about the path.
+// No more than the schedule needs: what slow start has piled up beyond that may be the reason of the loss.
 static __always_inline u32 window_kept(const struct sock *sk)
 {
 	const struct pacing *pacing = pacing_of(sk);
 	const struct tcp_sock *tp = tcp_sk(sk);
-	u64 rtt_us = tp->srtt_us >> 3, least_us = tp->rtt_min.s[0].v, needed;
+	u64 rtt_us = tp->srtt_us >> 3, least_us = tp->rtt_min.s[0].v;
 
 	if (!pacing->slot_ns || !rtt_us)
 		return 0;
 	if (rtt_us > least_us && pacing->rate * (rtt_us - least_us) > (u64)QUEUED_MAX * USEC_PER_SEC)
 		return 0;
-	needed = 2 * pacing->rate * rtt_us / USEC_PER_SEC / tp->mss_cache + 2;
-	return needed > tp->snd_cwnd ? needed : tp->snd_cwnd;
+	return 2 * pacing->rate * rtt_us / USEC_PER_SEC / tp->mss_cache + 2;
+}
+
+static __always_inline u32 larger(u32 a, u32 b)
+{
+	return a > b ? a : b;
 }
 
 SEC("struct_ops")
@@ -203,7 +208,7 @@ SEC("struct_ops")
 u32 BPF_PROG(reno_ssthresh, struct sock *sk)
 {
 	open_window(sk);
-	return window_kept(sk) ?: tcp_reno_ssthresh(sk);
+	return larger(window_kept(sk), tcp_reno_ssthresh(sk));
 }
 
 SEC("struct_ops")
@@ -223,7 +228,7 @@ SEC("struct_ops")
 u32 BPF_PROG(cubic_ssthresh, struct sock *sk)
 {
 	open_window(sk);
-	return window_kept(sk) ?: cubictcp_recalc_ssthresh(sk);
+	return larger(window_kept(sk), cubictcp_recalc_ssthresh(sk));
 }
 
 SEC("struct_ops")
