@@ -1,9 +1,10 @@
 """The slot scheduler of one host, at work: Algorithm 2 in each slot (flow-scheduling paper, IV-C).
 
-A slot is cut into turns. Each flow that has something to send decides once per slot, the earlier the less it
-has left (`schedulers.slots.size_class`), and more often while it is slow: it asks for the loads of its path,
-plans K slots, and announces them. Flows of a host decide one after the other and see each other's new
-plans; hosts take their turns at different times, so that what one has announced is there when the next asks.
+Each job has its place in a slot, the same on all hosts: the less an iteration sends, the earlier. There its
+flows decide: they ask for the loads of their paths, plan, and announce what they want of this slot and of the
+next one, which nobody has taken yet who comes later. So all flows of a job go before those of another, or
+behind, on every link; else each would wait for the other somewhere. Flows that have just got something to
+send, or that are slow, also decide in other turns, for what is left of the present slot.
 
 Nothing here limits a flow for longer than its schedule says: who stops renewing it sets the flow free.
 """
@@ -17,7 +18,7 @@ import threading
 import time
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,9 +34,16 @@ from schedulers.slots import Dependency, SlotScheduler, in_window, size_class, w
 from wire.slot_header import LANES
 
 TURNS_MAX = 5
-"""Parts of a slot in which flows decide, at most,"""
-TURN_NS = 6_000_000
-"""and how long they are at least: a turn is long against a round trip, and short against a slot."""
+"""How often in a slot what is new is looked at, at most,"""
+TURN_NS = 10_000_000
+"""and how long that takes at least: a turn is long against a round trip, and short against a slot."""
+CLASSES = 4
+"""Places in a slot by an iteration's bytes: under two slots of the link, four, eight, and more."""
+ORDER_PART = 0.8
+"""Part of a slot in which the places lie: who comes last has announced when the next slot begins."""
+REDRAW = 256
+"""Slots after which the order within a class is another one: who waits for others finds a time of its own in
+which they compute, and is not the last for ever."""
 PATIENCE = 4
 """Slots without an answer from the path after which a flow is left to TCP."""
 SHARED = 2
@@ -47,6 +55,9 @@ GRAIN = 128 * 1024
 """Progress comes in lumps of so many bytes: what a socket takes at once (TCP_NOTSENT_LOWAT)."""
 LEAST_PART = 0.05
 """Of a slot that is nearly over, so much counts as left: the rest of a division would mean nothing."""
+RESERVED = 2
+"""Slots that a flow plans: the present one, and the next one up to its next decision there. What it took of
+later slots now, those could not take who are before it in the order then."""
 SLOW = 0.9
 """A flow that may send at less than this part of its host's link decides again in the next turn."""
 SAME = 1e-3
@@ -119,6 +130,8 @@ class _State:
 
     slot: int = -1
     """In which it decided last; -1: not since it has had something to send."""
+    ordered: int = -1
+    """In which it decided at its job's place last."""
     plan: Plan = NOTHING
     since_ns: int = 0
     """When the plan came into force,"""
@@ -170,6 +183,7 @@ class HostScheduler:
         warm_up()
         self._states: dict[Flow, _State] = {}
         self._phase = _draw(name) / 2**32
+        self._places: set[float] = set()  # in a slot, of the jobs that communicate
         self._epoch_ns = clock().epoch_ns
         self.counts: Counter[str] = Counter()
         self.events: deque[str] = deque(maxlen=EVENTS)
@@ -189,9 +203,10 @@ class HostScheduler:
 
     def _until_next_turn_s(self) -> float:
         clock = self._clock()
-        turn_ns = clock.slot_ns // turns(clock)
-        into = (self._now_ns() - clock.epoch_ns - round(self._phase * turn_ns)) % turn_ns
-        return (turn_ns - into) / 1e9
+        passed = (self._now_ns() - clock.epoch_ns) % clock.slot_ns / clock.slot_ns
+        count = turns(clock)
+        times = {*self._places, *((turn + self._phase) / count for turn in range(count))}
+        return min((time - passed) % 1.0 or 1.0 for time in times) * clock.slot_ns / 1e9
 
     def turn(self) -> None:
         """One turn: let the flows decide that are due."""
@@ -204,8 +219,9 @@ class HostScheduler:
         for flow in [flow for flow in self._states if flow not in sent]:
             self._drop(flow)
         self._tell_onward(sent.values(), received)
-        number = (now - clock.start_ns(slot)) * turns(clock) // clock.slot_ns
-        due = []
+        passed = (now - clock.start_ns(slot)) / clock.slot_ns
+        self._places.clear()
+        due, in_order = [], set()
         for each in sent.values():
             state = self._states.get(each.flow)
             if state is None:
@@ -219,38 +235,66 @@ class HostScheduler:
                 if not self._coming(each, received, slot):
                     self._rest(each.flow, state, slot)
                     continue
-            if self._is_due(each, state, slot, number, clock):
+            place = self.place(each, slot, clock)
+            self._places.add(place)
+            if passed >= place:
+                in_order.add(each.flow)
+            if (passed >= place and state.ordered != slot) or self._is_due(state, slot):
                 due.append(each)
         if due:
-            self._decide_all(due, received, slot, clock)
+            self._decide_all(due, in_order, received, slot, clock)
 
-    def _is_due(self, entry: FlowProgress, state: _State, slot: int, turn: int, clock: SlotClock) -> bool:
-        """Once per slot; at once when there is something to send again; and in each turn while the flow is
-        slower than its host's link, so that what others do not need is not lost for the rest of a slot."""
-        if state.slot != slot:
-            slots = (entry.total - entry.done) / self._capacity / clock.slot_ns * 1e9
-            return state.slot < 0 or turn >= min(max(size_class(slots), 0), turns(clock) - 1)
-        return bool(state.plan.seen_from(slot)[0] < SLOW * self._capacity)
+    def place(self, entry: FlowProgress, slot: int, clock: SlotClock) -> float:
+        """Where in a slot (0 to 1) the flows of the job decide."""
+        slots = entry.total / self._capacity / clock.slot_ns * 1e9
+        among = _draw(f"{entry.job} {slot // REDRAW}") / 2**32
+        return (min(max(size_class(slots), 0), CLASSES - 1) + among) / CLASSES * ORDER_PART
+
+    def _is_due(self, state: _State, slot: int) -> bool:
+        """At once when there is something to send again; and in each turn while the flow is slower than its
+        host's link, so that what others do not need is not lost for the rest of a slot."""
+        return state.slot < 0 or bool(state.plan.seen_from(slot)[0] < SLOW * self._capacity)
 
     # -- decisions
 
     def _decide_all(
-        self, due: Sequence[FlowProgress], received: Sequence[FlowProgress], slot: int, clock: SlotClock
+        self,
+        due: Sequence[FlowProgress],
+        in_order: Set[Flow],
+        received: Sequence[FlowProgress],
+        slot: int,
+        clock: SlotClock,
     ) -> None:
         """Ask about the flows that are due, and decide each as its path answers: it sees the plans of those
         before it."""
-        due = sorted(due, key=lambda each: (size_class(each.total - each.done), _draw(f"{each.job} {slot}")))
+        due = sorted(due, key=lambda each: self.place(each, slot, clock))
         waiting = {each.flow: each for each in due}
         self._loads.ask([each.flow for each in due], slot)
         for answer in self._loads.answers(clock.slot_ns / 1e9 / turns(clock) * ANSWER_PART):
-            entry = waiting.pop(answer.flow, None)
+            entry = waiting.get(answer.flow)
             if entry is not None and answer.slot == slot:
-                self._decide(entry, answer, received, clock)
+                reserved = RESERVED if answer.flow in in_order else 1
+                self._decide(entry, answer, received, clock, reserved, self._part(entry, waiting.values()))
+                del waiting[answer.flow]
         for entry in waiting.values():
             self._do_without(entry, slot)
 
+    def _part(self, entry: FlowProgress, undecided: Iterable[FlowProgress]) -> float:
+        """Which part of the room the flow may take: it leaves the other undecided ones of its job, which send
+        as it does, what they need to be done at the same time. A server sums up what all have sent it."""
+        left = sum(
+            each.total - each.done for each in undecided if (each.pid, each.role) == (entry.pid, entry.role)
+        )
+        return (entry.total - entry.done) / left
+
     def _decide(
-        self, entry: FlowProgress, answer: PathLoads, received: Sequence[FlowProgress], clock: SlotClock
+        self,
+        entry: FlowProgress,
+        answer: PathLoads,
+        received: Sequence[FlowProgress],
+        clock: SlotClock,
+        reserved: int,
+        part: float,
     ) -> None:
         state = self._states[entry.flow]
         if state.unanswered > PATIENCE:
@@ -258,25 +302,36 @@ class HostScheduler:
             self._say(f"{_name(entry)}: its path answers again")
         state.unanswered = 0
         state.slot = answer.slot
+        if reserved > 1:
+            state.ordered = answer.slot
         began = time.perf_counter()
         self._observe(entry, state, clock)
-        rates = self._plan(entry, answer, received, clock)
+        rates = self._plan(entry, answer, received, clock, reserved, part)
         self.delays.decision.append(time.perf_counter() - began)
         self.delays.negotiation.append(answer.delay_s)
         self.counts["decisions"] += 1
-        if np.abs(rates - state.plan.seen_from(answer.slot)).max() > SAME * self._capacity:
+        change = np.abs(rates - state.plan.seen_from(answer.slot)).max()
+        if state.plan is NOTHING or change > SAME * self._capacity:
             self._put(entry, state, answer.slot, rates)
         state.others = self._capacity + self._overhead - float(answer.headroom[0])
 
     def _plan(
-        self, entry: FlowProgress, answer: PathLoads, received: Sequence[FlowProgress], clock: SlotClock
+        self,
+        entry: FlowProgress,
+        answer: PathLoads,
+        received: Sequence[FlowProgress],
+        clock: SlotClock,
+        reserved: int,
+        part: float,
     ) -> Floats:
-        """Algorithm 2 for one flow: rates (K,) in bytes/s."""
+        """Algorithm 2 for one flow, which takes `part` of the room in the first `reserved` slots: rates (K,)
+        in bytes/s."""
         slot_s = clock.slot_ns / 1e9
         left_s = (clock.start_ns(answer.slot + 1) - self._now_ns()) / 1e9
         left_s = min(max(left_s, LEAST_PART * slot_s), slot_s)
         dependency, total = self._dependency(entry, answer, received, left_s)
-        room = np.minimum(np.maximum(answer.headroom - self._overhead, 0.0), self._capacity)
+        room = np.minimum(np.maximum(answer.headroom - self._overhead, 0.0), self._capacity) * part
+        room[reserved:] = 0.0
         rates: Floats = self._scheduler.decide_all(
             [entry.flow],
             answer.load[None, :],
