@@ -266,6 +266,7 @@ static __always_inline bool announce(const struct flow_key *flow, enum occasion 
 	}
 	if (announcer->timed_slot != base) {
 		announcer->timed_slot = base;
+		announcer->timed_ns = 0;
 		announcer->under_way = 0;
 	}
 	if (due && !announcer->under_way++) // else feedback of an earlier carrier could be taken for this one's
