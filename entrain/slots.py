@@ -48,6 +48,8 @@ class HostReport:
     cpu_s: float = 0.0
     carrier_bytes: int = 0
     link_mbps: float = 0.0
+    skew_ms: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """By how much the slots of another host (address) begin before this one's: at least, at most."""
 
     @property
     def cpu_share(self) -> float | None:
@@ -79,6 +81,7 @@ class HostReport:
             "carrier_bytes": self.carrier_bytes,
             "carrier_mbps": self.carrier_mbps,
             "carrier_share": self.carrier_share,
+            "skew_ms": {peer: list(bounds) for peer, bounds in self.skew_ms.items()},
         }
 
 
@@ -142,6 +145,7 @@ def _report(host: str, link_mbps: float, before: _Seen | str, after: _Seen | str
         after.cpu_s - before.cpu_s,
         status.carrier_bytes - before.status.carrier_bytes,
         link_mbps,
+        {peer: (skew.low_ms, skew.high_ms) for peer, skew in status.skews.items()},
     )
 
 

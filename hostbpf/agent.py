@@ -30,11 +30,14 @@ from hostbpf.enforcers import Enforcers, Name, enforcing
 from hostbpf.loads import RATE_UNIT, HostOnly, InBand, LoadSource
 from hostbpf.mltcp import JobKey, JobState, Params
 from hostbpf.progress import Monitor
-from hostbpf.scheduling import HostScheduler, urgent
+from hostbpf.scheduling import HostScheduler
+from hostbpf.skew import Offset
 from hostbpf.slots import Flow, Schedules, SlotClock, netns_cookie
+from hostbpf.urgent import urgent
 from machine.errors import BadInput, EntrainError
 from machine.record import Record, process_start
 from schedulers.compiled import Floats
+from wire.slot_header import LANES
 
 LOCKS = Path("/run/entrain")
 POLL_MS = 100
@@ -138,6 +141,11 @@ class Agent:
         with self._lock:
             self._schedules.set(flow, slot, (np.floor(rates / 1e3) * 8e-3).tolist(), silence=True)
 
+    def pause(self, flow: Flow, slot: int, rate: float) -> None:
+        """Let `flow` send at `rate` bytes/s in the K slots from `slot` on, and announce nothing."""
+        with self._lock:
+            self._schedules.set(flow, slot, [rate * 8e-6] * LANES, silence=True, quiet=True)
+
     def release(self, flow: Flow) -> None:
         """Limit `flow` no more."""
         with self._lock:
@@ -190,6 +198,10 @@ class Agent:
             job: (params, {key: state for key, state in states.items() if key.job == job})
             for job, params in self._shared.jobs.params().items()
         }
+
+    def skews(self) -> dict[str, Offset]:
+        """By how much the slots of other hosts begin before this one's, by their addresses."""
+        return self._carriers.skews()
 
     def counts(self) -> dict[str, int]:
         """Carriers by what became of them, and `flows` with a schedule."""
@@ -253,13 +265,28 @@ class Agent:
         urgent()
         ring = self._carriers.feedback(self._deliver, self._is_wanted)
         due = time.monotonic() + HOUSEKEEPING_S
+        warned: set[str] = set()
         while not self._stop.is_set():
             ring.poll(POLL_MS)
             if time.monotonic() >= due:
                 due += HOUSEKEEPING_S
                 self._schedules.clear_passed()
                 self._carriers.clear_idle()
+                warned = self._warn_of_skew(warned)
         ring.close()
+
+    def _warn_of_skew(self, warned: set[str]) -> set[str]:
+        """Say which hosts' slots, but those `warned` of, are off by more than one; returns all of them."""
+        off = {
+            peer: offset
+            for peer, offset in self.skews().items()
+            if offset.low > self.clock.slot_ns or offset.high < -self.clock.slot_ns
+        }
+        for peer in off.keys() - warned:
+            text = f"the slots of {peer} begin {off[peer].low / 1e9:.3g} s before this host's: set the clocks"
+            if self.scheduler is not None:
+                self.scheduler.say(text)
+        return set(off)
 
     def _clear(self) -> None:
         for flow in list(self._numbers):

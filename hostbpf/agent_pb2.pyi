@@ -25,7 +25,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("interface", "process_id", "slot_ns", "slot", "flows", "carriers", "controls", "scheduling", "enforcer", "enforcer_reason", "carrier_bytes")
+    __slots__ = ("interface", "process_id", "slot_ns", "slot", "flows", "carriers", "controls", "scheduling", "enforcer", "enforcer_reason", "carrier_bytes", "skews")
     class CarriersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,13 @@ class Status(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class SkewsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Skew
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Skew, _Mapping]] = ...) -> None: ...
     INTERFACE_FIELD_NUMBER: _ClassVar[int]
     PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
     SLOT_NS_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +51,7 @@ class Status(_message.Message):
     ENFORCER_FIELD_NUMBER: _ClassVar[int]
     ENFORCER_REASON_FIELD_NUMBER: _ClassVar[int]
     CARRIER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SKEWS_FIELD_NUMBER: _ClassVar[int]
     interface: str
     process_id: int
     slot_ns: int
@@ -55,7 +63,16 @@ class Status(_message.Message):
     enforcer: str
     enforcer_reason: str
     carrier_bytes: int
-    def __init__(self, interface: _Optional[str] = ..., process_id: _Optional[int] = ..., slot_ns: _Optional[int] = ..., slot: _Optional[int] = ..., flows: _Optional[int] = ..., carriers: _Optional[_Mapping[str, int]] = ..., controls: _Optional[_Iterable[str]] = ..., scheduling: _Optional[_Union[Scheduling, _Mapping]] = ..., enforcer: _Optional[str] = ..., enforcer_reason: _Optional[str] = ..., carrier_bytes: _Optional[int] = ...) -> None: ...
+    skews: _containers.MessageMap[str, Skew]
+    def __init__(self, interface: _Optional[str] = ..., process_id: _Optional[int] = ..., slot_ns: _Optional[int] = ..., slot: _Optional[int] = ..., flows: _Optional[int] = ..., carriers: _Optional[_Mapping[str, int]] = ..., controls: _Optional[_Iterable[str]] = ..., scheduling: _Optional[_Union[Scheduling, _Mapping]] = ..., enforcer: _Optional[str] = ..., enforcer_reason: _Optional[str] = ..., carrier_bytes: _Optional[int] = ..., skews: _Optional[_Mapping[str, Skew]] = ...) -> None: ...
+
+class Skew(_message.Message):
+    __slots__ = ("low_ms", "high_ms")
+    LOW_MS_FIELD_NUMBER: _ClassVar[int]
+    HIGH_MS_FIELD_NUMBER: _ClassVar[int]
+    low_ms: float
+    high_ms: float
+    def __init__(self, low_ms: _Optional[float] = ..., high_ms: _Optional[float] = ...) -> None: ...
 
 class Scheduling(_message.Message):
     __slots__ = ("counts", "events", "negotiation_ms", "decision_ms")

@@ -27,6 +27,7 @@ from hostbpf.htb import Buckets
 from hostbpf.rtnetlink import Netlink
 from hostbpf.slots import KEY, PACED, SOURCES, Enforcer, Flow, Plan, SlotClock, flow_key
 from hostbpf.sockets import Descriptor, Socket
+from hostbpf.urgent import urgent
 from machine.errors import BadInput, EntrainError, MissingTool
 from machine.record import Record, Resource
 
@@ -198,6 +199,7 @@ class Enforcers:
 
     def run(self) -> None:
         """Follow the schedules until `stop`; then leave nothing as it was for them."""
+        urgent()
         with self._changed:
             while not self._stopping:
                 try:

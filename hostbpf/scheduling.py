@@ -1,6 +1,6 @@
 """The slot scheduler of one host, at work: Algorithm 2 in each slot (flow-scheduling paper, IV-C).
 
-Each job has its place in a slot, the same on all hosts: the less an iteration sends, the earlier. There its
+Each job has its place in a slot, the same on all hosts: the less it has left to send, the earlier. There its
 flows decide: they ask for the loads of their paths, plan, and announce what they want of this slot and of the
 next one, which nobody has taken yet who comes later. So all flows of a job go before those of another, or
 behind, on every link; else each would wait for the other somewhere. Flows that have just got something to
@@ -11,8 +11,6 @@ Nothing here limits a flow for longer than its schedule says: who stops renewing
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 import threading
 import time
@@ -27,6 +25,7 @@ import numpy as np
 from hostbpf.loads import LoadSource, PathLoads
 from hostbpf.progress import Direction, FlowProgress, Phase
 from hostbpf.slots import Flow, SlotClock
+from hostbpf.urgent import urgent
 from machine.errors import EntrainError
 from schedulers.compiled import Floats
 from schedulers.roles import Role
@@ -35,13 +34,13 @@ from wire.slot_header import LANES
 
 TURNS_MAX = 5
 """How often in a slot what is new is looked at, at most,"""
-TURN_NS = 10_000_000
+TURN_NS = 20_000_000
 """and how long that takes at least: a turn is long against a round trip, and short against a slot."""
 CLASSES = 4
-"""Places in a slot by an iteration's bytes: under two slots of the link, four, eight, and more."""
+"""Places in a slot by what is left of an iteration: under two slots of the link, four, eight, and more."""
 ORDER_PART = 0.8
 """Part of a slot in which the places lie: who comes last has announced when the next slot begins."""
-REDRAW = 256
+REDRAW = 32
 """Slots after which the order within a class is another one: who waits for others finds a time of its own in
 which they compute, and is not the last for ever."""
 PATIENCE = 4
@@ -60,6 +59,10 @@ RESERVED = 2
 later slots now, those could not take who are before it in the order then."""
 SLOW = 0.9
 """A flow that may send at less than this part of its host's link decides again in the next turn."""
+START = 0.1
+"""Part of the link that a flow may have from when it has something to send until it decides, unannounced."""
+RENEWED = 3
+"""Slots before its end in which that limit is renewed."""
 SAME = 1e-3
 """A plan that differs by less than this part of the link stays as it is."""
 ANSWER_PART = 0.9
@@ -90,6 +93,9 @@ class Host(Protocol):
 
     def limit(self, flow: Flow, slot: int, rates: Floats) -> None:
         """Let `flow` send at `rates` (K,) bytes/s from `slot` on, and as it likes afterwards."""
+
+    def pause(self, flow: Flow, slot: int, rate: float) -> None:
+        """Let `flow` send at `rate` bytes/s in the K slots from `slot` on, and announce nothing."""
 
     def release(self, flow: Flow) -> None:
         """Limit `flow` no more."""
@@ -133,6 +139,8 @@ class _State:
     ordered: int = -1
     """In which it decided at its job's place last."""
     plan: Plan = NOTHING
+    paused: int = -1
+    """The slot from which on nothing limits it while it has nothing to send; in force without a plan."""
     since_ns: int = 0
     """When the plan came into force,"""
     carried: int = 0
@@ -197,7 +205,7 @@ class HostScheduler:
                 self.turn()
             except (EntrainError, OSError) as error:
                 self.counts["failed_turns"] += 1
-                self._say(f"a turn failed: {error}")
+                self.say(f"a turn failed: {error}")
         for flow in list(self._states):
             self._drop(flow)
 
@@ -246,7 +254,7 @@ class HostScheduler:
 
     def place(self, entry: FlowProgress, slot: int, clock: SlotClock) -> float:
         """Where in a slot (0 to 1) the flows of the job decide."""
-        slots = entry.total / self._capacity / clock.slot_ns * 1e9
+        slots = (entry.total - entry.done) / self._capacity / clock.slot_ns * 1e9
         among = _draw(f"{entry.job} {slot // REDRAW}") / 2**32
         return (min(max(size_class(slots), 0), CLASSES - 1) + among) / CLASSES * ORDER_PART
 
@@ -299,7 +307,7 @@ class HostScheduler:
         state = self._states[entry.flow]
         if state.unanswered > PATIENCE:
             self.counts["recovered"] += 1
-            self._say(f"{_name(entry)}: its path answers again")
+            self.say(f"{_name(entry)}: its path answers again")
         state.unanswered = 0
         state.slot = answer.slot
         if reserved > 1:
@@ -387,6 +395,7 @@ class HostScheduler:
         self._host.limit(entry.flow, slot, rates)
         self._loads.tell(entry.flow, slot, rates)
         state.plan = Plan(slot, rates)
+        state.paused = -1
         state.since_ns = self._now_ns()
         state.carried = entry.carried
         state.waited = False
@@ -407,7 +416,7 @@ class HostScheduler:
                 self.counts["left_to_tcp"] += 1
                 why = "".join(f"; {each}" for each in self._loads.problems().values())
                 what = f"its path has not answered for {PATIENCE} slots; left to TCP{why}"
-                self._say(f"{_name(entry)}: {what}")
+                self.say(f"{_name(entry)}: {what}")
                 self._release(entry.flow, state)
         elif state.unanswered > 1 and state.plan.seen_from(slot)[0] <= 0.0:
             self.counts["equal_shares"] += 1
@@ -416,19 +425,20 @@ class HostScheduler:
             self._put(entry, state, slot, share)
 
     def _rest(self, flow: Flow, state: _State, slot: int) -> None:
-        """The flow has nothing to send now: what it has planned is free for others."""
+        """The flow has nothing to send now: what it has planned is free for others. When it has, again, it
+        begins at a low rate: a whole window at once would meet the plans of others in the queues."""
         state.slot = -1
-        if state.plan is NOTHING:
-            return
+        if state.paused - slot < RENEWED:
+            self._host.pause(flow, slot, START * self._capacity)
+            state.paused = slot + LANES
         if state.plan.seen_from(slot).any():
-            nothing = np.zeros(LANES)
-            self._host.limit(flow, slot, nothing)
-            self._loads.tell(flow, slot, nothing)
-        self._release(flow, state)
+            self._loads.tell(flow, slot, np.zeros(LANES))
+        state.plan = NOTHING
 
     def _release(self, flow: Flow, state: _State) -> None:
         self._host.release(flow)
         state.plan = NOTHING
+        state.paused = -1
 
     def _drop(self, flow: Flow) -> None:
         """The flow has ended, or its process has, or it says what cannot be."""
@@ -456,11 +466,12 @@ class HostScheduler:
         self._epoch_ns = clock.epoch_ns
         if abs(step_ns) > clock.slot_ns:
             self.counts["clock_steps"] += 1
-            self._say(f"the clock has stepped by {step_ns / 1e9:.3g} s")
+            self.say(f"the clock has stepped by {step_ns / 1e9:.3g} s")
             for state in self._states.values():
                 state.slot = -1
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Tell the user what has happened."""
         self.events.append(text)
         print(f"entrain-agent: {text}", file=sys.stderr, flush=True)
 
@@ -480,13 +491,6 @@ def _upstream(entry: FlowProgress, received: Sequence[FlowProgress]) -> list[Flo
     followed = {Role.RING: Role.RING, Role.BROADCAST: Role.AGGREGATION}.get(entry.role)
     key = entry.pid, entry.group, followed
     return [each for each in received if (each.pid, each.group, each.role) == key]
-
-
-def urgent() -> None:
-    """Let the calling thread go before all processes that share the processors by time, where that is
-    allowed: it needs little of them, but at once, and training takes all."""
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 def _draw(text: str) -> int:

@@ -49,6 +49,10 @@ class HostService(HostServicer):
             enforcer=str(enforcers.choice),
             enforcer_reason=f"{enforcers.choice.reason}{enforcers.failure and '; ' + enforcers.failure}",
             scheduling=_scheduling(self._agent.scheduler),
+            skews={
+                peer: pb.Skew(low_ms=low / 1e6, high_ms=high / 1e6)
+                for peer, (low, high) in self._agent.skews().items()
+            },
         )
 
     @answers

@@ -120,10 +120,11 @@ class _Schedule(NamedTuple):
     version: int
     enforcer: int
     woken: int
+    quiet: int
     rates: bytes
 
 
-_SCHEDULE = Codec(f"=QQIIIBBxx{HORIZON_MAX * 8}s", _Schedule)
+_SCHEDULE = Codec(f"=QQIIIBBBx{HORIZON_MAX * 8}s", _Schedule)
 
 
 class Enforcer(IntEnum):
@@ -190,8 +191,18 @@ class Schedules:
         self._link_mbps = link_mbps
         self._enforcement = enforcement
 
-    def set(self, flow: Flow, slot: int, rates_mbps: Sequence[float], *, silence: bool = False) -> None:
+    def set(
+        self,
+        flow: Flow,
+        slot: int,
+        rates_mbps: Sequence[float],
+        *,
+        silence: bool = False,
+        quiet: bool = False,
+    ) -> None:
         """Limit `flow` to `rates_mbps` in the slots from `slot` on; replaces its schedule at once.
+
+        What announces does so unless the schedule is `quiet`: then it takes back what it has announced.
 
         Rates are of payload. With `silence` a rate below what the flow's enforcer can do is 0; else it is
         BadInput, as are a negative rate, one above the link, too many slots, slots that have passed, and a
@@ -230,6 +241,7 @@ class Schedules:
             time.monotonic_ns() // 1000 % (1 << 32),  # differs from the version of any writer before
             enforcer,
             woken,
+            quiet,
             b"".join(rate.to_bytes(8, "little") for rate in plan.rates),
         )
         try:

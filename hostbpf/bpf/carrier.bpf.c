@@ -207,7 +207,7 @@ static __always_inline bool announce(const struct flow_key *flow, enum occasion 
 	struct flow_key key = *flow;
 	__u32 version, base, i;
 	__u64 now, stamp;
-	bool due;
+	bool planned, due;
 
 	if (!announcer)
 		return false;
@@ -229,9 +229,10 @@ static __always_inline bool announce(const struct flow_key *flow, enum occasion 
 	header->next_ethertype = bpf_htons(ETH_P_IP);
 	header->base_slot = bpf_htonl(base);
 	header->flow = bpf_htonl(announcer->number);
+	planned = schedule && !schedule->quiet && occasion != WITHDRAWAL;
 	// without a schedule, data lead no carrier, unless there is something to take back
 	due = occasion == PROBE ||
-	      (occasion == DATA && schedule && (__s32)(schedule->base_slot + schedule->slots - base) > 0);
+	      (occasion == DATA && planned && (__s32)(schedule->base_slot + schedule->slots - base) > 0);
 
 	bpf_spin_lock(&announcer->lock);
 	if (announcer->withdrawn || (occasion == DATA && announcer->stamp == stamp)) {
@@ -252,7 +253,7 @@ static __always_inline bool announce(const struct flow_key *flow, enum occasion 
 		behind = announcer->lanes[lane].epoch - epoch;
 		if (behind - 1 < SLOT_LATE_EPOCHS)
 			continue; // the clock was set back: this slot has passed for the switches
-		if (schedule && occasion != WITHDRAWAL) {
+		if (planned) {
 			at = slot - schedule->base_slot;
 			if (at < schedule->slots && at < SLOTS_MAX)
 				rate = schedule->rates[at] / UNIT_BYTES;

@@ -114,7 +114,7 @@ static __always_inline u32 pace(struct sock *sk)
 	struct schedule *schedule = schedule_of(sk);
 	struct tcp_sock *tp = tcp_sk(sk);
 	u64 now, sent = tp->bytes_sent, burst, rate, allowed, delay, slot_ns;
-	u32 index, segments;
+	u32 index, segments, unsent;
 	s64 ahead;
 
 	now = bpf_ktime_get_ns();
@@ -151,7 +151,9 @@ static __always_inline u32 pace(struct sock *sk)
 	open_window(sk);
 	allowed = rate * (now - pacing->origin_ns) / NSEC_PER_SEC;
 	ahead = (s64)(sent - pacing->origin) + burst / 2 - (s64)allowed;
-	if (ahead < -(s64)(8 * LONGEST_BURST)) { // the application had nothing to send: no burst to make up for it
+	// The application had nothing to send: no burst to make up for it. Where much waits, the processor was late.
+	unsent = tp->write_seq - tp->snd_nxt;
+	if (ahead < -(s64)(unsent > 4 * LONGEST_BURST ? 8 * LONGEST_BURST : LONGEST_BURST)) {
 		pacing->origin_ns = now;
 		pacing->origin = sent;
 		ahead = burst / 2;

@@ -91,6 +91,7 @@ struct tcp_sock {
 	u32 packets_out;
 	u32 max_packets_out;
 	u32 snd_nxt;
+	u32 write_seq;
 	u32 snd_una;
 	u32 rcv_nxt;
 	u32 delivered;

@@ -13,6 +13,7 @@ from hostbpf.progress import Direction, FlowProgress, Phase, Role
 from hostbpf.scheduling import GRAIN, PATIENCE, PAYLOAD, REDRAW, TURNS_MAX, HostScheduler
 from hostbpf.slots import Flow, SlotClock
 from schedulers.compiled import Floats
+from wire.slot_header import LANES
 
 SLOT_NS = 60_000_000
 SLOT_S = SLOT_NS / 1e9
@@ -28,6 +29,7 @@ class Told:
     """What the scheduler does on its host."""
 
     schedules: dict[Flow, tuple[int, Floats]] = field(default_factory=dict)
+    paused: dict[Flow, tuple[int, float]] = field(default_factory=dict)
     begun: list[Flow] = field(default_factory=list)
     onward: dict[Flow, int] = field(default_factory=dict)
     announced: dict[Flow, float] = field(default_factory=dict)
@@ -41,8 +43,13 @@ class Told:
     def limit(self, flow: Flow, slot: int, rates: Floats) -> None:
         self.schedules[flow] = slot, rates
 
+    def pause(self, flow: Flow, slot: int, rate: float) -> None:
+        self.schedules.pop(flow, None)
+        self.paused[flow] = slot, rate
+
     def release(self, flow: Flow) -> None:
         self.schedules.pop(flow, None)
+        self.paused.pop(flow, None)
 
     def set_onward(self, received: Flow, carried: int) -> None:
         self.onward[received] = carried
@@ -374,3 +381,16 @@ def test_a_flow_for_which_there_is_no_room_waits(bench: Bench) -> None:
     bench.flows = [sending(total=10**9), sending(OTHER, 10**9, pid=2, job="another")]
     bench.turns()
     assert not bench.rates(OTHER)[0]
+
+
+def test_a_flow_begins_slowly_until_it_has_decided(bench: Bench) -> None:
+    """It may not put a whole window into queues which others have planned to use."""
+    bench.flows = [sending(phase=Phase.COMPUTING)]
+    for _ in range(12 * TURNS_MAX):
+        bench.turns()
+        slot, rate = bench.host.paused[FLOW]
+        assert 0 < rate < 0.2 * LINE
+        assert slot <= (bench.now_ns - 1) // SLOT_NS < slot + LANES
+    bench.flows = [sending()]
+    bench.turns()
+    assert bench.rates()[0] == pytest.approx(PAYLOAD * LINE)

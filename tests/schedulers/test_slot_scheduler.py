@@ -159,7 +159,7 @@ def test_the_bound_follows_what_the_path_carried_and_forgets_it() -> None:
 
 
 def test_who_takes_more_than_half_does_not_push_the_bound_further_down() -> None:
-    """Half is left against one flow that nobody plans, if both are fair; what is asked for must not fall on."""
+    """Half is left against one flow that nobody plans, if both are fair; to ask for less would not end."""
     host = scheduler()
     rate = LINE
     for _ in range(20):
