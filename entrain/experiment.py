@@ -97,6 +97,7 @@ class NetworkTable(Strict):
     slow_start_after_idle: bool | None = None
     loss: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=False)] = 0.0
     receive_buffer_bytes: Annotated[int, Field(ge=4096)] | None = None
+    host_queue_packets: Annotated[int, Field(gt=0)] | None = None
     ecn_threshold_packets: Annotated[int, Field(ge=0)] = ECN_THRESHOLD_PACKETS
     gap_ms: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)] | None = None
 

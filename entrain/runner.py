@@ -97,6 +97,7 @@ def bring_up(
             options.rto_min_ms,
             options.slow_start_after_idle,
             options.receive_buffer_bytes,
+            options.host_queue_packets,
         ),
     )
     report(f"bringing up {_size(experiment.topology)}", 0.0)

@@ -146,6 +146,10 @@ class Agent:
         with self._lock:
             self._schedules.set(flow, slot, [rate * 8e-6] * LANES, silence=True, quiet=True)
 
+    def wake(self, flow: Flow) -> None:
+        """Have `flow` send what it may."""
+        self.enforcers.wake(flow)
+
     def release(self, flow: Flow) -> None:
         """Limit `flow` no more."""
         with self._lock:

@@ -195,6 +195,14 @@ class Enforcers:
         self._interface.add(flow, self.choice.other, number)
         return _Flow(self.choice.other, number=number)
 
+    def wake(self, flow: Flow) -> None:
+        """Have a flow that paces itself send what it may; nothing where its socket is not known."""
+        with self._changed:
+            known = self._flows.get(flow)
+            descriptor = known.descriptor if known else None
+        if descriptor is not None:
+            descriptor.wake()
+
     # -- the thread
 
     def run(self) -> None:

@@ -59,6 +59,10 @@ RESERVED = 2
 later slots now, those could not take who are before it in the order then."""
 SLOW = 0.9
 """A flow that may send at less than this part of its host's link decides again in the next turn."""
+STILL_NS = 15_000_000
+"""A flow of which nothing has gone for so long"""
+SLOWEST = 0.2
+"""though it may send at more than this part of the link stands still."""
 START = 0.1
 """Part of the link that a flow may have from when it has something to send until it decides, unannounced."""
 RENEWED = 3
@@ -96,6 +100,9 @@ class Host(Protocol):
 
     def pause(self, flow: Flow, slot: int, rate: float) -> None:
         """Let `flow` send at `rate` bytes/s in the K slots from `slot` on, and announce nothing."""
+
+    def wake(self, flow: Flow) -> None:
+        """Have `flow` send what it may."""
 
     def release(self, flow: Flow) -> None:
         """Limit `flow` no more."""
@@ -147,6 +154,10 @@ class _State:
     """how much the flow had carried then, and"""
     others: float = 0.0
     """what others had planned on the path's worst link."""
+    seen: int = -1
+    """How much it had carried when that was looked at last,"""
+    looked_ns: int = 0
+    """and when that was."""
     waited: bool = False
     """Whether the application had nothing to send since then."""
     unanswered: int = 0
@@ -243,6 +254,7 @@ class HostScheduler:
                 if not self._coming(each, received, slot):
                     self._rest(each.flow, state, slot)
                     continue
+            self._keep_going(each, state, slot)
             place = self.place(each, slot, clock)
             self._places.add(place)
             if passed >= place:
@@ -252,11 +264,24 @@ class HostScheduler:
         if due:
             self._decide_all(due, in_order, received, slot, clock)
 
+    def _keep_going(self, entry: FlowProgress, state: _State, slot: int) -> None:
+        """Wake a flow that stands still though it may send. Where its own host's queue drops all of it that is on
+        the way, TCP waits for 200 ms; of a paced flow little is."""
+        now = self._now_ns()
+        if now - state.looked_ns < STILL_NS:
+            return
+        stands = entry.carried == state.seen and entry.ready - entry.done > GRAIN
+        state.seen, state.looked_ns = entry.carried, now
+        if stands and state.plan.seen_from(slot)[0] > SLOWEST * self._capacity:
+            self.counts["woken"] += 1
+            self._host.wake(entry.flow)
+
     def place(self, entry: FlowProgress, slot: int, clock: SlotClock) -> float:
         """Where in a slot (0 to 1) the flows of the job decide."""
         slots = (entry.total - entry.done) / self._capacity / clock.slot_ns * 1e9
+        place = min(max(int(size_class(np.asarray(slots))), 0), CLASSES - 1)
         among = _draw(f"{entry.job} {slot // REDRAW}") / 2**32
-        return (min(max(size_class(slots), 0), CLASSES - 1) + among) / CLASSES * ORDER_PART
+        return (place + among) / CLASSES * ORDER_PART
 
     def _is_due(self, state: _State, slot: int) -> bool:
         """At once when there is something to send again; and in each turn while the flow is slower than its

@@ -19,7 +19,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -76,6 +76,8 @@ class Tcp:
     rto_min_ms: float | None = None
     slow_start_after_idle: bool | None = None
     receive_buffer_bytes: int | None = None
+    queue_packets: int | None = None
+    """The queue in front of a host's own link; None: as long as the link's other queue."""
 
 
 DEFAULT_TCP = Tcp()
@@ -320,7 +322,8 @@ class Network:
         if not self.offloads:
             features = " ".join(f"{feature} off" for feature in LOSSY_FEATURES)
             lines.append(f"ethtool -K {host.interface} {features} >/dev/null")
-        if shape := tc_commands(host.interface, link, self.shaping):
+        outgoing = replace(link, queue_packets=self.tcp.queue_packets or link.queue_packets)
+        if shape := tc_commands(host.interface, outgoing, self.shaping):
             lines += ["tc -batch - <<END", *shape, "END"]
         return "\n".join(lines)
 

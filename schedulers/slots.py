@@ -28,13 +28,13 @@ PARTIAL = 2
 its next decision."""
 
 
-def size_class(left: float) -> int:
-    """The place in a slot's order of decisions of a flow that has `left` (bytes, or any unit) to send.
+def size_class(left: Floats) -> Ints:
+    """The place in a slot's order of decisions of each flow, which has `left` (bytes, or any unit) to send.
 
     The paper leaves the order open. Whoever decides first takes the least loaded slots; so those decide first
     who are soonest done, in classes of powers of two; within a class the order is drawn anew for each slot.
     """
-    return math.frexp(left)[1] - 1
+    return np.frexp(left)[1].astype(np.int64) - 1
 
 
 @compiled

@@ -41,7 +41,7 @@ PARROT_SET = (*PARROT_READINGS, "parrot-wo-wc", "aalo", "aalo-wo-wc", "lccf", "l
 RESTS = ("", "-shared", "-factor", "-unsized", "-wo-wc")
 RIVAL_READINGS = (*(f"aalo{rest}" for rest in RESTS), *(f"lccf{rest}" for rest in RESTS))
 SPEEDS = (10, 40)
-SLOTS_SET = ("slots", "slots-2", "slots-whole")
+SLOTS_SET = ("slots", "slots-2", "slots-whole", "slots-drawn")
 CLUSTER_SET = (*SLOTS_SET, "mcs", "mcs-steps", "ccml", "ccml-equal", "fair", "varys")
 ALL = "all"
 """The mix of all models."""
@@ -353,6 +353,7 @@ def run_cluster(point: Point) -> Result:
             slot_s=slot_s,
             rounds=2 if policy == "slots-2" else 1,
             partial=HORIZON if policy == "slots-whole" else PARTIAL,
+            drawn=policy == "slots-drawn",
             cross=point.get("cross", 0.0),
             seed=point["seed"],
             check=point.get("check"),

@@ -148,7 +148,7 @@ def _slots(summary: Summary) -> str:
             ],
         )
         papers = {"mcs": "-33.6 %", "mcs-steps": "-33.6 %", "ccml": "-23.3 %", "ccml-equal": "-23.3 %"}
-        for rival, paper in {**papers, "fair": "", "slots-whole": "", "varys": ""}.items():
+        for rival, paper in {**papers, "fair": "", "slots-whole": "", "slots-drawn": "", "varys": ""}.items():
             if rival in rows:
                 ours = change(rows["slots"]["mean_jct_s"], rows[rival]["mean_jct_s"])
                 claims.append([f"slots against {rival}, {where}", paper, ours])

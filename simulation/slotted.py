@@ -5,8 +5,9 @@ Flows of a collective follow one another byte by byte (`Pipelined`), whatever th
 cannot broadcast what it has not aggregated, a ring member cannot pass on what it has not got (and the lag of
 a chunk). Policies:
 
-``slots``: Algorithms 1 and 2 with the switches' load tables; each flow decides in turn, in an order that is
-shuffled anew for each slot by the seed, and sees what those before it have announced.
+``slots``: Algorithms 1 and 2 with the switches' load tables; each flow decides in turn, and sees what those
+before it have announced. Coflows that have less left decide first, by `schedulers.slots.size_class`; within a
+class, or with `drawn` in all, the order is shuffled anew for each slot by the seed.
 
 ``fair``: flows share links max-min fairly, as ideal congestion control would, and know of no slots or jobs.
 
@@ -27,7 +28,17 @@ import numpy as np
 from machine.errors import BadInput
 from schedulers.compiled import Floats, Ints, Routes, compiled
 from schedulers.filling import equal_share, progressive_fill, squeeze
-from schedulers.slots import FLOOR, HORIZON, PARTIAL, SLOT_S, WINDOW, announce, decide_flow, feedback
+from schedulers.slots import (
+    FLOOR,
+    HORIZON,
+    PARTIAL,
+    SLOT_S,
+    WINDOW,
+    announce,
+    decide_flow,
+    feedback,
+    size_class,
+)
 from simulation.collectives import Pipelined
 from simulation.engine import SAME, Finished, checking
 from simulation.flows import CoflowTable, FlowTable
@@ -171,8 +182,9 @@ class SlottedTransport:
     """See the module.
 
     `rounds` is how often in a slot each flow announces and decides anew, `partial` how many slots it reserves
-    while the horizon cannot hold all of it. `cross` (share of each link, 0 to 1) is the mean of the cross
-    traffic, drawn per link and slot from `seed`. `usage` records what training puts on links.
+    while the horizon cannot hold all of it; for `drawn` see the module. `cross` (share of each link, 0 to 1)
+    is the mean of the cross traffic, drawn per link and slot from `seed`. `usage` records what training puts
+    on links.
     """
 
     def __init__(
@@ -185,6 +197,7 @@ class SlottedTransport:
         price: float = 1.0,
         rounds: int = 1,
         partial: int = PARTIAL,
+        drawn: bool = False,
         cross: float = 0.0,
         seed: int = 0,
         check: bool | None = None,
@@ -208,6 +221,7 @@ class SlottedTransport:
         self.price = price
         self.rounds = rounds
         self.partial = partial
+        self.drawn = drawn
         self.cross = cross
         self.seed = seed
         self.check = checking(check)
@@ -279,12 +293,14 @@ class SlottedTransport:
         ints, flows = self._coflows.ints, self._flows
         first, last = ints("first"), ints("last")
         rows = np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)])
+        largest = np.maximum.reduceat(flows.remaining[rows], np.cumsum(last - first) - (last - first))
         rows = rows[flows.remaining[rows] > 0.0]
         chunk = self._coflows.floats("chunk")
         available = self._available(slot)
         begin = time.perf_counter()
         if self.policy == "slots":
-            ranking = np.argsort(mix(self.seed, slot, ints("order")), kind="stable")
+            draw = mix(self.seed, slot, ints("order"))
+            ranking = np.lexsort((draw, 0 * draw if self.drawn else size_class(largest)))
             for _ in range(self.rounds):
                 _decide_slots(
                     ranking,

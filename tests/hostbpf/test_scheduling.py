@@ -31,6 +31,7 @@ class Told:
     schedules: dict[Flow, tuple[int, Floats]] = field(default_factory=dict)
     paused: dict[Flow, tuple[int, float]] = field(default_factory=dict)
     begun: list[Flow] = field(default_factory=list)
+    woken: list[Flow] = field(default_factory=list)
     onward: dict[Flow, int] = field(default_factory=dict)
     announced: dict[Flow, float] = field(default_factory=dict)
 
@@ -46,6 +47,9 @@ class Told:
     def pause(self, flow: Flow, slot: int, rate: float) -> None:
         self.schedules.pop(flow, None)
         self.paused[flow] = slot, rate
+
+    def wake(self, flow: Flow) -> None:
+        self.woken.append(flow)
 
     def release(self, flow: Flow) -> None:
         self.schedules.pop(flow, None)
@@ -394,3 +398,15 @@ def test_a_flow_begins_slowly_until_it_has_decided(bench: Bench) -> None:
     bench.flows = [sending()]
     bench.turns()
     assert bench.rates()[0] == pytest.approx(PAYLOAD * LINE)
+
+
+def test_a_flow_that_stands_still_though_it_may_send_is_woken(bench: Bench) -> None:
+    for done in (0, 1_000_000, 2_000_000):
+        bench.flows = [sending(done=done, carried=done)]
+        bench.turns(2)
+    assert not bench.host.woken
+    bench.turns(4)
+    assert set(bench.host.woken) == {FLOW}
+    bench.flows = [sending(OTHER, done=5, carried=5, ready=5)]
+    bench.turns(6)
+    assert set(bench.host.woken) == {FLOW}
