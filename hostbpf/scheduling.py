@@ -265,8 +265,8 @@ class HostScheduler:
             self._decide_all(due, in_order, received, slot, clock)
 
     def _keep_going(self, entry: FlowProgress, state: _State, slot: int) -> None:
-        """Wake a flow that stands still though it may send. Where its own host's queue drops all of it that is on
-        the way, TCP waits for 200 ms; of a paced flow little is."""
+        """Wake a flow that stands still though it may send. Where its own host's queue drops all that was on
+        its way, TCP waits for 200 ms; of a paced flow that is little."""
         now = self._now_ns()
         if now - state.looked_ns < STILL_NS:
             return
