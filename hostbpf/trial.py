@@ -1,6 +1,7 @@
 """Flows that follow random schedules between two hosts on a cable: real TCP, measured where it leaves.
 
-Senders and receivers are processes of their own. What left in each slot (for flows that are held back: what
+Senders and receivers are processes of their own, and go before others, so that what is measured is the
+enforcer and not whether the processors had time for them. What left in each slot (for flows that are held back: what
 arrived) is counted in payload bytes and compared with rate times slot length (figure 7(a) of the slot
 scheduler's paper).
 """
@@ -24,11 +25,14 @@ from ebpf import Map, in_netns
 from hostbpf.enforcers import enforcing
 from hostbpf.meter import Sent, metered
 from hostbpf.slots import HORIZON_MAX, PACED, Flow, Schedules, SlotClock, netns_cookie
+from hostbpf.urgent import urgent
 from machine.record import Record, Resource
 
 GSO_SEGMENTS = 2
 SERVER = ("10.78.0.2", 5000)
-TCP_NOTSENT_LOWAT = 25
+_SO_SNDBUFFORCE = 32
+WAITING = 1 << 20
+"""Bytes that wait in a socket, so that the application is never what holds the flow back."""
 SETTLE_MS = 500
 MSS = 1448
 _FORK = multiprocessing.get_context("fork")
@@ -64,6 +68,7 @@ def hosts(*, gso_segments: int | None = GSO_SEGMENTS) -> Iterator[Hosts]:
 
 def _sink(listener: socket.socket, number: int) -> None:
     """Accept `number` connections and discard what arrives, without copying it."""
+    urgent()
     poll = select.epoll()
     accepted = {}
     for _ in range(number):
@@ -80,6 +85,7 @@ def _sink(listener: socket.socket, number: int) -> None:
 
 def _feed(senders: Sequence[socket.socket], end_ns: int) -> None:
     """Keep every sender supplied until `end_ns` (CLOCK_MONOTONIC)."""
+    urgent()
     poll = select.epoll()
     by_fd = {each.fileno(): each for each in senders}
     for each in senders:
@@ -109,7 +115,7 @@ def traffic(where: Hosts, control: str, number: int, end_ns: int) -> Iterator[li
     def connect() -> socket.socket:
         sender = socket.socket()
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
-        sender.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, 1 << 17)
+        sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, WAITING)
         sender.connect(SERVER)
         return sender
 
