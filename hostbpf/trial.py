@@ -1,9 +1,9 @@
 """Flows that follow random schedules between two hosts on a cable: real TCP, measured where it leaves.
 
 Senders and receivers are processes of their own, and go before others, so that what is measured is the
-enforcer and not whether the processors had time for them. What left in each slot (for flows that are held back: what
-arrived) is counted in payload bytes and compared with rate times slot length (figure 7(a) of the slot
-scheduler's paper).
+enforcer and not whether the processors had time for them. What left in each slot (for flows that are held
+back: what arrived) is counted in payload bytes and compared with rate times slot length (figure 7(a) of the
+slot scheduler's paper).
 """
 
 from __future__ import annotations
