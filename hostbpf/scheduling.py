@@ -63,7 +63,7 @@ STILL_NS = 15_000_000
 """A flow of which nothing has gone for so long"""
 SLOWEST = 0.2
 """though it may send at more than this part of the link stands still."""
-START = 0.1
+START = 0.9
 """Part of the link that a flow may have from when it has something to send until it decides, unannounced."""
 RENEWED = 3
 """Slots before its end in which that limit is renewed."""
@@ -451,7 +451,7 @@ class HostScheduler:
 
     def _rest(self, flow: Flow, state: _State, slot: int) -> None:
         """The flow has nothing to send now: what it has planned is free for others. When it has, again, it
-        begins at a low rate: a whole window at once would meet the plans of others in the queues."""
+        begins at a rate: a whole window at once would overflow queues that others have planned to use."""
         state.slot = -1
         if state.paused - slot < RENEWED:
             self._host.pause(flow, slot, START * self._capacity)

@@ -387,13 +387,13 @@ def test_a_flow_for_which_there_is_no_room_waits(bench: Bench) -> None:
     assert not bench.rates(OTHER)[0]
 
 
-def test_a_flow_begins_slowly_until_it_has_decided(bench: Bench) -> None:
-    """It may not put a whole window into queues which others have planned to use."""
+def test_a_flow_begins_at_a_rate_until_it_has_decided(bench: Bench) -> None:
+    """It may not put a whole window at once into queues which others have planned to use."""
     bench.flows = [sending(phase=Phase.COMPUTING)]
     for _ in range(12 * TURNS_MAX):
         bench.turns()
         slot, rate = bench.host.paused[FLOW]
-        assert 0 < rate < 0.2 * LINE
+        assert 0 < rate <= PAYLOAD * LINE
         assert slot <= (bench.now_ns - 1) // SLOT_NS < slot + LANES
     bench.flows = [sending()]
     bench.turns()
