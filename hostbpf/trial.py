@@ -1,9 +1,8 @@
 """Flows that follow random schedules between two hosts on a cable: real TCP, measured where it leaves.
 
-Senders and receivers are processes of their own, and go before others, so that what is measured is the
-enforcer and not whether the processors had time for them. What left in each slot (for flows that are held
-back: what arrived) is counted in payload bytes and compared with rate times slot length (figure 7(a) of the
-slot scheduler's paper).
+Senders and receivers are processes of their own. What left in each slot (for flows that are held back: what
+arrived) is counted in payload bytes and compared with rate times slot length (figure 7(a) of the slot
+scheduler's paper).
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from ebpf import Map, in_netns
 from hostbpf.enforcers import enforcing
 from hostbpf.meter import Sent, metered
 from hostbpf.slots import HORIZON_MAX, PACED, Flow, Schedules, SlotClock, netns_cookie
-from hostbpf.urgent import urgent
 from machine.record import Record, Resource
 
 GSO_SEGMENTS = 2
@@ -68,7 +66,6 @@ def hosts(*, gso_segments: int | None = GSO_SEGMENTS) -> Iterator[Hosts]:
 
 def _sink(listener: socket.socket, number: int) -> None:
     """Accept `number` connections and discard what arrives, without copying it."""
-    urgent()
     poll = select.epoll()
     accepted = {}
     for _ in range(number):
@@ -85,7 +82,6 @@ def _sink(listener: socket.socket, number: int) -> None:
 
 def _feed(senders: Sequence[socket.socket], end_ns: int) -> None:
     """Keep every sender supplied until `end_ns` (CLOCK_MONOTONIC)."""
-    urgent()
     poll = select.epoll()
     by_fd = {each.fileno(): each for each in senders}
     for each in senders:
