@@ -28,9 +28,7 @@ from machine.record import Record, Resource
 
 GSO_SEGMENTS = 2
 SERVER = ("10.78.0.2", 5000)
-_SO_SNDBUFFORCE = 32
-WAITING = 1 << 20
-"""Bytes that wait in a socket, so that the application is never what holds the flow back."""
+TCP_NOTSENT_LOWAT = 25
 SETTLE_MS = 500
 MSS = 1448
 _FORK = multiprocessing.get_context("fork")
@@ -111,7 +109,7 @@ def traffic(where: Hosts, control: str, number: int, end_ns: int) -> Iterator[li
     def connect() -> socket.socket:
         sender = socket.socket()
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
-        sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, WAITING)
+        sender.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, 1 << 17)
         sender.connect(SERVER)
         return sender
 

@@ -114,7 +114,7 @@ static __always_inline u32 pace(struct sock *sk)
 	struct schedule *schedule = schedule_of(sk);
 	struct tcp_sock *tp = tcp_sk(sk);
 	u64 now, sent = tp->bytes_sent, burst, rate, allowed, delay, slot_ns;
-	u32 index, segments, unsent;
+	u32 index, segments;
 	s64 ahead;
 
 	now = bpf_ktime_get_ns();
@@ -151,9 +151,8 @@ static __always_inline u32 pace(struct sock *sk)
 	open_window(sk);
 	allowed = rate * (now - pacing->origin_ns) / NSEC_PER_SEC;
 	ahead = (s64)(sent - pacing->origin) + burst / 2 - (s64)allowed;
-	// The application had nothing to send: no burst to make up for it. Where much waits, the processor was late.
-	unsent = tp->write_seq - tp->snd_nxt;
-	if (ahead < -(s64)(unsent > 4 * LONGEST_BURST ? 8 * LONGEST_BURST : LONGEST_BURST)) {
+	// The application had nothing to send: no burst to make up for it. Else the processor was late.
+	if (ahead < -(s64)(tp->app_limited ? LONGEST_BURST : 8 * LONGEST_BURST)) {
 		pacing->origin_ns = now;
 		pacing->origin = sent;
 		ahead = burst / 2;

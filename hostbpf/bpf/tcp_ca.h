@@ -91,11 +91,11 @@ struct tcp_sock {
 	u32 packets_out;
 	u32 max_packets_out;
 	u32 snd_nxt;
-	u32 write_seq;
 	u32 snd_una;
 	u32 rcv_nxt;
 	u32 delivered;
 	u32 delivered_ce;
+	u32 app_limited;
 	u32 total_retrans;
 	u64 bytes_acked;
 	u64 bytes_sent;
