@@ -60,9 +60,7 @@ later slots now, those could not take who are before it in the order then."""
 SLOW = 0.9
 """A flow that may send at less than this part of its host's link decides again in the next turn."""
 STILL_NS = 15_000_000
-"""A flow of which nothing has gone for so long"""
-SLOWEST = 0.2
-"""though it may send at more than this part of the link stands still."""
+"""A flow of which nothing has gone for so long, and of which two lumps should have, stands still."""
 START = 0.9
 """Part of the link that a flow may have from when it has something to send until it decides, unannounced."""
 RENEWED = 3
@@ -156,8 +154,8 @@ class _State:
     """what others had planned on the path's worst link."""
     seen: int = -1
     """How much it had carried when that was looked at last,"""
-    looked_ns: int = 0
-    """and when that was."""
+    moved_ns: int = 0
+    """and since when that is so, or it has been woken."""
     waited: bool = False
     """Whether the application had nothing to send since then."""
     unanswered: int = 0
@@ -254,7 +252,7 @@ class HostScheduler:
                 if not self._coming(each, received, slot):
                     self._rest(each.flow, state, slot)
                     continue
-            self._keep_going(each, state, slot)
+            self._keep_going(each, state, clock)
             place = self.place(each, slot, clock)
             self._places.add(place)
             if passed >= place:
@@ -264,15 +262,15 @@ class HostScheduler:
         if due:
             self._decide_all(due, in_order, received, slot, clock)
 
-    def _keep_going(self, entry: FlowProgress, state: _State, slot: int) -> None:
+    def _keep_going(self, entry: FlowProgress, state: _State, clock: SlotClock) -> None:
         """Wake a flow that stands still though it may send. Where its own host's queue drops all that was on
         its way, TCP waits for 200 ms; of a paced flow that is little."""
         now = self._now_ns()
-        if now - state.looked_ns < STILL_NS:
-            return
-        stands = entry.carried == state.seen and entry.ready - entry.done > GRAIN
-        state.seen, state.looked_ns = entry.carried, now
-        if stands and state.plan.seen_from(slot)[0] > SLOWEST * self._capacity:
+        if entry.carried != state.seen or entry.ready - entry.done <= GRAIN:
+            state.seen, state.moved_ns = entry.carried, now
+        could = state.plan.allows(state.moved_ns, now, clock)
+        if now - state.moved_ns >= STILL_NS and could > 2 * GRAIN:
+            state.moved_ns = now
             self.counts["woken"] += 1
             self._host.wake(entry.flow)
 
