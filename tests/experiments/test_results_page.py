@@ -132,7 +132,6 @@ def test_what_was_not_run_is_left_out_and_named(tmp_path: Path) -> None:
 def test_sections_without_new_results_stay_as_they_stand(tmp_path: Path) -> None:
     """The rest of the page is the same, byte for byte; the page need not have had the section before."""
     old = (ROOT / "docs" / "results.md").read_text()
-    leave(tmp_path / "mine", "slots-tcp-flow")
     leave(tmp_path / "rates", "slot-rates")
     new = results_page.page(tmp_path, old)
     before, after = results_page.split(old), results_page.split(new)
