@@ -16,6 +16,7 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define PACING_SHIFT 10 // the kernel's
 #define TCP 6
 #define USEC_PER_SEC 1000000ULL
+#define ACK_NS 20000000ULL // acknowledgements may wait so long for a processor of the receiver
 #define QUEUED_MAX 131072 // bytes of a scheduled flow that may queue before a loss counts as congestion
 
 // At the end of the private area, behind the kernel's CUBIC (60 bytes).
@@ -56,6 +57,8 @@ static __always_inline u32 autosize(const struct sock *sk, u64 rate)
 		if (distance < 32)
 			bytes += sk->sk_gso_max_size >> distance;
 	}
+	if (bytes > sk->sk_gso_max_size) // the kernel makes packets as long as it is told (6.10), and the device cuts them up
+		bytes = sk->sk_gso_max_size;
 	segments = bytes / tp->mss_cache;
 	if (segments > sk->sk_gso_max_segs)
 		segments = sk->sk_gso_max_segs;
@@ -93,6 +96,23 @@ static __always_inline bool close_window(struct sock *sk)
 	return true;
 }
 
+// The window (segments) with which a flow can send at `rate` for as long as acknowledgements may wait.
+static __always_inline u32 window_for(const struct tcp_sock *tp, u64 rate)
+{
+	return rate * ((tp->srtt_us >> 3) * 1000ULL + ACK_NS) / NSEC_PER_SEC / tp->mss_cache + 2;
+}
+
+// A new rate is a new promise that there is room for it: the window shall not be what limits the flow. If there is no
+// room after all, the next loss halves the window as ever, until the next slot.
+static __always_inline void widen_window(struct sock *sk, u64 rate)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+	u32 window = window_for(tp, rate);
+
+	if (tp->snd_cwnd < window && BPF_CORE_READ_BITFIELD(inet_csk(sk), icsk_ca_state) == TCP_CA_Open)
+		tp->snd_cwnd = window;
+}
+
 // Where the rate changes within a slot, what counts is from now on; a flow keeps at most a burst that it is ahead.
 static __always_inline void change_rate(struct pacing *pacing, u64 now, u64 sent, u64 rate, u64 burst)
 {
@@ -115,6 +135,7 @@ static __always_inline u32 pace(struct sock *sk)
 	struct tcp_sock *tp = tcp_sk(sk);
 	u64 now, sent = tp->bytes_sent, burst, rate, allowed, delay, slot_ns;
 	u32 index, segments;
+	bool changed;
 	s64 ahead;
 
 	now = bpf_ktime_get_ns();
@@ -136,6 +157,7 @@ static __always_inline u32 pace(struct sock *sk)
 	burst = segments * tp->mss_cache;
 
 	slot_ns = schedule->start_ns + index * schedule->slot_ns;
+	changed = slot_ns != pacing->slot_ns || rate > pacing->rate;
 	if (slot_ns != pacing->slot_ns) {
 		bool follows = slot_ns - pacing->slot_ns == schedule->slot_ns;
 
@@ -149,6 +171,8 @@ static __always_inline u32 pace(struct sock *sk)
 	if (!rate && schedule->woken && close_window(sk))
 		return segments;
 	open_window(sk);
+	if (changed)
+		widen_window(sk, rate);
 	allowed = rate * (now - pacing->origin_ns) / NSEC_PER_SEC;
 	ahead = (s64)(sent - pacing->origin) + burst / 2 - (s64)allowed;
 	// The application had nothing to send: no burst to make up for it. Else the processor was late.
@@ -179,7 +203,7 @@ static __always_inline u32 window_kept(const struct sock *sk)
 		return 0;
 	if (rtt_us > least_us && pacing->rate * (rtt_us - least_us) > (u64)QUEUED_MAX * USEC_PER_SEC)
 		return 0;
-	return 2 * pacing->rate * rtt_us / USEC_PER_SEC / tp->mss_cache + 2;
+	return window_for(tp, pacing->rate);
 }
 
 static __always_inline u32 larger(u32 a, u32 b)
