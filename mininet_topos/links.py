@@ -4,17 +4,25 @@ The queue limit is stated in full-size packets and enforced in bytes: with segme
 the kernel carries up to 64 KB, so a limit in the kernel's packets would mean anything. For the same reason an
 offloaded packet is capped to one millisecond of its link: at 100 Mbit/s a 64 KB packet would hold the link
 for 5 ms, and flows that share it would take turns of that length.
+
+With HTB, carriers do not wait in that queue, as in switches with a queue for control: a full one would delay
+or lose what has to be known before data are sent.
 """
 
 from __future__ import annotations
 
+import functools
 import subprocess
 from typing import Literal
 
 from controlplane.topology import Link, Topology
 from machine.errors import MissingTool
+from wire.slot_header import ETHERTYPE
 
 Shaping = Literal["htb", "tbf", "none"]
+
+_CARRIERS = f"protocol all u32 match u16 {ETHERTYPE:#x} 0xffff at -2"
+"""By the EtherType in the frame: the kernel's own note still says IPv4 where a program has changed it."""
 
 FRAME_BYTES = 1514
 """Ethernet header and MTU: what one full-size packet costs on the wire, as the shapers count it."""
@@ -24,6 +32,9 @@ TURN_MS = 1.0
 
 BURST_MS = 2.0
 """What a shaper may send at once after a silence, and catch up when its timer was late."""
+
+CARRIERS_PART = 0.05
+"""Of the link's rate carriers get so much before all else; they need a tenth of it."""
 
 _MAX_GSO_BYTES = 65536
 
@@ -55,10 +66,15 @@ def tc_commands(interface: str, link: Link, shaping: Shaping) -> list[str]:
     rate, burst, limit = f"{link.rate_mbps * 1e6:.0f}bit", burst_bytes(link.rate_mbps), queue_bytes(link)
     device = f"dev {interface}"
     if shaping == "htb":
-        bucket = f"burst {burst} cburst {burst} quantum 60000"
+        bucket = f"ceil {rate} burst {burst} cburst {burst} quantum 60000"
+        first = f"{link.rate_mbps * 1e6 * CARRIERS_PART:.0f}bit"
+        others = f"{link.rate_mbps * 1e6 * (1 - CARRIERS_PART):.0f}bit"
         lines = [
-            f"qdisc add {device} root handle 1: htb default 1",
+            f"qdisc add {device} root handle 1: htb default 2",
             f"class add {device} parent 1: classid 1:1 htb rate {rate} {bucket}",
+            f"class add {device} parent 1:1 classid 1:2 htb rate {others} {bucket} prio 1",
+            f"class add {device} parent 1:1 classid 1:3 htb rate {first} {bucket} prio 0",
+            f"filter add {device} parent 1: {_CARRIERS} flowid 1:3",
         ]
     else:
         lines = [f"qdisc add {device} root handle 1: tbf rate {rate} burst {burst} limit {limit}"]
@@ -67,12 +83,22 @@ def tc_commands(interface: str, link: Link, shaping: Shaping) -> list[str]:
         impairments += [f"loss {link.loss * 100:g}%"] if link.loss else []
         in_flight = int(link.rate_mbps * 1e3 * (link.delay_ms or 0) / 8 / FRAME_BYTES)
         packets = link.queue_packets + in_flight  # netem's limit counts what it delays, too
+        below = "1:2" if shaping == "htb" else "1:1"
         lines.append(
-            f"qdisc add {device} parent 1:1 handle 10: netem limit {packets} {' '.join(impairments)}"
+            f"qdisc add {device} parent {below} handle 10: netem limit {packets} {' '.join(impairments)}"
         )
     elif shaping == "htb":
-        lines.append(f"qdisc add {device} parent 1:1 handle 10: bfifo limit {limit}")
+        lines.append(f"qdisc add {device} parent 1:2 handle 10: bfifo limit {limit}")
     return lines
+
+
+def check_classifier(shaping: Shaping) -> None:
+    """Raise MissingTool where this kernel cannot tell carriers from data at a shaped link."""
+    if shaping == "htb" and not _tried("htb", f"filter add dev lo parent 1: {_CARRIERS}"):
+        raise MissingTool(
+            'shaping "htb" needs the qdisc htb and the classifier u32, of which this kernel lacks one '
+            '(CONFIG_NET_SCH_HTB, CONFIG_NET_CLS_U32); take shaping = "tbf", or a kernel that has them'
+        )
 
 
 def check_impairments(topology: Topology, shaping: Shaping) -> None:
@@ -84,14 +110,22 @@ def check_impairments(topology: Topology, shaping: Shaping) -> None:
     asked = "delay_ms" if link.delay_ms else "loss"
     if shaping == "none":
         raise MissingTool(f'link {link.a}-{link.b}: {asked} needs shaping = "htb" or "tbf", not "none"')
-    if not _has_netem():
+    if not has_netem():
         raise MissingTool(
             f"link {link.a}-{link.b}: {asked} needs the qdisc netem, which this kernel lacks "
             f"(CONFIG_NET_SCH_NETEM); remove {asked}, or use a kernel that has it"
         )
 
 
-def _has_netem() -> bool:
-    """Try it on the loopback of a namespace that ends with the command."""
-    trial = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
-    return subprocess.run(trial, capture_output=True, check=False).returncode == 0
+def has_netem() -> bool:
+    """Whether this kernel can delay and lose packets."""
+    return _tried("netem delay 1ms")
+
+
+@functools.cache
+def _tried(qdisc: str, *further: str) -> bool:
+    """Whether the loopback of a namespace that ends with the command takes `qdisc` and `further` commands."""
+    lines = [f"qdisc add dev lo root handle 1: {qdisc}", *further]
+    trial = ["unshare", "--net", "tc", "-batch", "-"]
+    done = subprocess.run(trial, input="\n".join(lines), text=True, capture_output=True, check=False)
+    return done.returncode == 0

@@ -27,7 +27,7 @@ from controlplane.topology import Host, Link, Topology
 from machine import record as records
 from machine.errors import BadInput, EntrainError, MissingTool
 from machine.record import Record, Resource
-from mininet_topos.links import Shaping, check_impairments, gso_max_bytes, tc_commands
+from mininet_topos.links import Shaping, check_classifier, check_impairments, gso_max_bytes, tc_commands
 from mininet_topos.switches import NODES, SwitchNode, wait_ready
 
 try:
@@ -340,6 +340,7 @@ def check_possible(topology: Topology, shaping: Shaping = "htb") -> None:
         if target not in NODES:
             raise BadInput(f"target {target}: does not run in an emulation; use {' or '.join(NODES)}")
         NODES[target].require()
+    check_classifier(shaping)
     check_impairments(topology, shaping)
 
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from machine.record import RECORDS
-from mininet_topos.links import _has_netem
+from mininet_topos.links import has_netem
 
 pytestmark = pytest.mark.root
 
@@ -269,7 +269,7 @@ def test_two_runs_at_once_do_not_meet(run: Callable[..., Run]) -> None:
 def test_what_cannot_be_emulated_is_told_before_anything_is_made(
     tmp_path: Path, old: str, new: str, told: str
 ) -> None:
-    if told == "netem" and _has_netem():
+    if told == "netem" and has_netem():
         pytest.skip("this kernel has netem")
     file = tmp_path / "impossible.toml"
     file.write_text(EXPERIMENT.format(iterations=1).replace(old, new))

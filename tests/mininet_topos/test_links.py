@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from machine.record import Record
 from mininet_topos import links
 from mininet_topos.isolation import private_namespace
 from mininet_topos.links import burst_bytes, check_impairments, gso_max_bytes, queue_bytes, tc_commands
+from wire.slot_header import ETHERTYPE
 
 RATES = [1.0, 10.0, 100.0, 1000.0, 10000.0]
 
@@ -61,7 +63,7 @@ def test_unshaped_links_have_no_qdisc() -> None:
 def test_delay_without_netem_is_an_error_that_names_link_key_and_option(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(links, "_has_netem", lambda: False)
+    monkeypatch.setattr(links, "has_netem", lambda: False)
     with pytest.raises(MissingTool, match=r"link left-right: delay_ms .*CONFIG_NET_SCH_NETEM"):
         check_impairments(dumbbell(1, delay_ms=1), "htb")
     with pytest.raises(MissingTool, match=r"link leaf1-h1: loss .* netem"):
@@ -70,7 +72,7 @@ def test_delay_without_netem_is_an_error_that_names_link_key_and_option(
 
 
 def test_delay_without_shaping_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "_has_netem", lambda: True)
+    monkeypatch.setattr(links, "has_netem", lambda: True)
     with pytest.raises(MissingTool, match="shaping"):
         check_impairments(dumbbell(1, delay_ms=1), "none")
     check_impairments(dumbbell(1, delay_ms=1), "tbf")
@@ -82,7 +84,8 @@ def test_looking_for_netem_leaves_nothing_on_the_loopback() -> None:
         return subprocess.run(["tc", "qdisc", "show", "dev", "lo"], capture_output=True, text=True).stdout
 
     before = qdiscs()
-    links._has_netem()
+    links._tried.cache_clear()
+    links.has_netem()
     assert qdiscs() == before
 
 
@@ -147,3 +150,36 @@ def _rate_mbps(sender: socket.socket, frame: bytes, interface: str) -> float:
 def test_topology_helpers_give_every_link_a_rate() -> None:
     topology: Topology = leaf_spine(2, 2, 2, host_rate_mbps=100, uplink_rate_mbps=50)
     assert {each.rate_mbps for each in topology.links} == {100, 50}
+
+
+@pytest.mark.root
+def test_carriers_do_not_wait_behind_data(pair: tuple[str, str]) -> None:
+    """The queue is full when the carrier comes; TBF keeps the order."""
+    first = {shaping: place_of_a_carrier(pair, shaping) for shaping in ("htb", "tbf")}
+    assert first["htb"] < FRAMES // 2
+    assert first["tbf"] == FRAMES
+
+
+FRAMES = 60
+
+
+def place_of_a_carrier(pair: tuple[str, str], shaping: links.Shaping) -> int:
+    """How many of FRAMES data frames, sent before it at once on a slow link, have arrived before it."""
+    lines = tc_commands(pair[0], link(10.0, queue=2 * FRAMES), shaping)
+    subprocess.run(["tc", "-batch", "-"], input="\n".join(lines), text=True, check=True)
+    header = bytes(12)
+    with (
+        socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as arriving,
+        socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as leaving,
+    ):
+        arriving.bind((pair[1], 0))
+        leaving.bind((pair[0], 0))
+        arriving.settimeout(20)
+        for _ in range(FRAMES):
+            leaving.send(header + struct.pack("!H", 0x88B6) + bytes(1000))
+        leaving.send(header + struct.pack("!H", ETHERTYPE) + bytes(50))
+        before = 0
+        while (kind := arriving.recv(2048)[12:14]) != struct.pack("!H", ETHERTYPE):
+            before += kind == struct.pack("!H", 0x88B6)
+    subprocess.run(["tc", "qdisc", "del", "dev", pair[0], "root"], check=True)
+    return before
