@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes as ct
 import errno
+import functools
 import mmap
 from collections.abc import Iterable, Iterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 from ebpf import libbpf
 from ebpf.errors import EbpfError, describe
@@ -14,7 +16,21 @@ from ebpf.errors import EbpfError, describe
 ANY, NOEXIST, EXIST, LOCK = 0, 1, 2, 4  # flags of update (and, LOCK only, of lookup)
 
 _PER_CPU_TYPES = {5, 6, 10, 21}  # percpu_hash, percpu_array, lru_percpu_hash, percpu_cgroup_storage
+_QUICK_TYPES = {1, 2, 5, 6, 9, 10}  # hash, array, and those of them that are per CPU or LRU
 _NO_BATCH = {errno.EINVAL, errno.EOPNOTSUPP, 524}  # 524 is the kernel's ENOTSUPP
+
+
+@functools.cache
+def _quick() -> Any:
+    """libbpf called without letting other threads run meanwhile: for what takes no longer than that would.
+
+    Its functions are not typed, because converting each argument would cost a third more: they take int (as
+    C int), bytes, and ctypes' objects. They do not set ctypes' errno, but return it, negative.
+    """
+    return ct.PyDLL(None, handle=libbpf.lib()._handle)
+
+
+_flags = functools.cache(ct.c_uint64)  # each is made once
 
 
 class Map(MutableMapping[bytes, bytes]):
@@ -39,6 +55,11 @@ class Map(MutableMapping[bytes, bytes]):
         self.per_cpu = self.type in _PER_CPU_TYPES
         self._stride = (self.value_size + 7) // 8 * 8
         self._bytes = self._stride * libbpf.possible_cpus() if self.per_cpu else self.value_size
+        self._room = ct.c_char * self._bytes
+        library = _quick() if self.type in _QUICK_TYPES else libbpf.lib()
+        self._lookup_elem = library.bpf_map_lookup_elem_flags
+        self._update_elem = library.bpf_map_update_elem
+        self._delete_elem = library.bpf_map_delete_elem
 
     @classmethod
     def open_pinned(cls, path: Path) -> Map:
@@ -65,11 +86,14 @@ class Map(MutableMapping[bytes, bytes]):
         return [raw[at : at + self.value_size] for at in range(0, len(raw), self._stride)]
 
     def _lookup(self, key: bytes, flags: int) -> bytes:
-        self._check(key, self.key_size, "key")
-        value = ct.create_string_buffer(self._bytes)
-        if libbpf.lib().bpf_map_lookup_elem_flags(self.fd, key, value, flags) < 0:
-            raise self._error("lookup", key)
-        return value.raw
+        if len(key) != self.key_size:
+            raise self._wrong_size(key, self.key_size, "key")
+        value = self._room()
+        result = self._lookup_elem(self.fd, key, value, _flags(flags))
+        if result < 0:
+            raise self._error("lookup", key, -result)
+        raw: bytes = value.raw
+        return raw
 
     def update(self, key: bytes, value: bytes, flags: int = ANY) -> None:  # type: ignore[override]
         """Set `key` to `value`; `flags` is ANY, NOEXIST or EXIST, plus LOCK where the value has a lock.
@@ -78,19 +102,20 @@ class Map(MutableMapping[bytes, bytes]):
         """
         if self.per_cpu:
             raise TypeError(f"map {self.name} is per CPU: use update_cpus")
-        self._check(value, self.value_size, "value")
         self._update(key, value, flags)
 
     def update_cpus(self, key: bytes, values: Iterable[bytes], flags: int = ANY) -> None:
         """Set the values of `key`, one per possible CPU."""
-        raw = b"".join(value.ljust(self._stride, b"\0") for value in values)
-        self._check(raw, self._bytes, "values of all CPUs")
-        self._update(key, raw, flags)
+        self._update(key, b"".join(value.ljust(self._stride, b"\0") for value in values), flags)
 
     def _update(self, key: bytes, raw: bytes, flags: int) -> None:
-        self._check(key, self.key_size, "key")
-        if libbpf.lib().bpf_map_update_elem(self.fd, key, raw, flags) < 0:
-            raise self._error("update", key)
+        if len(raw) != self._bytes:
+            raise self._wrong_size(raw, self._bytes, "values of all CPUs" if self.per_cpu else "value")
+        if len(key) != self.key_size:
+            raise self._wrong_size(key, self.key_size, "key")
+        result = self._update_elem(self.fd, key, raw, _flags(flags))
+        if result < 0:
+            raise self._error("update", key, -result)
 
     def lookup_batch(self) -> list[tuple[bytes, bytes]]:
         """All entries of a map that is not per CPU, by batched system calls where the kernel has them."""
@@ -125,8 +150,10 @@ class Map(MutableMapping[bytes, bytes]):
         """Set many entries, by one system call where the kernel has it for this map."""
         pairs = list(items)
         for key, value in pairs:
-            self._check(key, self.key_size, "key")
-            self._check(value, self.value_size, "value")
+            if len(key) != self.key_size:
+                raise self._wrong_size(key, self.key_size, "key")
+            if len(value) != self.value_size:
+                raise self._wrong_size(value, self.value_size, "value")
         if not pairs:
             return
         count = ct.c_uint32(len(pairs))
@@ -135,7 +162,7 @@ class Map(MutableMapping[bytes, bytes]):
             return
         error = ct.get_errno()
         if error not in _NO_BATCH:
-            raise self._error("batched update", pairs[min(count.value, len(pairs) - 1)][0])
+            raise self._error("batched update", pairs[min(count.value, len(pairs) - 1)][0], error)
         for key, value in pairs:
             self.update(key, value)
 
@@ -159,9 +186,11 @@ class Map(MutableMapping[bytes, bytes]):
         self.update(key, value)
 
     def __delitem__(self, key: bytes) -> None:
-        self._check(key, self.key_size, "key")
-        if libbpf.lib().bpf_map_delete_elem(self.fd, key) < 0:
-            raise self._error("delete", key)
+        if len(key) != self.key_size:
+            raise self._wrong_size(key, self.key_size, "key")
+        result = self._delete_elem(self.fd, key)
+        if result < 0:
+            raise self._error("delete", key, -result)
 
     def __iter__(self) -> Iterator[bytes]:
         key: bytes | None = None
@@ -185,12 +214,10 @@ class Map(MutableMapping[bytes, bytes]):
     def __repr__(self) -> str:
         return f"Map({self.name!r}, {self.key_size} -> {self.value_size} bytes, {self.max_entries} entries)"
 
-    def _check(self, data: bytes, size: int, what: str) -> None:
-        if len(data) != size:
-            raise EbpfError(f"map {self.name}: {what} has {len(data)} bytes, not {size}", errno=errno.EINVAL)
+    def _wrong_size(self, data: bytes, size: int, what: str) -> EbpfError:
+        return EbpfError(f"map {self.name}: {what} has {len(data)} bytes, not {size}", errno=errno.EINVAL)
 
-    def _error(self, action: str, key: bytes) -> Exception:
-        error = ct.get_errno()
+    def _error(self, action: str, key: bytes, error: int) -> Exception:
         if error in (errno.ENOENT, errno.EEXIST):
             return KeyError(key)
         if error == errno.E2BIG:

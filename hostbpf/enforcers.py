@@ -25,7 +25,7 @@ from ebpf import Codec, EbpfError, Map, Object, TypedMap, compile_cached, in_net
 from hostbpf import htb, rtnetlink, sockets
 from hostbpf.htb import Buckets
 from hostbpf.rtnetlink import Netlink
-from hostbpf.slots import KEY, PACED, SOURCES, Enforcer, Flow, Plan, SlotClock, flow_key
+from hostbpf.slots import KEY, NEVER, PACED, SOURCES, Enforcer, Flow, Plan, SlotClock, flow_key
 from hostbpf.sockets import Descriptor, Socket
 from hostbpf.urgent import urgent
 from machine.errors import BadInput, EntrainError, MissingTool
@@ -106,15 +106,29 @@ class _Flow:
         self.searched = False
         self.plan: Plan | None = None
         self.applied: tuple[Plan | None, int | None] = (None, None)  # what the bucket follows: plan and slot
-        self.silent = False  # may have been silent since it was woken last
+        self.silent_ns = NEVER  # when it becomes silent, or did before it was woken last (pacing)
         self.due_ns = time.monotonic_ns() + FORGOTTEN_NS  # when it has to be looked at again
 
-    @property
-    def watched(self) -> bool:
-        """Whether something has to be done for it at slots' boundaries."""
-        if self.enforcer == Enforcer.PACING:
-            return self.silent or (self.plan is not None and 0 in self.plan.rates)
-        return self.enforcer == Enforcer.HTB
+    def change(self, plan: Plan | None, now: int) -> None:
+        """Follow another plan, or none, from `now` on."""
+        since_ns = self.silent_ns
+        self.plan = plan
+        self.expect(now)
+        if since_ns <= now < self.silent_ns:
+            self.silent_ns, self.due_ns = since_ns, now  # it is woken
+        elif self.enforcer == Enforcer.HTB:
+            self.due_ns = now
+
+    def expect(self, now: int) -> None:
+        """Find out when it has to be looked at again if the plan stays as it is."""
+        plan = self.plan
+        if plan is None:
+            self.silent_ns, self.due_ns = NEVER, now + FORGOTTEN_NS
+        elif self.enforcer == Enforcer.PACING:
+            self.silent_ns, self.due_ns = plan.silence(now)
+        else:
+            index = plan.index(now) if self.enforcer == Enforcer.HTB else len(plan.rates) - 1
+            self.due_ns = max(now, plan.start_ns) if index is None else plan.end_ns(index)
 
 
 class Enforcers:
@@ -130,7 +144,10 @@ class Enforcers:
         self._idle = contextlib.ExitStack()
         self._wakes: bool | None = None  # whether silent flows are; None: there was none yet
         self._flows: dict[Flow, _Flow] = {}
-        self._changed = threading.Condition()
+        self._lowest = (1, interface.payload, interface.payload * 10**9 // clock.slot_ns)  # by enforcer
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._looks_ns = 0  # when the thread, which waits, looks at the flows next; 0: it does not wait
         self._stopping = False
 
     # -- what `hostbpf.slots.Schedules` asks
@@ -141,38 +158,30 @@ class Enforcers:
         Raises BadInput for a TCP flow that this host does not have, EntrainError for a flow that cannot be
         limited, or an interface that cannot be prepared for it.
         """
-        with self._changed:
-            known = self._flows.get(flow)
-            if known is None:
-                known = self._flows[flow] = self._new(flow)
-                self._changed.notify()  # its socket has to be searched for
-            return known.enforcer, known.descriptor is not None
+        known = self._flows.get(flow)  # without the lock, which the thread may hold for milliseconds
+        if known is None:
+            with self._lock:
+                known = self._flows.get(flow)
+                if known is None:
+                    known = self._flows[flow] = self._new(flow)
+                    self._changed.notify()  # its socket has to be searched for
+        return known.enforcer, known.descriptor is not None
 
     def lowest(self, enforcer: Enforcer) -> int:
         """The lowest rate in bytes/s.
 
         With queueing a full packet has to leave in each slot; a departure may be two seconds ahead at most.
         """
-        match enforcer:
-            case Enforcer.HTB:
-                return self._interface.payload * 10**9 // self._slot_ns
-            case Enforcer.EDT:
-                return self._interface.payload
-            case _:
-                return 1
+        return self._lowest[enforcer]
 
     def changed(self, flow: Flow, plan: Plan | None) -> None:
         """Follow another schedule, or none; it is in force within about a millisecond."""
-        with self._changed:
+        with self._lock:
             known = self._flows.get(flow)
             if known is None:
                 return
-            now = time.monotonic_ns()
-            known.silent |= _is_silent(known.plan, now) or _is_silent(plan, now)
-            known.plan = plan
-            known.due_ns = _due_ns(known, now)
-            if known.watched:
-                known.due_ns = now
+            known.change(plan, time.monotonic_ns())
+            if known.due_ns < self._looks_ns:
                 self._changed.notify()
 
     def _new(self, flow: Flow) -> _Flow:
@@ -197,7 +206,7 @@ class Enforcers:
 
     def wake(self, flow: Flow) -> None:
         """Have a flow that paces itself send what it may; nothing where its socket is not known."""
-        with self._changed:
+        with self._lock:
             known = self._flows.get(flow)
             descriptor = known.descriptor if known else None
         if descriptor is not None:
@@ -220,13 +229,19 @@ class Enforcers:
                 if missing and self._wakes:
                     self._search(missing)
                     continue
-                wait_s = None if due_ns is None else max(0, due_ns - time.monotonic_ns()) / 1e9
-                self._changed.wait(wait_s)
+                self._wait_until(due_ns)
             for each in self._flows.values():  # nothing stays silent
-                each.plan, each.due_ns = None, 0
+                each.change(None, time.monotonic_ns())
+                each.due_ns = 0
             with contextlib.suppress(EntrainError):
                 self._follow()
             self._idle.close()
+
+    def _wait_until(self, due_ns: int) -> None:
+        self._looks_ns = due_ns
+        wait_s = max(0, due_ns - time.monotonic_ns()) / 1e9
+        self._changed.wait(None if due_ns == NEVER else wait_s)
+        self._looks_ns = 0
 
     def stop(self) -> None:
         """Let `run` return."""
@@ -247,31 +262,30 @@ class Enforcers:
             if flow in self._flows:
                 self._flows[flow].descriptor = descriptor
 
-    def _follow(self) -> int | None:
-        """Apply what the schedules say now; returns when to do so again (None: when one changes)."""
+    def _follow(self) -> int:
+        """Apply what the schedules say now; returns when to do so again if none changes."""
         now = time.monotonic_ns()
         buckets: dict[int, bytes] = {}
         for flow, each in list(self._flows.items()):
             if each.due_ns > now:
                 continue
-            if each.plan is None and each.applied[0] is None and not each.silent:
+            if each.plan is None and each.applied[0] is None and each.silent_ns > now:
                 self._forget(flow)
                 continue
             index = each.plan.index(now) if each.plan else None
             if each.plan is not None and index is None and now >= each.plan.start_ns:
                 each.plan = None  # it has ended
-            if each.enforcer == Enforcer.PACING:
-                silent = _is_silent(each.plan, now)
-                if each.silent and not silent and each.descriptor is not None and not each.descriptor.wake():
+            since_ns = each.silent_ns
+            each.expect(now)
+            if since_ns <= now < each.silent_ns and each.descriptor is not None:
+                if not each.descriptor.wake():
                     del self._flows[flow]  # it is another socket now: found out with the next schedule
-                each.silent = silent
             elif each.enforcer == Enforcer.HTB and each.applied != (each.plan, index):
                 buckets[each.number] = self._bucket(flow, each, index, now)
                 each.applied = (each.plan, index)
-            each.due_ns = _due_ns(each, now)
         if buckets:
             self._interface.change(buckets)
-        return min((each.due_ns for each in self._flows.values()), default=None)
+        return min((each.due_ns for each in self._flows.values()), default=NEVER)
 
     def _bucket(self, flow: Flow, known: _Flow, index: int | None, now: int) -> bytes:
         plan = known.plan
@@ -291,21 +305,6 @@ class Enforcers:
         forgotten = self._flows.pop(flow)
         if forgotten.enforcer != Enforcer.PACING:
             self._interface.remove(flow, forgotten.number)
-
-
-def _due_ns(known: _Flow, now: int) -> int:
-    """When `known` has to be looked at again if its schedule stays as it is."""
-    if known.plan is None:
-        return now + FORGOTTEN_NS
-    index = known.plan.index(now)
-    if index is None:
-        return max(now, known.plan.start_ns)
-    return known.plan.end_ns(index if known.watched else len(known.plan.rates) - 1)
-
-
-def _is_silent(plan: Plan | None, now: int) -> bool:
-    index = plan.index(now) if plan else None
-    return plan is not None and index is not None and not plan.rates[index]
 
 
 class _Interface:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import ipaddress
+import math
 import os
 import socket
+import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,9 +25,11 @@ from machine.errors import BadInput
 
 SOURCES = Path(__file__).parent / "bpf"
 HORIZON_MAX = 32  # SLOTS_MAX
+NEVER = (1 << 63) - 1  # later than any time of a clock, nanoseconds
 PACED = ("slot_reno", "slot_cubic")  # congestion controls that obey schedules
 SO_NETNS_COOKIE = 71
 EPOCH = 1_767_225_600  # 2026-01-01, Unix time of slot 0: 60 ms slots fit the header's 32 bits for 8 years
+_EPOCH_NS = EPOCH * 10**9
 _MBPS = 125_000  # bytes per second
 
 
@@ -69,6 +73,12 @@ def flow_key(flow: Flow, netns: int = 0) -> _Key:
     return _Key(netns, source, destination, *ports, flow.protocol)
 
 
+@functools.lru_cache(8192)
+def packed_key(flow: Flow, netns: int = 0) -> bytes:
+    """The bytes of that key."""
+    return KEY.pack(flow_key(flow, netns))
+
+
 def netns_cookie(netns: str | None = None) -> int:
     """The kernel's number of a network namespace (default: the present one)."""
 
@@ -100,8 +110,7 @@ class SlotClock:
         """Slots numbered from `EPOCH`, alike on all hosts whose clocks agree."""
         if slot_ms <= 0:
             raise BadInput(f"slot_ms {slot_ms}: must be positive")
-        slot_ns = round(slot_ms * 1e6)
-        return cls(slot_ns, time.monotonic_ns() - time.time_ns() + EPOCH * 10**9)
+        return cls(round(slot_ms * 1e6), time.monotonic_ns() - time.time_ns() + _EPOCH_NS)
 
     def slot(self, now_ns: int | None = None) -> int:
         """The slot at `now_ns` (default: now)."""
@@ -113,6 +122,8 @@ class SlotClock:
 
 
 class _Schedule(NamedTuple):
+    """What is before the rates."""
+
     start_ns: int
     slot_ns: int
     slots: int
@@ -121,10 +132,13 @@ class _Schedule(NamedTuple):
     enforcer: int
     woken: int
     quiet: int
-    rates: bytes
 
 
-_SCHEDULE = Codec(f"=QQIIIBBBx{HORIZON_MAX * 8}s", _Schedule)
+_FORM = "=QQIIIBBBx"
+_SCHEDULE = Codec(_FORM, _Schedule)
+_PACKED = tuple(  # with the rates, by their number
+    struct.Struct(f"{_FORM}{slots}Q{(HORIZON_MAX - slots) * 8}x") for slots in range(HORIZON_MAX + 1)
+)
 
 
 class Enforcer(IntEnum):
@@ -135,13 +149,13 @@ class Enforcer(IntEnum):
     HTB = 2
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: that takes thrice as long to make, and there is one for each decision
 class Plan:
     """Rates in bytes/s of successive slots; the first begins at `start_ns` (CLOCK_MONOTONIC)."""
 
     start_ns: int
     slot_ns: int
-    rates: tuple[int, ...]
+    rates: Sequence[int]
 
     def index(self, now_ns: int) -> int | None:
         """Which rate holds; None: the flow is not limited."""
@@ -151,6 +165,19 @@ class Plan:
     def end_ns(self, index: int) -> int:
         """When that slot ends."""
         return self.start_ns + (index + 1) * self.slot_ns
+
+    def silence(self, now_ns: int) -> tuple[int, int]:
+        """When the first silence from `now_ns` on begins and ends; NEVER and the plan's end without one."""
+        rates, count = self.rates, len(self.rates)
+        begin = max((now_ns - self.start_ns) // self.slot_ns, 0)
+        while begin < count and rates[begin]:
+            begin += 1
+        if begin >= count:
+            return NEVER, self.start_ns + count * self.slot_ns
+        end = begin + 1
+        while end < count and not rates[end]:
+            end += 1
+        return self.start_ns + begin * self.slot_ns, self.start_ns + end * self.slot_ns
 
 
 class Enforcement(Protocol):
@@ -189,6 +216,7 @@ class Schedules:
         self._map = TypedMap(schedules, KEY, _SCHEDULE)
         self._netns = netns
         self._link_mbps = link_mbps
+        self._highest = min(math.nextafter(1e6, 0), 1e6 if link_mbps is None else link_mbps) * _MBPS
         self._enforcement = enforcement
 
     def set(
@@ -208,32 +236,56 @@ class Schedules:
         BadInput, as are a negative rate, one above the link, too many slots, slots that have passed, and a
         flow that the host does not have. EntrainError for a flow that cannot be limited, or a full map.
         """
-        if not 0 < len(rates_mbps) <= HORIZON_MAX:
-            raise BadInput(f"flow {flow}: {len(rates_mbps)} slots; a schedule has 1 to {HORIZON_MAX}")
-        for offset, rate in enumerate(rates_mbps):
-            if not 0 <= rate < 1e6 or (self._link_mbps is not None and rate > self._link_mbps):
-                limit = "1000000" if self._link_mbps is None else f"the link's {self._link_mbps:g}"
-                raise BadInput(
-                    f"flow {flow}: rate {rate:g} Mbit/s in slot {slot + offset}; must be from 0 to {limit}"
-                )
-        if slot + len(rates_mbps) <= self.clock.slot():
-            raise BadInput(f"flow {flow}: slots {slot} to {slot + len(rates_mbps) - 1} have passed")
-        enforcer, woken = Enforcer.PACING, False
-        lowest = 1
+        rates = [rate * _MBPS for rate in rates_mbps]
+        self.limit(flow, slot, rates, silence=silence, quiet=quiet)
+
+    def limit(
+        self,
+        flow: Flow,
+        slot: int,
+        rates: Sequence[float],
+        *,
+        grain: int = 0,
+        silence: bool = True,
+        quiet: bool = False,
+    ) -> None:
+        """As `set`, by default with `silence`. `rates` are in bytes/s, rounded down to whole multiples of
+        `grain` where there is one.
+
+        A scheduler does it for every decision, when the processor's caches hold other things. So it calls
+        little, and nothing of NumPy, which needs more for one operation than a loop over the slots.
+        """
+        if not 0 < len(rates) <= HORIZON_MAX:
+            raise BadInput(f"flow {flow}: {len(rates)} slots; a schedule has 1 to {HORIZON_MAX}")
+        whole: list[int] = []
+        least = math.inf
+        for rate in rates:
+            if not 0.0 <= rate <= self._highest:
+                raise self._out_of_range(flow, slot + len(whole), rate)
+            if grain:
+                rate = int(rate / grain) * grain
+            if 0 < rate < least:
+                least = rate
+            whole.append(round(rate))
+        plan = Plan(self.clock.start_ns(slot), self.clock.slot_ns, whole)
+        if plan.end_ns(len(rates) - 1) <= time.monotonic_ns():
+            raise BadInput(f"flow {flow}: slots {slot} to {slot + len(rates) - 1} have passed")
+        enforcer, woken, lowest = Enforcer.PACING, False, 1
         if self._enforcement is not None:
             enforcer, woken = self._enforcement.assign(flow)
-            lowest = self._enforcement.lowest(enforcer)
-        bytes_per_s = [round(rate * _MBPS) for rate in rates_mbps]
-        for offset, rate in enumerate(rates_mbps):
-            if 0 < rate * _MBPS < lowest and silence:
-                bytes_per_s[offset] = 0
-            elif 0 < rate * _MBPS < lowest:
-                raise BadInput(
-                    f"flow {flow}: rate {rate:g} Mbit/s in slot {slot + offset}; the lowest that "
-                    f"{enforcer.name.lower()} can do is {lowest / _MBPS:g} (0 is silence)"
-                )
-        plan = Plan(self.clock.start_ns(slot), self.clock.slot_ns, tuple(bytes_per_s))
-        value = _Schedule(
+            if enforcer != Enforcer.PACING:
+                lowest = self._enforcement.lowest(enforcer)
+        if least < lowest:
+            if not silence:
+                raise _too_low(flow, slot, rates, enforcer, lowest)
+            both = zip(rates, whole, strict=True)
+            plan.rates = [0 if min(exact, rounded) < lowest else rounded for exact, rounded in both]
+        self._put(flow, slot, plan, enforcer, woken, quiet)
+        if self._enforcement is not None:
+            self._enforcement.changed(flow, plan)
+
+    def _put(self, flow: Flow, slot: int, plan: Plan, enforcer: Enforcer, woken: bool, quiet: bool) -> None:
+        value = _PACKED[len(plan.rates)].pack(
             plan.start_ns,
             plan.slot_ns,
             len(plan.rates),
@@ -242,14 +294,18 @@ class Schedules:
             enforcer,
             woken,
             quiet,
-            b"".join(rate.to_bytes(8, "little") for rate in plan.rates),
+            *plan.rates,
         )
         try:
-            self._map[flow_key(flow, self._netns)] = value
+            self._map.raw.update(packed_key(flow, self._netns), value)
         except EbpfError as error:
             raise EbpfError(f"flow {flow}: no room for its schedule\n{error}", errno=error.errno) from error
-        if self._enforcement is not None:
-            self._enforcement.changed(flow, plan)
+
+    def _out_of_range(self, flow: Flow, slot: int, rate: float) -> BadInput:
+        limit = "1000000" if self._link_mbps is None else f"the link's {self._link_mbps:g}"
+        return BadInput(
+            f"flow {flow}: rate {rate / _MBPS:g} Mbit/s in slot {slot}; must be from 0 to {limit}"
+        )
 
     def clear(self, flow: Flow) -> None:
         """Limit `flow` no more; it is not an error that it has no schedule."""
@@ -273,6 +329,14 @@ class Schedules:
         for key in passed:
             self._map.pop(key, None)
         return len(passed)
+
+
+def _too_low(flow: Flow, slot: int, rates: Sequence[float], enforcer: Enforcer, lowest: int) -> BadInput:
+    offset, rate = next((offset, rate) for offset, rate in enumerate(rates) if 0 < rate < lowest)
+    return BadInput(
+        f"flow {flow}: rate {rate / _MBPS:g} Mbit/s in slot {slot + offset}; the lowest that "
+        f"{enforcer.name.lower()} can do is {lowest / _MBPS:g} (0 is silence)"
+    )
 
 
 @contextlib.contextmanager

@@ -154,6 +154,33 @@ def test_full_map_names_the_flow() -> None:
                 schedules.set(FLOW._replace(source_port=port), CLOCK.slot(), [1.0])
 
 
+def test_limits_are_schedules_in_whole_grains(paced: Map) -> None:
+    """In bytes/s, as in Mbit/s, with silence below what can be done; rounded down where there is a grain."""
+    schedules = Schedules(paced, CLOCK, netns=1, link_mbps=100)
+    slot = CLOCK.slot()
+
+    def kept() -> tuple[bytes, tuple[int, ...]]:
+        (raw,) = paced.values()
+        return raw[:24], struct.unpack_from("=32Q", raw, 32)  # times and number; rates
+
+    schedules.set(FLOW, slot, [8.0, 0.0, 0.0123456])
+    in_mbps = kept()
+    assert in_mbps[1] == (1_000_000, 0, 1543, *[0] * 29)
+    schedules.limit(FLOW, slot, [1e6, 0.0, 1543.2])
+    assert kept() == in_mbps
+    schedules.limit(FLOW, slot, [1_000_999.9, 0.0, 1543.2, 999.9, 12.5e6], grain=1000)
+    assert kept()[1] == (1_000_000, 0, 1000, 0, 12_500_000, *[0] * 27)
+    schedules.limit(FLOW, slot, [0.4, 0.6, 1.6])
+    assert kept()[1][:3] == (0, 0, 2)
+    for wrong in (-0.1, 12.6e6, float("nan"), float("inf")):
+        with pytest.raises(BadInput, match=f"in slot {slot + 1}; must be from 0 to the link's 100"):
+            schedules.limit(FLOW, slot, [1e6, wrong], grain=1000)
+    with pytest.raises(
+        BadInput, match=r"rate 4e-06 Mbit/s in slot \d+; the lowest that pacing can do is 8e-06"
+    ):
+        schedules.set(FLOW, slot, [0.0, 4e-6])
+
+
 class Departing:
     """Enforcement by departure times, without the thread and the interface."""
 
