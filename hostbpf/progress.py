@@ -8,6 +8,7 @@ cannot be.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import os
 import select
@@ -29,7 +30,6 @@ from machine.progress import (
     VERSION,
     Direction,
     Entry,
-    Fields,
     Header,
     Phase,
     Publisher,
@@ -45,8 +45,16 @@ BYTES_MAX = 1 << 50
 FILES_MAX = 1024
 _ATTEMPTS = 50
 """Readings of an entry that is being written; three of its 128 bytes take two microseconds."""
+_TRUSTED = 64
+"""Readings after which the directory is looked at though the kernel has told of no change: of a directory
+further up, of a file's size; most of a second's."""
+_CHANGES = 0xFC0  # inotify(7): entries that are made, moved or deleted, and the same of the directory itself
+_EVENTS_MAX = 65536  # bytes
 _USED = 16  # where it stands in the header
+_DIRECTION = 21  # where it stands in an entry
+_CLAIM = slice(8, _DIRECTION + 1)  # a flow and its direction
 _ROOT = 0
+_LIBC = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True)
@@ -78,19 +86,28 @@ class _Refused(Exception):
     """What stands in a file or an entry cannot be; the message is the reason under which it is counted."""
 
 
+_Claim = tuple[bytes, FlowProgress]
+"""What an entry says; the bytes name the flow and its direction."""
+
+
 class _File:
     """An open file of a process of this host, and the process."""
 
     def __init__(self, fd: int, process: int, header: Header, uid: int) -> None:
-        self.fd, self.process, self.header, self.uid = fd, process, header, uid
-        self.last: dict[int, FlowProgress] = {}  # by entry
-        self.seen: dict[int, bytes] = {}  # what stood there then
+        self.fd, self.process, self.uid = fd, process, uid
+        self.pid, self.capacity = header.pid, header.capacity
+        self.job = header.job.rstrip(b"\0").decode(errors="replace")
+        self.last: dict[int, _Claim] = {}  # by entry
+        self.seen: dict[int, bytes] = {}  # what stands there if that is it, or if it is not in use
         self.owned: dict[int, Flow] = {}  # entry: the flow that was found to be the process's
+        self.size = HEADER.size  # as far as its entries are in use
+        self.data: bytes | None = None  # the header and those entries; None if one of them is refused
+        self.said: list[_Claim] = []  # what they say
 
     def intact(self) -> bool:
         """Whether it still has a name and its size."""
         now = os.fstat(self.fd)
-        return now.st_nlink > 0 and now.st_size >= HEADER.size + self.header.capacity * ENTRY.size
+        return now.st_nlink > 0 and now.st_size >= HEADER.size + self.capacity * ENTRY.size
 
     def close(self) -> None:
         """Let go of both."""
@@ -110,52 +127,79 @@ class Monitor:
         self._directory = directory or progress_directory()
         make_directory(self._directory)
         self._cookie = netns_cookie() if cookie is None else cookie
-        self._files: dict[str, tuple[int, _File | None]] = {}  # name: inode, None for what is not ours
-        self._processes = select.poll()
+        self._known: dict[str, int] = {}  # name: inode, of all files
+        self._files: dict[str, _File] = {}  # ours alone
+        self._events = select.poll()  # processes that end, and changes of the directory
+        # -1: the user has no more of them, and the directory is looked at each time.
+        self._changes: int = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._changes >= 0:
+            self._events.register(self._changes, select.POLLIN)
+        self._trusted = 0  # readings for which the directory need not be looked at
         self.refused: Counter[str] = Counter()
 
     def read(self) -> list[FlowProgress]:
         """The progress of all flows now. Files of processes that are dead are removed."""
-        self._look()
-        dead = {descriptor for descriptor, _ in self._processes.poll(0)}
-        found: dict[tuple[Flow, Direction], FlowProgress | None] = {}
-        for name, (_, file) in list(self._files.items()):
-            if file is None:
-                continue
-            if not file.intact():
-                self._forget(name)
-                self.refused["truncated"] += 1
-                continue
-            if file.process in dead:
+        events = dict(self._events.poll(0))
+        if self._trusted and self._changes not in events:
+            self._trusted -= 1
+        else:
+            self._look()
+            events = dict(self._events.poll(0))
+        said: list[_Claim] = []
+        for name, file in list(self._files.items()):
+            if file.process in events:
                 self._remove(name)
                 continue
-            for each in self._flows(file):
-                key = each.flow, each.direction
-                if key in found:
-                    self.refused["claimed twice"] += 1
-                    found[key] = None  # neither is believed
-                else:
-                    found[key] = each
-        return [each for each in found.values() if each is not None]
+            try:
+                said += self._heard(file)
+            except _Refused as reason:
+                self._forget(name)
+                self.refused[str(reason)] += 1
+        found = dict(said)
+        if len(found) == len(said):
+            return list(found.values())
+        self.refused["claimed twice"] += len(said) - len(found)
+        claims = Counter(claim for claim, _ in said)
+        return [each for claim, each in said if claims[claim] == 1]  # the others are not believed
 
     def _look(self) -> None:
         """Take in what is new in the directory, and forget what is gone."""
+        self._trusted = 0
+        told = self._watch()
         with os.scandir(self._directory) as entries:
             there = {each.name: each.inode() for each in entries if each.name.endswith(SUFFIX)}
-        for name, (inode, file) in list(self._files.items()):
-            if there.get(name) != inode or (file and not os.fstat(file.fd).st_nlink):
+        for name, inode in list(self._known.items()):
+            file = self._files.get(name)
+            if there.get(name) != inode or (file and not file.intact()):
                 self._forget(name)
         for name, inode in there.items():
-            if name in self._files:
+            if name in self._known:
                 continue
-            if len(self._files) >= FILES_MAX:
+            if len(self._known) >= FILES_MAX:
                 self.refused["too many files"] += 1
                 return
-            try:
-                self._files[name] = inode, self._open(name)
-            except _Refused as reason:
-                self._files[name] = inode, None
-                self.refused[str(reason)] += 1
+            self._take_in(name, inode)
+        if told:
+            self._trusted = _TRUSTED
+
+    def _watch(self) -> bool:
+        """Whether the kernel tells what changes in the directory from now on."""
+        if self._changes < 0:
+            return False
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._changes, _EVENTS_MAX)  # what it has told is looked at now
+        path = os.fsencode(self._directory)
+        return bool(_LIBC.inotify_add_watch(self._changes, path, _CHANGES) >= 0)
+
+    def _take_in(self, name: str, inode: int) -> None:
+        file = None
+        try:
+            file = self._open(name)
+        except _Refused as reason:
+            self.refused[str(reason)] += 1
+        self._known[name] = inode
+        if file:
+            self._files[name] = file
 
     def _open(self, name: str) -> _File | None:
         """The file, if it is of this host. Removes what a dead process left."""
@@ -170,7 +214,7 @@ class Monitor:
             header = _header(fd, status)
             process = _process(header)
             if process is None:
-                self._remove(name)
+                self._unlink(name)
                 return None
             stack.callback(os.close, process)
             with contextlib.suppress(OSError):  # the process has just ended
@@ -178,7 +222,7 @@ class Monitor:
                     raise _Refused("another user's process")
                 if self._is_here(header, status.st_uid):
                     stack.pop_all()
-                    self._processes.register(process, select.POLLIN)
+                    self._events.register(process, select.POLLIN)
                     return _File(fd, process, header, status.st_uid)
             return None
 
@@ -191,78 +235,110 @@ class Monitor:
         except EbpfError:
             return False
 
-    def _flows(self, file: _File) -> Iterator[FlowProgress]:
-        for number, data in enumerate(_entries(file)):
+    def _heard(self, file: _File) -> list[_Claim]:
+        """What the entries of a file say. Mostly it says the same as before, and one reading is all that it
+        takes: bytes that were found whole once are whole."""
+        data = os.pread(file.fd, file.size, 0)
+        if data != file.data:
+            if len(data) < file.size:
+                raise _Refused("truncated")
+            entries = _entries(file, data)
+            file.size = HEADER.size + len(entries) * ENTRY.size
+            file.data = b"".join([data[: HEADER.size], *(each or b"" for each in entries)])
+            file.said = list(self._said(file, entries))
+        return file.said
+
+    def _said(self, file: _File, entries: list[bytes | None]) -> Iterator[_Claim]:
+        for number, data in enumerate(entries):
             if data is None:
-                self.refused["never stands still"] += 1
+                self._refuse(file, "never stands still")
                 if number in file.last:  # its writer lost the processor: what it said last stands
                     yield file.last[number]
-                continue
-            if file.seen.get(number) == data:
-                yield file.last[number]
-                continue
-            try:
-                yield self._checked(file, number, Fields._make(ENTRY.unpack(data)))
+            elif not data[_DIRECTION]:
                 file.seen[number] = data
-            except _Refused as reason:
-                if str(reason):
-                    self.refused[str(reason)] += 1
+            elif file.seen.get(number) == data:
+                yield file.last[number]
+            else:
+                try:
+                    progress = self._checked(file, number, data)
+                except _Refused as reason:
+                    self._refuse(file, str(reason))
+                    continue
+                file.seen[number] = data
+                file.last[number] = data[_CLAIM], progress
+                yield file.last[number]
 
-    def _checked(self, file: _File, number: int, fields: Fields) -> FlowProgress:
-        """What an entry says, if that can be; raises _Refused, without a reason where it is not in use."""
-        if not fields.direction:
-            raise _Refused
-        if fields.direction not in _DIRECTIONS or fields.role not in _ROLES or fields.phase not in _PHASES:
+    def _refuse(self, file: _File, reason: str) -> None:
+        """Count what an entry says, at the next reading again."""
+        self.refused[reason] += 1
+        file.data = None
+
+    def _checked(self, file: _File, number: int, data: bytes) -> FlowProgress:
+        """What an entry in use says, if that can be; raises _Refused."""
+        (
+            _, source, destination, source_port, destination_port, protocol, direction, role, group,
+            phase, iteration, total, ready, done, carried, chunk, updated_ns,
+        ) = ENTRY.unpack(data)  # fmt: skip
+        if direction not in _DIRECTIONS or role not in _ROLES or phase not in _PHASES:
             raise _Refused("unknown direction, role or phase")
-        if max(fields.total, fields.carried, fields.chunk, fields.iteration) >= BYTES_MAX:
+        if max(total, carried, chunk, iteration) >= BYTES_MAX:
             raise _Refused("beyond 2^50")
-        if not fields.done <= fields.ready <= fields.total:
+        if not done <= ready <= total:
             raise _Refused("more done than ready, or more ready than there is")
-        if fields.carried < fields.done:
+        if carried < done:
             raise _Refused("less carried than done")
-        last = file.last.get(number)
-        if last and (fields.iteration < last.iteration or fields.carried < last.carried):
-            raise _Refused("going backwards")
-        flow = _flow(*fields[1:6])
-        direction = _DIRECTIONS[fields.direction]
+        if number in file.last:
+            _, last = file.last[number]
+            if iteration < last.iteration or carried < last.carried:
+                raise _Refused("going backwards")
+        flow = _flow(source, destination, source_port, destination_port, protocol)
         if file.uid != _ROOT and file.owned.get(number) != flow:
-            if not _is_flow_of(flow, direction, file.header.pid, file.uid):
+            if not _is_flow_of(flow, _DIRECTIONS[direction], file.pid, file.uid):
                 raise _Refused("another user's flow")
             file.owned[number] = flow
-        file.last[number] = FlowProgress(
-            file.header.job.rstrip(b"\0").decode(errors="replace"),
-            file.header.pid,
-            flow,
-            direction,
-            _ROLES[fields.role],
-            fields.group,
-            _PHASES[fields.phase],
-            fields.iteration,
-            fields.total,
-            fields.ready,
-            fields.done,
-            fields.carried,
-            fields.chunk,
-            fields.updated_ns,
+        progress = object.__new__(FlowProgress)
+        vars(progress).update(  # its constructor, being that of a frozen class, takes twice as long
+            job=file.job,
+            pid=file.pid,
+            flow=flow,
+            direction=_DIRECTIONS[direction],
+            role=_ROLES[role],
+            group=group,
+            phase=_PHASES[phase],
+            iteration=iteration,
+            total=total,
+            ready=ready,
+            done=done,
+            carried=carried,
+            chunk=chunk,
+            updated_ns=updated_ns,
         )
-        return file.last[number]
+        return progress
 
     def _forget(self, name: str) -> None:
-        _, file = self._files.pop(name)
+        del self._known[name]
+        self._trusted = 0  # if it is still there, it is looked at anew
+        file = self._files.pop(name, None)
         if file:
-            self._processes.unregister(file.process)
+            self._events.unregister(file.process)
             file.close()
 
     def _remove(self, name: str) -> None:
+        self._unlink(name)
+        self._forget(name)
+
+    def _unlink(self, name: str) -> None:
         with contextlib.suppress(OSError):
             (self._directory / name).unlink()
-        if name in self._files:
-            self._forget(name)
 
     def close(self) -> None:
         """Close all files."""
-        for name in list(self._files):
+        for name in list(self._known):
             self._forget(name)
+        if self._changes >= 0:
+            self._events.unregister(self._changes)
+            os.close(self._changes)
+            self._changes = -1
 
     def __enter__(self) -> Monitor:
         return self
@@ -313,33 +389,51 @@ def _process(header: Header) -> int | None:
     return None
 
 
-def _entries(file: _File) -> list[bytes | None]:
-    """The entries in use as they were at one moment each; None for one that was always being written."""
-    used = int.from_bytes(os.pread(file.fd, 4, _USED), "little")
-    count = min(used, file.header.capacity)
-    found = _whole(file.fd, HEADER.size, count)
-    for number in range(count):
+def _entries(file: _File, data: bytes) -> list[bytes | None]:
+    """The entries in use as they were at one moment each; None for one that was always being written.
+
+    `data` is a reading of the file from its beginning: an entry in it that is as it was seen is whole, and
+    for the others it is the first of three readings.
+    """
+    count = min(int.from_bytes(data[_USED : _USED + 4], "little"), file.capacity)
+    size = HEADER.size + count * ENTRY.size
+    if len(data) < size:
+        data = _read(file.fd, size, 0)
+    places = range(HEADER.size, size, ENTRY.size)
+    found: list[bytes | None] = [data[at : at + ENTRY.size] for at in places]
+    changed = [number for number, each in enumerate(found) if file.seen.get(number) != each]
+    if not changed:
+        return found
+    first, end = changed[0], changed[-1] + 1
+    begin = places[first]
+    found[first:end] = _whole(file.fd, begin, data[begin : HEADER.size + end * ENTRY.size])
+    for number in range(first, end):
         for _ in range(_ATTEMPTS):
             if found[number] is not None:
                 break
-            [found[number]] = _whole(file.fd, HEADER.size + number * ENTRY.size, 1)
+            [found[number]] = _whole(file.fd, places[number], _read(file.fd, ENTRY.size, places[number]))
     return found
 
 
-def _whole(fd: int, begin: int, count: int) -> list[bytes | None]:
-    """`count` entries from `begin` on; None for one that was being written.
+def _whole(fd: int, begin: int, before: bytes) -> list[bytes | None]:
+    """The entries from `begin` on, of which `before` is a reading; None for one that was being written.
 
     It is read three times: within one reading the kernel copies in any order, so only what lies between two
-    equal, even sequence numbers is whole. Zeros (not in use) stand for what lies beyond the file's end.
+    equal, even sequence numbers is whole.
     """
-    size = count * ENTRY.size
-    before, data, after = (os.pread(fd, size, begin).ljust(size, b"\0") for _ in range(3))
+    size = len(before)
+    data, after = _read(fd, size, begin), _read(fd, size, begin)
     return [
         data[at : at + ENTRY.size]
         if before[at : at + 8] == data[at : at + 8] == after[at : at + 8] and not data[at] % 2
         else None
         for at in range(0, size, ENTRY.size)
     ]
+
+
+def _read(fd: int, size: int, begin: int) -> bytes:
+    """What stands there; zeros (not in use) for what lies beyond the file's end."""
+    return os.pread(fd, size, begin).ljust(size, b"\0")
 
 
 def _is_flow_of(flow: Flow, direction: Direction, pid: int, uid: int) -> bool:

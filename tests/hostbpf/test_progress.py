@@ -10,10 +10,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 
 import pytest
 
+from hostbpf import progress
 from hostbpf.progress import BYTES_MAX, Direction, FlowProgress, Monitor, Phase, Publisher, Role
 from hostbpf.slots import Flow, netns_cookie
 from machine.errors import BadInput, EntrainError
@@ -181,6 +183,53 @@ def test_a_flow_that_one_process_sends_and_another_receives_is_two(tmp_path: Pat
         assert {each.direction for each in monitor.read()} == {Direction.SENT, Direction.RECEIVED}
 
 
+def test_a_reading_is_like_any_other_instance_of_its_class(tmp_path: Path, monitor: Monitor) -> None:
+    with Publisher("job", directory=tmp_path) as publisher:
+        publisher.flow(FLOW, Direction.SENT, Role.RING, group=3, chunk=7)
+        [each] = monitor.read()
+    assert [field.name for field in fields(each)] == list(vars(each))
+    assert each == FlowProgress(**vars(each))
+    assert hash(each) == hash(replace(each))
+    with pytest.raises(FrozenInstanceError):
+        each.done = 1  # type: ignore[misc]
+
+
+def test_of_many_entries_those_that_have_changed_are_read_anew(tmp_path: Path, monitor: Monitor) -> None:
+    with Publisher("job", directory=tmp_path) as publisher:
+        entries = [
+            publisher.flow(FLOW._replace(source_port=port), Direction.SENT, group=port) for port in range(6)
+        ]
+        done = [0] * len(entries)
+        before = monitor.read()
+        assert monitor.read() == before
+        for changed in ([0], [5], [2], [1, 4], [], list(range(6))):
+            for number in changed:
+                done[number] += 10
+                entries[number].update(0, Phase.COMMUNICATING, 100, 100, done[number])
+            after = monitor.read()
+            assert [each.group for each in after] == list(range(6))
+            assert [each.done for each in after] == done
+            assert {number for number in range(6) if after[number] is not before[number]} == set(changed)
+            before = after
+    assert not monitor.refused
+
+
+def test_flows_that_are_new_or_forgotten_are_noticed(tmp_path: Path, monitor: Monitor) -> None:
+    with Publisher("job", directory=tmp_path) as publisher:
+        assert monitor.read() == []
+        one = publisher.flow(FLOW, Direction.SENT, group=1)
+        assert [each.group for each in monitor.read()] == [1]
+        publisher.flow(FLOW._replace(source_port=1), Direction.SENT, group=2)
+        publisher.flow(FLOW._replace(source_port=2), Direction.SENT, group=3)
+        assert [each.group for each in monitor.read()] == [1, 2, 3]
+        one.forget()
+        for _ in range(2):
+            assert [each.group for each in monitor.read()] == [2, 3]
+        publisher.flow(FLOW, Direction.SENT, group=4)
+        assert [each.group for each in monitor.read()] == [2, 3, 4]
+    assert not monitor.refused
+
+
 NONSENSE = {
     "more done than ready": {"done": 200},
     "more ready than there is": {"ready": 2000},
@@ -207,9 +256,10 @@ def test_nonsense_is_left_out_and_counted(reason: str, tmp_path: Path, monitor: 
         with bad.path.open("r+b") as file:
             file.seek(HEADER.size)
             file.write(ENTRY.pack(*fields._replace(**NONSENSE[reason])))
-        assert [each.job for each in monitor.read()] == ["good"]
-        [counted] = monitor.refused
-        assert reason in counted
+        for times in (1, 2):  # it is counted though it is the same
+            assert [each.job for each in monitor.read()] == ["good"]
+            [(counted, count)] = monitor.refused.items()
+            assert reason in counted and count == times
         entry.update(3, Phase.COMMUNICATING, 1000, 100, 50)  # it comes to reason, but for what is not written
         assert len(monitor.read()) == (1 if {"direction", "role", "chunk"} & NONSENSE[reason].keys() else 2)
 
@@ -225,16 +275,87 @@ def test_of_an_entry_whose_writer_stopped_in_the_middle_the_last_reading_stands(
         with publisher.path.open("r+b") as file:
             file.seek(HEADER.size)
             file.write((2**32 + 1).to_bytes(8, "little"))
-        assert monitor.read() == before
-        assert monitor.refused == {"never stands still": 1}
+        for times in (1, 2):
+            assert monitor.read() == before
+            assert monitor.refused == {"never stands still": times}
 
 
 def test_a_flow_that_two_processes_claim_is_left_out(tmp_path: Path, monitor: Monitor) -> None:
     with Publisher("a", directory=tmp_path) as one, Publisher("b", directory=tmp_path) as other:
         one.flow(FLOW, Direction.SENT)
         other.flow(FLOW, Direction.SENT)
+        for times in (1, 2):
+            assert monitor.read() == []
+            assert monitor.refused == {"claimed twice": times}
+        one.flow(FLOW, Direction.SENT)  # and its own process a second time
+        one.flow(FLOW._replace(source_port=1), Direction.SENT)
+        assert [each.flow.source_port for each in monitor.read()] == [1]
+        assert monitor.refused == {"claimed twice": 4}
+
+
+@pytest.mark.parametrize("lacking", [None, "inotify_init1", "inotify_add_watch"])
+def test_what_comes_and_goes_is_found_at_the_next_reading(
+    lacking: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if lacking:  # as when the user has no more of them
+        monkeypatch.setattr(progress._LIBC, lacking, lambda *_: -1)
+    with Monitor(tmp_path) as monitor:
+        for number in range(20):  # right after one another: faster than a file system's clock
+            assert monitor.read() == []
+            with Publisher("first", directory=tmp_path, name="job") as publisher:
+                publisher.flow(FLOW, Direction.SENT)
+                assert [each.job for each in monitor.read()] == ["first"]
+                with Publisher(f"second-{number}", directory=tmp_path) as other:
+                    other.flow(FLOW, Direction.RECEIVED)
+                    assert {each.job for each in monitor.read()} == {"first", f"second-{number}"}
+                publisher.path.unlink()
+                with Publisher("third", directory=tmp_path, name="job") as other:
+                    other.flow(FLOW, Direction.SENT)
+                    assert [each.job for each in monitor.read()] == ["third"]
+    assert not monitor.refused
+
+
+@pytest.mark.parametrize("moved", [".", ".."])
+def test_a_directory_that_takes_the_place_of_another_is_found(moved: str, tmp_path: Path) -> None:
+    directory = tmp_path / "run" / "progress"
+    with Monitor(directory) as monitor:
+        with Publisher("first", directory=directory) as publisher:
+            publisher.flow(FLOW, Direction.SENT)
+            assert len(monitor.read()) == 1
+        (directory / moved).resolve().rename(tmp_path / "old")
+        with Publisher("second", directory=directory) as publisher:
+            publisher.flow(FLOW, Direction.SENT)
+            if moved == "..":  # of which the kernel does not tell
+                for _ in range(progress._TRUSTED):
+                    monitor.read()
+            assert [each.job for each in monitor.read()] == ["second"]
         assert monitor.read() == []
-        assert monitor.refused == {"claimed twice": 1}
+
+
+def test_the_directory_is_left_alone_while_nothing_changes_there(
+    tmp_path: Path, monitor: Monitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Publisher("job", directory=tmp_path) as publisher:
+        publisher.flow(FLOW, Direction.SENT)
+        assert len(monitor.read()) == 1
+        monkeypatch.setattr(os, "scandir", None)
+        assert len(monitor.read()) == 1
+
+
+def test_of_too_many_files_some_are_left_until_there_is_room(
+    tmp_path: Path, monitor: Monitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "FILES_MAX", 1)
+    with Publisher("a", directory=tmp_path) as one, Publisher("b", directory=tmp_path) as other:
+        one.flow(FLOW, Direction.SENT)
+        other.flow(FLOW, Direction.RECEIVED)
+        for times in (1, 2):
+            [first] = monitor.read()
+            assert monitor.refused == {"too many files": times}
+        (one if first.job == "a" else other).path.unlink()
+        [second] = monitor.read()
+        assert {first.job, second.job} == {"a", "b"}
+        assert monitor.refused == {"too many files": 2}
 
 
 def test_a_dead_process_leaves_nothing(program: Path, tmp_path: Path, monitor: Monitor) -> None:
@@ -294,6 +415,21 @@ def test_a_file_that_shrinks_while_it_is_read_harms_nobody(tmp_path: Path, monit
         assert [each.job for each in monitor.read()] == ["good"]
         assert monitor.refused == {"truncated": 1}
         os.truncate(bad.path, HEADER.size + 64 * ENTRY.size)  # else our own memory is gone
+        bad.flow(FLOW._replace(source_port=2), Direction.SENT)
+        assert {each.job for each in monitor.read()} == {"bad", "good"}
+
+
+def test_a_file_that_shrinks_behind_its_entries_is_left_out_before_long(
+    tmp_path: Path, monitor: Monitor
+) -> None:
+    with Publisher("bad", directory=tmp_path) as publisher:
+        publisher.flow(FLOW, Direction.SENT)
+        assert len(monitor.read()) == 1
+        os.truncate(publisher.path, HEADER.size + ENTRY.size)
+        for _ in range(progress._TRUSTED):
+            monitor.read()
+        assert monitor.read() == []
+        assert monitor.refused == {"truncated": 1}
 
 
 def test_a_file_that_says_it_has_more_entries_than_room_is_read_as_far_as_it_goes(
