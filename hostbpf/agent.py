@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
-
-import numpy as np
 
 from ebpf import in_netns
 from ebpf.namespaces import netns_path
@@ -27,7 +25,7 @@ from hostbpf.carriers import Carriers, Feedback
 from hostbpf.controls import DIRECTORY, Controls, controls
 from hostbpf.emulated_loads import Emulated, load_paths
 from hostbpf.enforcers import Enforcers, Name, enforcing
-from hostbpf.loads import RATE_UNIT, HostOnly, InBand, LoadSource
+from hostbpf.loads import RATE_UNIT, HostOnly, InBand, LoadSource, Wait
 from hostbpf.mltcp import JobKey, JobState, Params
 from hostbpf.progress import Monitor
 from hostbpf.scheduling import HostScheduler
@@ -40,9 +38,11 @@ from schedulers.compiled import Floats
 from wire.slot_header import LANES
 
 LOCKS = Path("/run/entrain")
-POLL_MS = 100
+POLL_S = 0.1
 CLOCK_TOLERANCE_NS = 1_000_000
 """By so much the system's clock may move against the monotonic one before slots follow it."""
+RATE_GRAIN = 1000
+"""A scheduler's rates are rounded down to whole multiples of so many bytes/s."""
 HOUSEKEEPING_S = 5.0
 """How often schedules that have ended are forgotten."""
 
@@ -139,12 +139,15 @@ class Agent:
     def limit(self, flow: Flow, slot: int, rates: Floats) -> None:
         """Let `flow` send at `rates` bytes/s from `slot` on; it announces them with its next carrier."""
         with self._lock:
-            self._schedules.set(flow, slot, (np.floor(rates / 1e3) * 8e-3).tolist(), silence=True)
+            self._schedules.limit(flow, slot, rates.tolist(), grain=RATE_GRAIN)
 
     def pause(self, flow: Flow, slot: int, rate: float) -> None:
-        """Let `flow` send at `rate` bytes/s in the K slots from `slot` on, and announce nothing."""
+        """Let `flow` send at `rate` bytes/s in the K slots from `slot` on, and announce nothing.
+
+        Its first packet in a slot still leads a carrier, so that feedback tells that it sends.
+        """
         with self._lock:
-            self._schedules.set(flow, slot, [rate * 8e-6] * LANES, silence=True, quiet=True)
+            self._schedules.limit(flow, slot, [rate] * LANES, quiet=True)
 
     def wake(self, flow: Flow) -> None:
         """Have `flow` send what it may."""
@@ -239,15 +242,15 @@ class Agent:
 
     @contextlib.contextmanager
     def _scheduling(self, wanted: Scheduling) -> Iterator[None]:
-        """Within, a thread schedules the host's flows."""
+        """Within, a thread schedules the host's flows, and reads feedback."""
         if self.options.link_mbps is None:
             raise BadInput("--link-mbps: missing; a scheduler has to know the rate of its host's link")
         capacity = self.options.link_mbps * 125_000
-        with contextlib.ExitStack() as stack:
+        with self._reading() as wait, contextlib.ExitStack() as stack:
             loads: LoadSource
             match wanted.loads:
                 case "inband":
-                    loads = InBand(self._carriers, capacity)
+                    loads = InBand(self._carriers, capacity, wait)
                 case "emulated":
                     if wanted.paths is None:
                         raise BadInput("--paths: missing; emulated switches are found by a paths file")
@@ -257,27 +260,39 @@ class Agent:
             stack.enter_context(self.listening(loads.deliver, loads.awaits))
             progress = stack.enter_context(Monitor(wanted.progress, self._cookie))
             name = f"{self.options.interface} {self._cookie}"
-            self.scheduler = HostScheduler(progress, loads, self, self.now, capacity, name=name)
+            scheduler = HostScheduler(progress, loads, self, self.now, capacity, wait=wait, name=name)
+            stack.enter_context(self.listening(scheduler.begins, scheduler.rests))
+            self.scheduler = scheduler
             stop = threading.Event()
-            thread = threading.Thread(target=self.scheduler.run, args=(stop,), name="scheduler")
+            thread = threading.Thread(target=scheduler.run, args=(stop,), name="scheduler")
             thread.start()
             stack.callback(thread.join)
             stack.callback(stop.set)
             yield
 
-    def _run(self) -> None:
-        urgent()
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Wait]:
+        """Within, the function yielded delivers feedback; for one thread only."""
         ring = self._carriers.feedback(self._deliver, self._is_wanted)
-        due = time.monotonic() + HOUSEKEEPING_S
+
+        def wait(timeout_s: float) -> None:
+            ring.poll(max(math.ceil(timeout_s * 1e3), 0))
+
+        with contextlib.closing(ring):
+            yield wait
+
+    def _read(self) -> None:
+        urgent()
+        with self._reading() as wait:
+            while not self._stop.is_set():
+                wait(POLL_S)
+
+    def _keep_house(self) -> None:
         warned: set[str] = set()
-        while not self._stop.is_set():
-            ring.poll(POLL_MS)
-            if time.monotonic() >= due:
-                due += HOUSEKEEPING_S
-                self._schedules.clear_passed()
-                self._carriers.clear_idle()
-                warned = self._warn_of_skew(warned)
-        ring.close()
+        while not self._stop.wait(HOUSEKEEPING_S):
+            self._schedules.clear_passed()
+            self._carriers.clear_idle()
+            warned = self._warn_of_skew(warned)
 
     def _warn_of_skew(self, warned: set[str]) -> set[str]:
         """Say which hosts' slots, but those `warned` of, are off by more than one; returns all of them."""
@@ -330,8 +345,11 @@ class Agent:
                 agent = cls(options, shared, own, clock, cookie, enforcers)
                 if _alone(options):
                     agent._schedules.clear_all()  # what one before it has left in the machine's map
-                thread = threading.Thread(target=agent._run, name="feedback")
-                thread.start()
+                threads = [threading.Thread(target=agent._keep_house, name="housekeeping")]
+                if options.scheduling is None:
+                    threads.append(threading.Thread(target=agent._read, name="feedback"))
+                for thread in threads:
+                    thread.start()
                 try:
                     with (
                         agent._scheduling(options.scheduling)
@@ -341,7 +359,8 @@ class Agent:
                         yield agent
                 finally:
                     agent._stop.set()
-                    thread.join()
+                    for thread in threads:
+                        thread.join()
                     agent._clear()
 
 

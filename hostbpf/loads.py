@@ -8,13 +8,11 @@ plans in whole rate units, as carriers do, so the same plans give the same answe
 
 from __future__ import annotations
 
-import contextlib
+import math
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from queue import Empty, SimpleQueue
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,12 +25,13 @@ from wire.slot_header import LANES, RATE_UNIT_MBPS, SlotHeader
 
 RATE_UNIT = RATE_UNIT_MBPS * 125_000
 """The unit in which plans are announced, in bytes/s."""
+Wait = Callable[[float], None]
+"""Has feedback delivered as it comes; returns when some was there, or after so many seconds."""
 PATIENCE_S = 0.002
 """How long the flows of one host wait for the answer to another's probe."""
 
 
-@dataclass(frozen=True)
-class PathLoads:
+class PathLoads(NamedTuple):
     """What others plan on the path of a flow: the flow's own part is left out. Rates are in bytes/s."""
 
     flow: Flow
@@ -121,10 +120,11 @@ class OwnLink:
 
     def before(self, rest: PathLoads) -> PathLoads:
         """The loads of the whole path, of which `rest` are those behind this link."""
-        load, _ = self._table.ask(rest.flow, _THE_LINK)
-        load = in_window(load, self._table.slot, rest.slot, LANES)
-        headroom = np.maximum(self._capacity - load, 0.0)
-        return replace(rest, load=rest.load + load, headroom=np.minimum(rest.headroom, headroom))
+        load, headroom = self._table.ask(rest.flow, _THE_LINK)
+        if rest.slot != self._table.slot:
+            load = in_window(load, self._table.slot, rest.slot, LANES)
+            headroom = np.maximum(self._capacity - load, 0.0)
+        return rest._replace(load=rest.load + load, headroom=np.minimum(rest.headroom, headroom))
 
 
 _THE_LINK = np.array([0])
@@ -161,7 +161,7 @@ class Receivers:
     def added(self, loads: PathLoads) -> PathLoads:
         """`loads` with the progress of the flow's receiver."""
         received, onward = self._progress.get(loads.flow, (0, 0))
-        return replace(loads, received=received, onward=onward)
+        return loads._replace(received=received, onward=onward)
 
     def forget(self, flow: Flow) -> None:
         """Drop what is known of `flow`."""
@@ -209,19 +209,23 @@ class InBand:
     """Load tables of P4 switches, asked by carriers on the flow's own path.
 
     One flow is probed after the other, each when the plan of the one before is announced: which links two
-    flows share is known to nobody but the switches. Hand `deliver` the feedback that arrives.
+    flows share is known to nobody but the switches. Who asks waits for feedback itself: another thread that
+    handed it over would cost more than the decision. `wait` calls `deliver`.
     """
 
-    def __init__(self, carriers: Announcer, capacity: float, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, carriers: Announcer, capacity: float, wait: Wait, patience_s: float = PATIENCE_S
+    ) -> None:
         """`capacity` (bytes/s) is that of the host's link; after `patience_s` the next flow is probed."""
         self._carriers = carriers
+        self._wait = wait
         self._patience_s = patience_s
         self._link = OwnLink(capacity)
         self._slot = 0
         self._waiting: deque[Flow] = deque()  # not probed yet
         self._probed: dict[Flow, float] = {}  # when
         self._next_probe = 0.0
-        self._arrived: SimpleQueue[tuple[float, Feedback]] = SimpleQueue()
+        self._arrived: deque[tuple[float, Feedback]] = deque()
         self._problems: dict[str, str] = {}
 
     def awaits(self, flow: Flow) -> bool:
@@ -231,16 +235,14 @@ class InBand:
     def deliver(self, feedback: Feedback) -> None:
         """Take feedback; may be called from any thread."""
         if self.awaits(feedback.flow):
-            self._arrived.put((time.monotonic(), feedback))
+            self._arrived.append((time.monotonic(), feedback))
 
     def ask(self, flows: Sequence[Flow], slot: int) -> None:
         """See LoadSource."""
         self._link.begin(slot)
         self._slot = slot
         self._probed.clear()
-        with contextlib.suppress(Empty):  # feedback to carriers before
-            while True:
-                self._arrived.get_nowait()
+        self._arrived.clear()  # feedback to carriers before
         self._waiting = deque(flows)
         self._probe_next()
 
@@ -248,14 +250,15 @@ class InBand:
         """See LoadSource."""
         deadline = time.monotonic() + timeout_s
         while self._waiting or self._probed:
-            until = min(deadline, self._next_probe) if self._waiting else deadline
-            try:
-                at, feedback = self._arrived.get(timeout=max(until - time.monotonic(), 0.0))
-            except Empty:
-                if time.monotonic() >= deadline:
+            if not self._arrived:
+                now = time.monotonic()
+                if now >= deadline:
                     return
-                self._probe_next()
+                if now >= self._next_probe:
+                    self._probe_next()
+                self._wait((min(deadline, self._next_probe) if self._waiting else deadline) - now)
                 continue
+            at, feedback = self._arrived.popleft()
             asked = self._probed.get(feedback.flow)
             if asked is None or feedback.header.base_slot < self._slot:
                 continue
@@ -303,14 +306,20 @@ def others(feedback: Feedback, delay_s: float = 0.0) -> PathLoads:
     What is left on every link rises by the part, so the least does.
     """
     header: SlotHeader = feedback.header
-    load, headroom = np.zeros(LANES), np.full(LANES, np.inf)
-    for offset in range(LANES):
-        slot = header.base_slot + offset
+    load, headroom = [0.0] * LANES, [math.inf] * LANES
+    for offset, slot in enumerate(range(header.base_slot, header.base_slot + LANES)):
         lane, part = header.lanes[slot % LANES], feedback.announced[slot % LANES]
         left = lane.left
         if lane.epoch != slot // LANES or left is None:
             continue
         load[offset] = max(lane.load - header.hops * part, 0) * RATE_UNIT
         headroom[offset] = max(left + part, 0) * RATE_UNIT
-    received, onward = header.bytes_received, header.bytes_onward
-    return PathLoads(feedback.flow, header.base_slot, load, headroom, received, onward, delay_s)
+    return PathLoads(
+        feedback.flow,
+        header.base_slot,
+        np.array(load),
+        np.array(headroom),
+        header.bytes_received,
+        header.bytes_onward,
+        delay_s,
+    )

@@ -3,17 +3,19 @@
 Each job has its place in a slot, the same on all hosts: the less it has left to send, the earlier. There its
 flows decide: they ask for the loads of their paths, plan, and announce what they want of this slot and of the
 next one, which nobody has taken yet who comes later. So all flows of a job go before those of another, or
-behind, on every link; else each would wait for the other somewhere. Flows that have just got something to
-send, or that are slow, also decide in other turns, for what is left of the present slot.
+behind, on every link; else each would wait for the other somewhere. Flows that are slow also decide in
+other turns, for what is left of the present slot, and those that begin to send at once.
 
 Nothing here limits a flow for longer than its schedule says: who stops renewing it sets the flow free.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
+import traceback
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -22,7 +24,8 @@ from typing import Protocol
 
 import numpy as np
 
-from hostbpf.loads import LoadSource, PathLoads
+from hostbpf.carriers import Feedback
+from hostbpf.loads import LoadSource, PathLoads, Wait
 from hostbpf.progress import Direction, FlowProgress, Phase
 from hostbpf.slots import Flow, SlotClock
 from hostbpf.urgent import urgent
@@ -34,8 +37,10 @@ from wire.slot_header import LANES
 
 TURNS_MAX = 5
 """How often in a slot what is new is looked at, at most,"""
-TURN_NS = 20_000_000
+TURN_NS = 10_000_000
 """and how long that takes at least: a turn is long against a round trip, and short against a slot."""
+PHASES = 0.7
+"""Part of a turn in which hosts take theirs; later, the answers would come in the next slot."""
 CLASSES = 4
 """Places in a slot by what is left of an iteration: under two slots of the link, four, eight, and more."""
 ORDER_PART = 0.8
@@ -58,15 +63,18 @@ RESERVED = 2
 """Slots that a flow plans: the present one, and the next one up to its next decision there. What it took of
 later slots now, those could not take who are before it in the order then."""
 SLOW = 0.9
-"""A flow that may send at less than this part of its host's link decides again in the next turn."""
+"""A flow that may send at less than this part of its host's link decides again TURN_NS later."""
 STILL_NS = 15_000_000
 """A flow of which nothing has gone for so long, and of which two lumps should have, stands still."""
 START = 0.9
 """Part of the link that a flow may have from when it has something to send until it decides, unannounced."""
-RENEWED = 3
+RENEWED = 4
 """Slots before its end in which that limit is renewed."""
+IDLE_SLOTS = 2
+"""Slots between turns while no flow has anything to send."""
 SAME = 1e-3
 """A plan that differs by less than this part of the link stays as it is."""
+STOPPED_WITHIN_S = 0.1
 ANSWER_PART = 0.9
 """Part of a turn for which answers are waited for."""
 EVENTS = 200
@@ -123,16 +131,35 @@ class Plan:
         """The rates (K,) from `slot` on; 0 beyond the plan."""
         return in_window(self.rates, self.slot, slot, LANES)
 
+    def rate(self, slot: int) -> float:
+        """The rate in `slot`."""
+        number = slot - self.slot
+        return float(self.rates[number]) if 0 <= number < len(self.rates) else 0.0
+
     def allows(self, begin_ns: int, end_ns: int, clock: SlotClock) -> float:
         """Bytes that may leave between two times of CLOCK_MONOTONIC."""
         total = 0.0
-        for number, rate in enumerate(self.rates):
-            start = clock.start_ns(self.slot + number)
-            total += rate * max(min(end_ns, start + clock.slot_ns) - max(begin_ns, start), 0) / 1e9
-        return total
+        end = min(clock.slot(end_ns) + 1, self.slot + len(self.rates))
+        for slot in range(max(clock.slot(begin_ns), self.slot), end):
+            start = clock.start_ns(slot)
+            total += self.rate(slot) * (min(end_ns, start + clock.slot_ns) - max(begin_ns, start))
+        return total / 1e9
 
 
 NOTHING = Plan(-LANES, np.zeros(LANES))
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """What one turn looks at."""
+
+    clock: SlotClock
+    slot: int
+    received: Sequence[FlowProgress]
+    places: Mapping[Flow, float]
+    """Where in the slot the flows decide that have something to send."""
+    in_order: Set[Flow]
+    """Whose place has come."""
 
 
 @dataclass
@@ -186,6 +213,7 @@ class HostScheduler:
         clock: Callable[[], SlotClock],
         capacity: float,
         *,
+        wait: Wait = time.sleep,
         name: str = "",
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -193,14 +221,19 @@ class HostScheduler:
         self._loads = loads
         self._host = host
         self._clock = clock
+        self._wait = wait
         self._now_ns = now_ns
         self._overhead = capacity * (1 - PAYLOAD)
         self._capacity = capacity * PAYLOAD
         self._scheduler = SlotScheduler(self._capacity, horizon=LANES, slot_s=clock().slot_ns / 1e9)
         warm_up()
         self._states: dict[Flow, _State] = {}
-        self._phase = _draw(name) / 2**32
+        self._phase = _draw(name) / 2**32 * PHASES
         self._places: set[float] = set()  # in a slot, of the jobs that communicate
+        self._onward: dict[Flow, int] = {}  # what has been told of flows that are received here
+        self._resting: set[Flow] = set()
+        self._begun = False  # one of them sends
+        self._part_seen = 0  # the part of a slot in which slow flows have decided last
         self._epoch_ns = clock().epoch_ns
         self.counts: Counter[str] = Counter()
         self.events: deque[str] = deque(maxlen=EVENTS)
@@ -209,25 +242,57 @@ class HostScheduler:
     def run(self, stop: threading.Event) -> None:
         """Take turns until `stop` is set; then let all flows go."""
         urgent()
-        while not stop.wait(self._until_next_turn_s()):
+        while not stop.is_set():
             try:
+                self._wait_for_turn(stop)
                 self.turn()
             except (EntrainError, OSError) as error:
-                self.counts["failed_turns"] += 1
-                self.say(f"a turn failed: {error}")
+                self._failed(str(error))
+            except Exception as error:  # one of ours: flows that get no plan for it become TCP, and no others
+                traceback.print_exc()
+                self._failed(repr(error))
+                stop.wait(self._until_next_turn_s())
         for flow in list(self._states):
             self._drop(flow)
+
+    def _wait_for_turn(self, stop: threading.Event) -> None:
+        """Wait for the next turn, or for a flow that begins to send."""
+        due = time.monotonic() + self._until_next_turn_s()
+        while not self._begun and not stop.is_set():
+            left = due - time.monotonic()
+            if left <= 0.0:
+                break
+            self._wait(min(left, STOPPED_WITHIN_S))
+        self._begun = False
+
+    def _failed(self, why: str) -> None:
+        self.counts["failed_turns"] += 1
+        self.say(f"a turn failed: {why}")
 
     def _until_next_turn_s(self) -> float:
         clock = self._clock()
         passed = (self._now_ns() - clock.epoch_ns) % clock.slot_ns / clock.slot_ns
+        if not self._places:  # who begins says so
+            return (IDLE_SLOTS + self._phase - passed) * clock.slot_ns / 1e9
         count = turns(clock)
         times = {*self._places, *((turn + self._phase) / count for turn in range(count))}
         return min((time - passed) % 1.0 or 1.0 for time in times) * clock.slot_ns / 1e9
 
+    def rests(self, flow: Flow) -> bool:
+        """Whether `flow` had nothing to send when that was looked at last; may be called from any thread."""
+        return flow in self._resting
+
+    def begins(self, feedback: Feedback) -> None:
+        """A flow that rested sends: there is feedback about it. It shall decide at once, because for what it
+        sends until then nobody has made room."""
+        self._resting.discard(feedback.flow)
+        self._begun = True
+
     def turn(self) -> None:
-        """One turn: let the flows decide that are due."""
+        """One turn: let the flows decide that are due; slow ones once in each part of a slot."""
         clock, now = self._clock(), self._now_ns()
+        part = math.floor((now - clock.epoch_ns) / clock.slot_ns * turns(clock) - self._phase)
+        another, self._part_seen = part != self._part_seen, part
         slot = clock.slot(now)
         self._check_clock(clock)
         seen = self._progress.read()
@@ -237,8 +302,7 @@ class HostScheduler:
             self._drop(flow)
         self._tell_onward(sent.values(), received)
         passed = (now - clock.start_ns(slot)) / clock.slot_ns
-        self._places.clear()
-        due, in_order = [], set()
+        due, places, in_order = [], {}, set()
         for each in sent.values():
             state = self._states.get(each.flow)
             if state is None:
@@ -253,14 +317,15 @@ class HostScheduler:
                     self._rest(each.flow, state, slot)
                     continue
             self._keep_going(each, state, clock)
-            place = self.place(each, slot, clock)
-            self._places.add(place)
+            place = places[each.flow] = self.place(each, slot, clock)
             if passed >= place:
                 in_order.add(each.flow)
-            if (passed >= place and state.ordered != slot) or self._is_due(state, slot):
+            slow = state.plan.rate(slot) < SLOW * self._capacity
+            if (passed >= place and state.ordered != slot) or state.slot < 0 or (slow and another):
                 due.append(each)
+        self._places = set(places.values())
         if due:
-            self._decide_all(due, in_order, received, slot, clock)
+            self._decide_all(due, _Turn(clock, slot, received, places, in_order))
 
     def _keep_going(self, entry: FlowProgress, state: _State, clock: SlotClock) -> None:
         """Wake a flow that stands still though it may send. Where its own host's queue drops all that was on
@@ -268,8 +333,9 @@ class HostScheduler:
         now = self._now_ns()
         if entry.carried != state.seen or entry.ready - entry.done <= GRAIN:
             state.seen, state.moved_ns = entry.carried, now
-        could = state.plan.allows(state.moved_ns, now, clock)
-        if now - state.moved_ns >= STILL_NS and could > 2 * GRAIN:
+        if now - state.moved_ns < STILL_NS:
+            return
+        if state.plan.allows(state.moved_ns, now, clock) > 2 * GRAIN:
             state.moved_ns = now
             self.counts["woken"] += 1
             self._host.wake(entry.flow)
@@ -277,38 +343,25 @@ class HostScheduler:
     def place(self, entry: FlowProgress, slot: int, clock: SlotClock) -> float:
         """Where in a slot (0 to 1) the flows of the job decide."""
         slots = (entry.total - entry.done) / self._capacity / clock.slot_ns * 1e9
-        place = min(max(int(size_class(np.asarray(slots))), 0), CLASSES - 1)
+        place = min(max(int(size_class(slots)), 0), CLASSES - 1)
         among = _draw(f"{entry.job} {slot // REDRAW}") / 2**32
         return (place + among) / CLASSES * ORDER_PART
 
-    def _is_due(self, state: _State, slot: int) -> bool:
-        """At once when there is something to send again; and in each turn while the flow is slower than its
-        host's link, so that what others do not need is not lost for the rest of a slot."""
-        return state.slot < 0 or bool(state.plan.seen_from(slot)[0] < SLOW * self._capacity)
-
     # -- decisions
 
-    def _decide_all(
-        self,
-        due: Sequence[FlowProgress],
-        in_order: Set[Flow],
-        received: Sequence[FlowProgress],
-        slot: int,
-        clock: SlotClock,
-    ) -> None:
+    def _decide_all(self, due: Sequence[FlowProgress], turn: _Turn) -> None:
         """Ask about the flows that are due, and decide each as its path answers: it sees the plans of those
         before it."""
-        due = sorted(due, key=lambda each: self.place(each, slot, clock))
+        due = sorted(due, key=lambda each: turn.places[each.flow])
         waiting = {each.flow: each for each in due}
-        self._loads.ask([each.flow for each in due], slot)
-        for answer in self._loads.answers(clock.slot_ns / 1e9 / turns(clock) * ANSWER_PART):
+        self._loads.ask([each.flow for each in due], turn.slot)
+        for answer in self._loads.answers(turn.clock.slot_ns / 1e9 / turns(turn.clock) * ANSWER_PART):
             entry = waiting.get(answer.flow)
-            if entry is not None and answer.slot == slot:
-                reserved = RESERVED if answer.flow in in_order else 1
-                self._decide(entry, answer, received, clock, reserved, self._part(entry, waiting.values()))
+            if entry is not None and answer.slot == turn.slot:
+                self._decide(entry, answer, turn, self._part(entry, waiting.values()))
                 del waiting[answer.flow]
         for entry in waiting.values():
-            self._do_without(entry, slot)
+            self._do_without(entry, turn.slot)
 
     def _part(self, entry: FlowProgress, undecided: Iterable[FlowProgress]) -> float:
         """Which part of the room the flow may take: it leaves the other undecided ones of its job, which send
@@ -318,26 +371,19 @@ class HostScheduler:
         )
         return (entry.total - entry.done) / left
 
-    def _decide(
-        self,
-        entry: FlowProgress,
-        answer: PathLoads,
-        received: Sequence[FlowProgress],
-        clock: SlotClock,
-        reserved: int,
-        part: float,
-    ) -> None:
+    def _decide(self, entry: FlowProgress, answer: PathLoads, turn: _Turn, part: float) -> None:
         state = self._states[entry.flow]
         if state.unanswered > PATIENCE:
             self.counts["recovered"] += 1
             self.say(f"{_name(entry)}: its path answers again")
         state.unanswered = 0
         state.slot = answer.slot
-        if reserved > 1:
+        self._resting.discard(entry.flow)
+        if answer.flow in turn.in_order:
             state.ordered = answer.slot
         began = time.perf_counter()
-        self._observe(entry, state, clock)
-        rates = self._plan(entry, answer, received, clock, reserved, part)
+        self._observe(entry, state, turn.clock)
+        rates = self._plan(entry, answer, turn, part)
         self.delays.decision.append(time.perf_counter() - began)
         self.delays.negotiation.append(answer.delay_s)
         self.counts["decisions"] += 1
@@ -346,23 +392,14 @@ class HostScheduler:
             self._put(entry, state, answer.slot, rates)
         state.others = self._capacity + self._overhead - float(answer.headroom[0])
 
-    def _plan(
-        self,
-        entry: FlowProgress,
-        answer: PathLoads,
-        received: Sequence[FlowProgress],
-        clock: SlotClock,
-        reserved: int,
-        part: float,
-    ) -> Floats:
-        """Algorithm 2 for one flow, which takes `part` of the room in the first `reserved` slots: rates (K,)
-        in bytes/s."""
-        slot_s = clock.slot_ns / 1e9
-        left_s = (clock.start_ns(answer.slot + 1) - self._now_ns()) / 1e9
+    def _plan(self, entry: FlowProgress, answer: PathLoads, turn: _Turn, part: float) -> Floats:
+        """Algorithm 2 for one flow, which takes `part` of the room: rates (K,) in bytes/s."""
+        slot_s = turn.clock.slot_ns / 1e9
+        left_s = (turn.clock.start_ns(answer.slot + 1) - self._now_ns()) / 1e9
         left_s = min(max(left_s, LEAST_PART * slot_s), slot_s)
-        dependency, total = self._dependency(entry, answer, received, left_s)
+        dependency, total = self._dependency(entry, answer, turn.received, left_s)
         room = np.minimum(np.maximum(answer.headroom - self._overhead, 0.0), self._capacity) * part
-        room[reserved:] = 0.0
+        room[RESERVED if entry.flow in turn.in_order else 1 :] = 0.0
         rates: Floats = self._scheduler.decide_all(
             [entry.flow],
             answer.load[None, :],
@@ -441,7 +478,7 @@ class HostScheduler:
                 what = f"its path has not answered for {PATIENCE} slots; left to TCP{why}"
                 self.say(f"{_name(entry)}: {what}")
                 self._release(entry.flow, state)
-        elif state.unanswered > 1 and state.plan.seen_from(slot)[0] <= 0.0:
+        elif state.unanswered > 1 and state.plan.rate(slot) <= 0.0:
             self.counts["equal_shares"] += 1
             share = np.zeros(LANES)
             share[:SHARED] = self._capacity / len(self._states)  # no more: others see it as reserved
@@ -451,6 +488,7 @@ class HostScheduler:
         """The flow has nothing to send now: what it has planned is free for others. When it has, again, it
         begins at a rate: a whole window at once would overflow queues that others have planned to use."""
         state.slot = -1
+        self._resting.add(flow)
         if state.paused - slot < RENEWED:
             self._host.pause(flow, slot, START * self._capacity)
             state.paused = slot + LANES
@@ -466,6 +504,7 @@ class HostScheduler:
     def _drop(self, flow: Flow) -> None:
         """The flow has ended, or its process has, or it says what cannot be."""
         del self._states[flow]
+        self._resting.discard(flow)
         self._loads.forget(flow)
         self._host.end(flow)
         self._scheduler.forget(flow)
@@ -479,9 +518,15 @@ class HostScheduler:
             if each.role is Role.BROADCAST:
                 key = each.pid, each.group
                 most[key] = max(most.get(key, 0), each.carried)
-        for each in received:
-            if each.role is Role.AGGREGATION and (each.pid, each.group) in most:
-                self._host.set_onward(each.flow, most[each.pid, each.group])
+        onward = {
+            each.flow: most[each.pid, each.group]
+            for each in received
+            if each.role is Role.AGGREGATION and (each.pid, each.group) in most
+        }
+        for flow, carried in onward.items():
+            if self._onward.get(flow) != carried:
+                self._host.set_onward(flow, carried)
+        self._onward = onward
 
     def _check_clock(self, clock: SlotClock) -> None:
         """After a step of the clock all flows decide at once, because their plans are for other slots."""

@@ -28,7 +28,7 @@ PARTIAL = 2
 its next decision."""
 
 
-def size_class(left: Floats) -> Ints:
+def size_class(left: Floats | float) -> Ints:
     """The place in a slot's order of decisions of each flow, which has `left` (bytes, or any unit) to send.
 
     The paper leaves the order open. Whoever decides first takes the least loaded slots; so those decide first
@@ -422,6 +422,8 @@ class LoadTable:
 
     def advance(self, slot: int) -> None:
         """Move the window to begin at `slot`."""
+        if slot == self.slot:
+            return
         if slot < self.slot:
             raise ValueError(f"slot {slot} is before {self.slot}: the window only moves on")
         for passed in range(self.slot, min(slot, self.slot + self.horizon)):
@@ -437,7 +439,7 @@ class LoadTable:
         It replaces the last one. Slots outside the window are left out.
         """
         links = np.asarray(links, np.int64)
-        if flow in self._own and not np.array_equal(self._own[flow][0], links):
+        if flow in self._own and not _same(self._own[flow][0], links):
             self.remove(flow)  # it has another path now
         _, own = self._own.setdefault(flow, (links, np.zeros(self.horizon)))
         window = in_window(schedule, self.slot if slot is None else slot, self.slot, self.horizon)
@@ -453,11 +455,15 @@ class LoadTable:
         """Return path load and headroom (K,) without the flow's own part, which is on its last path alone."""
         links = np.asarray(links, np.int64)
         path, own = self._own.get(flow, (links, np.zeros(self.horizon)))
-        if not np.array_equal(path, links):
+        if not _same(path, links):
             own = np.zeros(self.horizon)
         load, room = np.empty(self.horizon), np.empty(self.horizon)
         feedback(links, own, self.slot % self.horizon, self.table, self.capacity, load, room)
         return load, room
+
+
+def _same(path: Ints, links: Ints) -> bool:
+    return path is links or np.array_equal(path, links)
 
 
 def warm_up() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 DEFINITION = Path(__file__).with_name("slot_header.toml")
 _DEFINED: dict[str, Any] = tomllib.loads(DEFINITION.read_text())
@@ -54,8 +54,7 @@ class Kind(IntEnum):
     QUERY = _DEFINED["kinds"]["query"]
 
 
-@dataclass(frozen=True)
-class Lane:
+class Lane(NamedTuple):
     """One slot in a carrier; `delta`, `load` and `headroom` are in rate units (1 Mbit/s by default)."""
 
     epoch: int = 0
@@ -104,7 +103,7 @@ class SlotHeader:
         if values["version"] != VERSION:
             raise ValueError(f"slot header of version {values['version']}, this is version {VERSION}")
         kind = Kind(values.pop("kind"))
-        lanes = tuple(Lane(*lane) for lane in _LANE.iter_unpack(data[FIXED_BYTES:HEADER_BYTES]))
+        lanes = tuple(map(Lane._make, _LANE.iter_unpack(data[FIXED_BYTES:HEADER_BYTES])))
         return cls(kind=kind, lanes=lanes, **values)
 
 

@@ -230,9 +230,9 @@ static __always_inline bool announce(const struct flow_key *flow, enum occasion 
 	header->base_slot = bpf_htonl(base);
 	header->flow = bpf_htonl(announcer->number);
 	planned = schedule && !schedule->quiet && occasion != WITHDRAWAL;
-	// without a schedule, data lead no carrier, unless there is something to take back
+	// Without a schedule, data lead no carrier, unless there is something to take back; with a quiet one they ask.
 	due = occasion == PROBE ||
-	      (occasion == DATA && planned && (__s32)(schedule->base_slot + schedule->slots - base) > 0);
+	      (occasion == DATA && schedule && (__s32)(schedule->base_slot + schedule->slots - base) > 0);
 
 	bpf_spin_lock(&announcer->lock);
 	if (announcer->withdrawn || (occasion == DATA && announcer->stamp == stamp)) {

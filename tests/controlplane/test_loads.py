@@ -38,7 +38,7 @@ class LoadTable:
         lanes = list(header.lanes)
         for slot, load in self.slots.get(header.port, {}).items():
             lane = lanes[slot % LANES]
-            lanes[slot % LANES] = replace(lane, epoch=slot // LANES, load=lane.load + load)
+            lanes[slot % LANES] = lane._replace(epoch=slot // LANES, load=lane.load + load)
         answer = replace(header, hops=1, lanes=tuple(lanes)).pack()
         ids = {
             field.name: field.id for field in PIPELINE.schema.p4info.controller_packet_metadata[0].metadata

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,21 @@ def test_wrong_sizes_and_full_map(obj: Object) -> None:
     with pytest.raises(EbpfError, match="max_entries 1000"):
         for i in range(1001):
             table[u32(i)] = u64(i)
+
+
+def test_threads_do_not_see_each_others_entries(obj: Object) -> None:
+    table = obj.maps["table"]
+
+    def work(thread: int) -> int:
+        wrong = 0
+        for i in range(3000):
+            key = u32(thread * 100 + i % 100)
+            table[key] = u64(thread << 32 | i)
+            wrong += table[key] != u64(thread << 32 | i)
+        return wrong
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(4))) == [0] * 4
 
 
 def test_values_per_cpu(obj: Object) -> None:

@@ -11,7 +11,6 @@ import random
 import socket
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,7 +47,7 @@ class OnFabric:
     """One host whose switches are programmable."""
 
     def __init__(self, own: Carriers) -> None:
-        self.source = InBand(own, LINE, patience_s=ENOUGH_S)
+        self.source = InBand(own, LINE, self._wait, patience_s=ENOUGH_S)
         self._carriers = own
         self._schedules = Schedules(own.schedules, CLOCK, netns=0)
 
@@ -61,21 +60,14 @@ class OnFabric:
     def end(self, flow: Flow) -> None:
         self._schedules.clear(flow)
 
+    def _wait(self, timeout_s: float) -> None:
+        self._ring.poll(round(timeout_s * 1e3))
+
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        ended = threading.Event()
-
-        def poll() -> None:
-            ring = self._carriers.feedback(self.source.deliver)
-            while not ended.is_set():
-                ring.poll(50)
-            ring.close()
-
-        thread = threading.Thread(target=poll)
-        thread.start()
-        yield
-        ended.set()
-        thread.join()
+        self._ring = self._carriers.feedback(self.source.deliver)
+        with contextlib.closing(self._ring):
+            yield
 
 
 def answer(source: LoadSource, flow: Flow) -> tuple[Floats, Floats]:

@@ -13,14 +13,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from ebpf import Object, compile_cached, in_netns
-from hostbpf import slots
+from hostbpf import slots, sockets
 from hostbpf.enforcers import NAMES, Enforcers, Name, choose, enforcing, kernel_has
 from hostbpf.htb import BUCKETS
-from hostbpf.slots import SOURCES, Enforcer, Flow, Schedules, SlotClock, netns_cookie
+from hostbpf.slots import NEVER, SOURCES, Enforcer, Flow, Plan, Schedules, SlotClock, netns_cookie
+from hostbpf.sockets import Socket
 from machine.errors import BadInput, EntrainError, MissingTool
 from machine.record import Record
 
@@ -49,6 +51,104 @@ def test_forced_choice_is_all_or_an_error(name: Name) -> None:
     if name != "pacing":
         with pytest.raises(MissingTool, match=f"enforcer {name}: this kernel lacks"):
             choose(name, has=lambda _: False)
+
+
+RATES = [[5, 5, 0, 0, 7, 0], [0, 0, 0], [5, 5], [0, 3]]
+
+
+@pytest.mark.parametrize("rates", RATES, ids=str)
+def test_next_silence_is_found_from_any_time(rates: list[int]) -> None:
+    plan = Plan(1000, 10, rates)
+    for now in range(980, 1000 + 10 * len(rates)):
+        slots_left = range(max((now - 1000) // 10, 0), len(rates))
+        begin = next((slot for slot in slots_left if not rates[slot]), None)
+        if begin is None:
+            assert plan.silence(now) == (NEVER, 1000 + 10 * len(rates))
+            continue
+        end = next((slot for slot in range(begin, len(rates)) if rates[slot]), len(rates))
+        assert plan.silence(now) == (1000 + 10 * begin, 1000 + 10 * end)
+
+
+class Paced:
+    """Enforcers of a flow that paces itself, with the system left out: when it is woken, and how often they
+    look at their flows."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self.flow = Flow(A, 1, B, 2)
+        self.woken_ns: list[int] = []
+        self.looks = 0
+        idle = tmp_path / "idle"
+        idle.write_text("1")
+        found = Socket(self.flow, "slot_cubic", 1)
+        monkeypatch.setattr("hostbpf.enforcers._IDLE_SYSCTL", idle)
+        monkeypatch.setattr(sockets, "find", lambda flow, netns: found)
+        monkeypatch.setattr(sockets, "opened", lambda wanted: {self.flow: self})
+        self.enforcers = Enforcers(choose("pacing"), cast(Any, Interface()), CLOCK, None)
+        follow = self.enforcers._follow
+
+        def counted() -> int:
+            self.looks += 1
+            return follow()
+
+        monkeypatch.setattr(self.enforcers, "_follow", counted)
+
+    def wake(self) -> bool:
+        """As a descriptor's."""
+        self.woken_ns.append(time.monotonic_ns())
+        return True
+
+
+class Interface:
+    """Nothing is done at it."""
+
+    payload = 1448
+
+
+@pytest.fixture
+def paced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Paced]:
+    result = Paced(monkeypatch, tmp_path)
+    thread = threading.Thread(target=result.enforcers.run)
+    thread.start()
+    try:
+        until(lambda: result.enforcers.assign(result.flow) == (Enforcer.PACING, True))
+        yield result
+    finally:
+        result.enforcers.stop()
+        thread.join()
+
+
+def test_paced_flow_is_woken_when_each_of_its_silences_ends(paced: Paced) -> None:
+    """In its plan, with the plan, or because of another plan; but not for one that is silent as well, nor
+    again when it is not limited any more."""
+    slot_ns = 50_000_000
+    begin = time.monotonic_ns()
+    paced.enforcers.changed(paced.flow, Plan(begin, slot_ns, [5, 0, 0, 5, 0]))
+    until(lambda: len(paced.woken_ns) == 2)
+    for woken, due in zip(paced.woken_ns, (begin + 3 * slot_ns, begin + 5 * slot_ns), strict=True):
+        assert due <= woken < due + PATIENCE_S * 1e9
+    now = time.monotonic_ns()
+    paced.enforcers.changed(paced.flow, Plan(now, 10**12, [0, 5]))
+    paced.enforcers.changed(paced.flow, Plan(now, 10**12, [0, 0]))
+    time.sleep(SILENT_S)
+    assert len(paced.woken_ns) == 2
+    paced.enforcers.changed(paced.flow, Plan(now, 10**12, [5, 0]))
+    until(lambda: len(paced.woken_ns) == 3)
+    paced.enforcers.changed(paced.flow, None)
+    time.sleep(SILENT_S)
+    assert len(paced.woken_ns) == 3
+
+
+def test_plans_that_do_not_hurry_wake_no_thread(paced: Paced) -> None:
+    """A scheduler changes plans all the time, and seldom are they silent earlier than those before."""
+    slot_ns = 10**12
+    begin = time.monotonic_ns()
+    paced.enforcers.changed(paced.flow, Plan(begin, slot_ns, [5, 5, 0]))
+    time.sleep(SILENT_S)
+    before = paced.looks
+    for rate in range(1, 100):
+        paced.enforcers.changed(paced.flow, Plan(begin, slot_ns, [rate, 5, 0, 0]))
+        time.sleep(0.001)
+    assert paced.looks == before
 
 
 @dataclass

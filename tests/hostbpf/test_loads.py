@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -161,7 +162,7 @@ def in_band(line: float = LINE) -> Iterator[Hosts]:
     hosts = {}
     for name in HOSTS:
         carriers = Announcing(fabric)
-        source = InBand(carriers, line)
+        source = InBand(carriers, line, time.sleep)
         carriers.deliver = source.deliver
 
         def put(flow: Flow, slot: int, rates: Floats, carriers: Announcing = carriers) -> None:
@@ -343,7 +344,7 @@ def test_feedback_without_the_own_part_is_the_load_tables(flows: list[tuple[list
 def probing() -> tuple[Announcing, InBand]:
     CLOCK.slot += 10 * LANES
     carriers = Announcing(Fabric())
-    source = InBand(carriers, LINE)
+    source = InBand(carriers, LINE, time.sleep)
     carriers.deliver = source.deliver
     return carriers, source
 

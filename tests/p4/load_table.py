@@ -30,14 +30,13 @@ class Link:
         for cell, lane in zip(self.cells, header.lanes, strict=True):
             planned = 0
             if header.kind == Kind.QUERY:
-                lane, planned = replace(lane, epoch=cell.epoch), cell.load
+                lane, planned = lane._replace(epoch=cell.epoch), cell.load
             elif not 0 < (cell.epoch - lane.epoch) % 2**32 <= LATE_EPOCHS:
                 if lane.epoch != cell.epoch:
                     cell.epoch, cell.load = lane.epoch, 0
                 cell.load = planned = max(0, min(MAX_U32, cell.load + lane.delta))
             lanes.append(
-                replace(
-                    lane,
+                lane._replace(
                     load=min(MAX_U32, lane.load + planned),
                     headroom=min(lane.headroom, max(0, self.capacity - planned)),
                 )

@@ -159,7 +159,7 @@ def test_path_load_adds_up_and_headroom_is_the_least(leaf: Target) -> None:
 def test_gathered_values_saturate(leaf: Target) -> None:
     era = new_era()
     header = schedule(era, 100)
-    lanes = (replace(header.lanes[0], load=MAX_U32 - 50, headroom=3), *header.lanes[1:])
+    lanes = (header.lanes[0]._replace(load=MAX_U32 - 50, headroom=3), *header.lanes[1:])
     behind = send(leaf, replace(header, lanes=lanes))
     assert (behind.lanes[0].load, behind.lanes[0].headroom) == (MAX_U32, 3)
 
