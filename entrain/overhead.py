@@ -12,6 +12,7 @@ import numpy as np
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from entrain.experiment import Experiment
 from entrain.plots import COLOURS
@@ -60,11 +61,13 @@ def _cumulative(axes: Any, delays: Sequence[float], percentile: int, colour: str
     axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", color=colour)
     axes.axvline(mark, color=colour, ls="--", lw=1.2, label=f"{name}: {said}" if name else said)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(0, 1.02)
     axes.set_xlabel("ms")
     axes.grid(alpha=0.3)
-    axes.legend(loc="upper left", fontsize=9, framealpha=1)
+    axes.legend(loc="lower right", fontsize=9, framealpha=1)
 
 
 def _costs(axes: Any, runs: Sequence[RunResult], share: Callable[[HostReport], float | None]) -> None:

@@ -12,6 +12,7 @@ import fcntl
 import math
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -302,9 +303,13 @@ class Agent:
             if offset.low > self.clock.slot_ns or offset.high < -self.clock.slot_ns
         }
         for peer in off.keys() - warned:
-            text = f"the slots of {peer} begin {off[peer].low / 1e9:.3g} s before this host's: set the clocks"
+            where = "before" if off[peer].low > 0 else "after"
+            late_s = max(abs(off[peer].low), abs(off[peer].high)) / 1e9
+            text = f"the slots of {peer} begin {late_s:.3g} s {where} this host's: set the clocks"
             if self.scheduler is not None:
                 self.scheduler.say(text)
+            else:
+                print(f"entrain-agent: {text}", file=sys.stderr, flush=True)
         return set(off)
 
     def _clear(self) -> None:

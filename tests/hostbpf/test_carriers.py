@@ -108,6 +108,30 @@ def test_one_carrier_per_slot(pair: Pair, connect: Callable[..., Connection]) ->
     assert slots == sorted(slots)
 
 
+def test_under_a_quiet_schedule_carriers_ask_and_announce_nothing(
+    pair: Pair, connect: Callable[..., Connection]
+) -> None:
+    connection = connect()
+    flow = Flow.of(connection.sender)
+    returned: list[carriers.Feedback] = []
+    with (
+        carriers.attached(pair.index_a, CLOCK, netns=pair.a) as at_a,
+        carriers.attached(pair.index_b, CLOCK, netns=pair.b),
+        sniff(pair.b) as tap,
+    ):
+        ring = at_a.feedback(returned.append)
+        schedules = Schedules(at_a.schedules, CLOCK, netns=0)
+        at_a.announce(flow, 42)
+        schedules.set(flow, CLOCK.slot(), [100] * 20, quiet=True)
+        connection.transfer(20_000)
+        wait_until(lambda: ring.poll(10) > 0)
+        ring.close()
+        seen = [header for header in headers_seen(tap) if header.kind == Kind.SCHEDULE]
+    assert returned[0].flow == flow
+    assert seen
+    assert not any(lane.delta for header in seen for lane in header.lanes)
+
+
 def test_other_flows_send_no_carriers(pair: Pair, connect: Callable[..., Connection]) -> None:
     connection, other = connect(), connect()
     with carriers.attached(pair.index_a, CLOCK, netns=pair.a) as at_a, sniff(pair.b) as tap:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
 
-from hostbpf.loads import HostOnly, PathLoads
+from hostbpf.carriers import Feedback
+from hostbpf.loads import HostOnly, PathLoads, Wait
 from hostbpf.progress import Direction, FlowProgress, Phase, Role
 from hostbpf.scheduling import GRAIN, PATIENCE, PAYLOAD, REDRAW, TURNS_MAX, HostScheduler
 from hostbpf.slots import Flow, SlotClock
 from schedulers.compiled import Floats
-from wire.slot_header import LANES
+from wire.slot_header import LANES, Kind, SlotHeader
+
+from .taps import wait_until
 
 SLOT_NS = 60_000_000
 SLOT_S = SLOT_NS / 1e9
@@ -74,7 +80,7 @@ class Silent(HostOnly):
 class Bench:
     """A scheduler whose time, progress and host are the test's."""
 
-    def __init__(self) -> None:
+    def __init__(self, wait: Wait = time.sleep) -> None:
         self.now_ns = FIRST * SLOT_NS
         self.epoch_ns = 0
         self.flows: list[FlowProgress] = []
@@ -87,6 +93,7 @@ class Bench:
             self.host,
             lambda: SlotClock(SLOT_NS, self.epoch_ns),
             LINE,
+            wait=wait,
             now_ns=lambda: self.now_ns,
         )
 
@@ -410,3 +417,65 @@ def test_a_flow_that_stands_still_though_it_may_send_is_woken(bench: Bench) -> N
     bench.flows = [sending(OTHER, done=5, carried=5, ready=5)]
     bench.turns(6)
     assert set(bench.host.woken) == {FLOW}
+
+
+@contextlib.contextmanager
+def running(bench: Bench) -> Iterator[threading.Event]:
+    """Within, the scheduler's thread takes turns; set the event to end it."""
+    stop = threading.Event()
+    thread = threading.Thread(target=bench.scheduler.run, args=(stop,))
+    thread.start()
+    try:
+        yield stop
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_flow_that_begins_to_send_decides_before_the_next_turn() -> None:
+    """While all rest, turns are far apart; the time of the bench stands still, so no other one is due."""
+    bench = Bench()
+    waiting, feedback = threading.Event(), threading.Event()
+
+    def wait(timeout_s: float) -> None:
+        waiting.set()
+        if feedback.wait(timeout_s):
+            feedback.clear()
+            bench.scheduler.begins(Feedback(FLOW, SlotHeader(Kind.FEEDBACK)))
+
+    bench = Bench(wait)
+    bench.flows = [sending(phase=Phase.COMPUTING)]
+    bench.turns()
+    assert bench.scheduler.rests(FLOW)
+    with running(bench):
+        assert waiting.wait(10)
+        bench.flows = [sending()]
+        feedback.set()
+        wait_until(lambda: FLOW in bench.host.schedules)
+    assert not bench.scheduler.rests(FLOW)
+
+
+def test_an_error_in_a_turn_is_said_and_ends_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wrong() -> list[FlowProgress]:
+        raise KeyError("nobody thought of this")
+
+    monkeypatch.setattr(bench, "read", wrong)
+    bench.flows = [sending()]
+    with running(bench):
+        wait_until(lambda: bench.scheduler.counts["failed_turns"] > 0)
+        monkeypatch.undo()
+        wait_until(lambda: bench.scheduler.counts["decisions"] > 0)
+    assert any("nobody thought of this" in event for event in bench.scheduler.events)
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_slow_flow_decides_once_in_each_part_of_a_slot(bench: Bench) -> None:
+    """Turns between, at other jobs' places, are not its."""
+    bench.flows = [sending(total=10**9), sending(OTHER, 10**9, job="other")]
+    bench.slot()
+    before = bench.scheduler.counts["decisions"]
+    for _ in range(50):
+        bench.scheduler.turn()
+    assert bench.scheduler.counts["decisions"] - before <= 2

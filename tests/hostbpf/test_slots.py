@@ -21,6 +21,7 @@ from hostbpf.slots import SOURCES, Enforcer, Flow, Plan, Schedules, SlotClock, n
 from machine.errors import BadInput
 
 from .conftest import Connection, Pair, or_skip
+from .taps import sniff
 
 pytestmark = pytest.mark.root
 
@@ -107,6 +108,37 @@ def test_rates_follow_the_schedule(
                 break
     assert all(got >= 0.95 * least - BURST for got, least in zip(best, wanted, strict=True)), best
     assert free > 3 * max(wanted)
+
+
+@pytest.mark.parametrize("control", slots.PACED)
+def test_packets_are_as_long_as_the_device_takes_them(
+    pair: Pair, connect: Callable[..., Connection], paced: Map, control: str
+) -> None:
+    """Longer ones would be cut up in software, segment by segment, as the tap would see them."""
+    pair.run(pair.a, "ip", "link", "set", "eth0", "gso_max_size", "25000")
+    connection = connect(control)
+    flow = Flow.of(connection.sender)
+    schedules = Schedules(paced, CLOCK, netns=netns_cookie(pair.a))
+    schedules.set(flow, CLOCK.slot(), [190.0] * 30)
+    with sniff(pair.a) as tap:
+        connection.transfer(4_000_000)
+        lengths = outgoing(tap, flow)
+    long = sum(length for length in lengths if length > 2 * 1514)
+    assert long > 0.8 * sum(lengths)
+    assert max(lengths) <= 25000
+
+
+def outgoing(tap: socket.socket, flow: Flow) -> list[int]:
+    """Lengths of the frames with data of `flow`."""
+    ports = struct.pack("!HH", flow.source_port, flow.destination_port)
+    found = []
+    while True:
+        try:
+            frame = tap.recv(1 << 17)
+        except TimeoutError:
+            return found
+        if frame[34:38] == ports and len(frame) > 100:
+            found.append(len(frame))
 
 
 def test_flows_without_schedule_are_free(pair: Pair, connect: Callable[..., Connection], paced: Map) -> None:
