@@ -397,7 +397,7 @@ SECTIONS = (
         "Live, slot scheduler, figures 12 and 13: what scheduling costs",
         (*SPEEDS, *LOSSES, "slots-two-jobs", "slots-tcp-flow"),
         "From the least to the most of the hosts. A negotiation lasts from asking what others plan on "
-        "a flow's path to the answer, behind queued data where there is any.",
+        "a flow's path to the answer; links let carriers go before data.",
         _overhead,
     ),
     Section(
