@@ -242,7 +242,8 @@ class InBand:
         self._link.begin(slot)
         self._slot = slot
         self._probed.clear()
-        self._arrived.clear()  # feedback to carriers before
+        self._arrived.clear()
+        self._wait(0.0)  # feedback to carriers before, which nobody awaits any more
         self._waiting = deque(flows)
         self._probe_next()
 
