@@ -17,9 +17,8 @@ from hostbpf.progress import Direction, FlowProgress, Phase, Role
 from hostbpf.scheduling import GRAIN, PATIENCE, PAYLOAD, REDRAW, TURNS_MAX, HostScheduler
 from hostbpf.slots import Flow, SlotClock
 from schedulers.compiled import Floats
+from tests.hostbpf.taps import wait_until
 from wire.slot_header import LANES, Kind, SlotHeader
-
-from .taps import wait_until
 
 SLOT_NS = 60_000_000
 SLOT_S = SLOT_NS / 1e9

@@ -19,9 +19,9 @@ from hostbpf import slots
 from hostbpf.meter import metered
 from hostbpf.slots import SOURCES, Enforcer, Flow, Plan, Schedules, SlotClock, netns_cookie
 from machine.errors import BadInput
+from tests.hostbpf.taps import sniff
 
 from .conftest import Connection, Pair, or_skip
-from .taps import sniff
 
 pytestmark = pytest.mark.root
 
