@@ -13,7 +13,7 @@
 
 struct slot_lane {
 	__be32 epoch;  /* slot div lanes, of the slot that this lane announces; query: that of the stored slot */
-	__be32 delta;  /* schedule: change of the flow's planned rate since it last announced this slot; feedback: in the base slot's lane how late the carrier came, 1024 ns; two's complement */
+	__be32 delta;  /* schedule: change of the flow's planned rate since it last announced this slot, two's complement */
 	__be32 load;  /* gathered: sum of the links' loads in this slot after the change, saturating */
 	__be32 headroom;  /* gathered: minimum over the links of capacity minus load; the sender starts it at 2^32 - 1 */
 } __attribute__((packed));
