@@ -121,6 +121,19 @@ def _kernel() -> list[Need]:
             else f"CONFIG_NET_SCH_{kind.upper()}"
         )
         result.append(Need(f"qdisc {kind}", purpose, required, _KERNEL.format(config), trial, True))
+    htb, filtered = "root handle 1: htb", "protocol all u32 match u32 0 0 flowid 1:1"
+    result.append(
+        Need(
+            "classifier u32",
+            "shaped links on which carriers go before data",
+            True,
+            _KERNEL.format("CONFIG_NET_CLS_U32"),
+            _tried(
+                f"{_VETH} && tc qdisc add dev probe0 {htb} && tc filter add dev probe0 parent 1: {filtered}"
+            ),
+            True,
+        )
+    )
     result.append(
         Need(
             "struct_ops for TCP",

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from ebpf import Codec, EbpfError, Map, Object, RingBuffer, compile_cached, in_netns, maps
 from ebpf.tc import Direction
 from hostbpf.skew import LATE_UNIT_NS, Offset, Skews
-from hostbpf.slots import KEY, Flow, SlotClock, flow_key, flow_of
+from hostbpf.slots import KEY, Flow, SlotClock, flow_of, packed_key
 from machine.errors import BadInput, EntrainError
 from wire.slot_header import LANES, SlotHeader, lane_of
 
@@ -132,7 +132,9 @@ class Carriers:
             raise BadInput(f"flow number {number}: must fit 32 bits")
         value = _ANNOUNCER.pack(_Announcer(0, number, _NOTHING_ANNOUNCED, 0, 0, 0, 0))
         try:
-            self._announcers.update(_key(flow), value.ljust(self._announcers.value_size, b"\0"), maps.NOEXIST)
+            self._announcers.update(
+                packed_key(flow), value.ljust(self._announcers.value_size, b"\0"), maps.NOEXIST
+            )
         except KeyError:
             raise BadInput(f"flow {flow}: announces already") from None
         self._count_flows(1)
@@ -145,7 +147,7 @@ class Carriers:
 
     def announced(self, flow: Flow) -> dict[int, int]:
         """What `flow` has announced last, in rate units by slot. KeyError when it does not announce."""
-        raw = self._announcers.lookup(_key(flow), maps.LOCK)
+        raw = self._announcers.lookup(packed_key(flow), maps.LOCK)
         return _by_slot(raw[_ANNOUNCER.size :])
 
     def probe(self, flow: Flow) -> None:
@@ -166,12 +168,12 @@ class Carriers:
 
         Where that cannot be sent, or is lost, the load ages within the horizon.
         """
-        if _key(flow) not in self._announcers:
+        if packed_key(flow) not in self._announcers:
             return
         with contextlib.suppress(OSError):
             self._probe(flow, _WITHDRAWAL)
         with contextlib.suppress(KeyError):  # another thread has done it
-            del self._announcers[_key(flow)]
+            del self._announcers[packed_key(flow)]
             self._count_flows(-1)
 
     def _probe(self, flow: Flow, mark: int) -> None:
@@ -189,15 +191,15 @@ class Carriers:
 
     def set_onward(self, flow: Flow, sent: int) -> None:
         """Let feedback about `flow`, which is received here, say that `sent` bytes have gone onward."""
-        self._onward[_key(flow)] = struct.pack("=Q", sent)
+        self._onward[packed_key(flow)] = struct.pack("=Q", sent)
 
     def forget_onward(self, flow: Flow) -> None:
         """Say 0 (unknown) about `flow` again; it is not an error that nothing was said."""
-        self._onward.pop(_key(flow), None)
+        self._onward.pop(packed_key(flow), None)
 
     def received(self, flow: Flow) -> int:
         """Bytes of `flow`, which is received here, since its first carrier. KeyError when none has come."""
-        return _RECEIVED.unpack(self._received[_key(flow)]).bytes
+        return _RECEIVED.unpack(self._received[packed_key(flow)]).bytes
 
     def arriving(self, flow: Flow) -> dict[int, int]:
         """What the sender of `flow`, which is received here, has announced, in rate units by slot.
@@ -205,7 +207,7 @@ class Carriers:
         It is the sum of the changes that arrived, so a lost carrier makes it wrong until its slots have
         passed. KeyError when no carrier has come.
         """
-        return _by_slot(self._received[_key(flow)][_RECEIVED.size :])
+        return _by_slot(self._received[packed_key(flow)][_RECEIVED.size :])
 
     def clear_idle(self, idle_s: float = IDLE_S) -> int:
         """Forget received flows whose last carrier came `idle_s` ago; returns how many."""
@@ -262,11 +264,6 @@ class Carriers:
     def _count(self, number: int) -> int:
         values = self._counts.lookup_cpus(struct.pack("=I", number))
         return sum(int.from_bytes(each, "little") for each in values)
-
-
-@functools.lru_cache(_CACHED)
-def _key(flow: Flow) -> bytes:
-    return KEY.pack(flow_key(flow))
 
 
 @functools.lru_cache(_CACHED)

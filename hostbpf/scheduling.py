@@ -213,7 +213,7 @@ class HostScheduler:
         clock: Callable[[], SlotClock],
         capacity: float,
         *,
-        wait: Wait = time.sleep,
+        wait: Wait,
         name: str = "",
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -233,7 +233,7 @@ class HostScheduler:
         self._onward: dict[Flow, int] = {}  # what has been told of flows that are received here
         self._resting: set[Flow] = set()
         self._begun = False  # one of them sends
-        self._part_seen = 0  # the part of a slot in which slow flows have decided last
+        self._number = 0  # of the part of a slot in which slow flows have decided last
         self._epoch_ns = clock().epoch_ns
         self.counts: Counter[str] = Counter()
         self.events: deque[str] = deque(maxlen=EVENTS)
@@ -291,8 +291,8 @@ class HostScheduler:
     def turn(self) -> None:
         """One turn: let the flows decide that are due; slow ones once in each part of a slot."""
         clock, now = self._clock(), self._now_ns()
-        part = math.floor((now - clock.epoch_ns) / clock.slot_ns * turns(clock) - self._phase)
-        another, self._part_seen = part != self._part_seen, part
+        number = math.floor((now - clock.epoch_ns) / clock.slot_ns * turns(clock) - self._phase)
+        another, self._number = number != self._number, number
         slot = clock.slot(now)
         self._check_clock(clock)
         seen = self._progress.read()

@@ -431,9 +431,9 @@ def running(bench: Bench) -> Iterator[threading.Event]:
         thread.join()
 
 
-def test_a_flow_that_begins_to_send_decides_before_the_next_turn() -> None:
-    """While all rest, turns are far apart; the time of the bench stands still, so no other one is due."""
-    bench = Bench()
+def test_a_flow_that_begins_to_send_decides_before_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While all rest, turns are far apart: here an hour."""
+    monkeypatch.setattr("hostbpf.scheduling.IDLE_SLOTS", round(3600 / SLOT_S))
     waiting, feedback = threading.Event(), threading.Event()
 
     def wait(timeout_s: float) -> None:
