@@ -193,7 +193,6 @@ def run_one(
     output.mkdir()
     lost_before = running.monitor.lost
     running.monitor.collect()
-    processor = psutil.cpu_times()
     began = time.monotonic()
     if running.mltcp is not None:  # what was learned in the run before is forgotten, here alone
         for host in (host for job in running.experiment.jobs for host in job.hosts):
@@ -204,7 +203,7 @@ def run_one(
         _schedulers(running, combination, output) as agents,
         crossing(running.network, running.experiment, combination.seed, output / "cross.log") as cross,
     ):
-        _run_jobs(running, name, combination, output, report, sampler, cross)
+        processor = _run_jobs(running, name, combination, output, report, sampler, cross)
         scheduling = agents.report()
         wall_s = time.monotonic() - began
         busy = _busy(processor, psutil.cpu_times())
@@ -253,8 +252,9 @@ def _run_jobs(
     report: Report,
     sampler: Sampler | None,
     cross: Cross | None,
-) -> None:
-    """Start all jobs at once, watch them, and return when they have ended. Raises RunFailed."""
+) -> object:
+    """Start all jobs at once, watch them, and return when they have ended: what the processors had done when
+    the jobs began. Raises RunFailed."""
     go = output / "go"
     specs = [_spec(running, job, combination, output, go) for job in running.experiment.jobs]
     with contextlib.ExitStack() as started:
@@ -264,6 +264,7 @@ def _run_jobs(
         watch.until(lambda: all(_ready(spec).exists() for spec in specs), READY_TIMEOUT_S, "connect")
         running.monitor.collect()  # what connecting took is no step of a collective
         written = go.with_suffix(".new")
+        processor = psutil.cpu_times()
         begin_ns = time.monotonic_ns() + 50_000_000
         written.write_text(str(begin_ns))
         written.rename(go)
@@ -280,6 +281,7 @@ def _run_jobs(
             return all(job.process.poll() is not None for job in jobs)
 
         watch.until(ended, running.experiment.timeout_s, "end their iterations")
+    return processor
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ class Agent:
     def arriving(self, received: Flow, slot: int) -> float | None:
         """The rate (bytes/s) that the sender of `received` has announced for `slot`; None: unknown."""
         try:
-            rate = self._carriers.arriving(received).get(slot)
+            rate = self._carriers.arriving(received, slot)
         except KeyError:
             return None
         return None if rate is None else float(rate * RATE_UNIT)

@@ -23,7 +23,7 @@ from ebpf.tc import Direction
 from hostbpf.skew import LATE_UNIT_NS, Offset, Skews
 from hostbpf.slots import KEY, Flow, SlotClock, flow_of, packed_key
 from machine.errors import BadInput, EntrainError
-from wire.slot_header import LANES, SlotHeader, lane_of
+from wire.slot_header import LANES, SlotHeader, epoch_of, lane_of
 
 SOURCE = Path(__file__).parent / "bpf" / "carrier.bpf.c"
 COUNTS = (
@@ -82,6 +82,7 @@ _ANNOUNCER = Codec("=IIQQIHH", _Announcer)
 _RECEIVED = Codec("=QQII", _Received)
 _NOTHING_ANNOUNCED = (1 << 64) - 1  # the stamp of no slot
 _TIMES = struct.Struct("=QQ")
+_PLANNED = struct.Struct("=II")  # of a lane: epoch and rate
 _ANNOUNCED = struct.Struct(f"={LANES}I")
 
 
@@ -201,13 +202,16 @@ class Carriers:
         """Bytes of `flow`, which is received here, since its first carrier. KeyError when none has come."""
         return _RECEIVED.unpack(self._received[packed_key(flow)]).bytes
 
-    def arriving(self, flow: Flow) -> dict[int, int]:
-        """What the sender of `flow`, which is received here, has announced, in rate units by slot.
+    def arriving(self, flow: Flow, slot: int) -> int | None:
+        """What the sender of `flow`, which is received here, has announced for `slot`, in rate units; None:
+        nothing.
 
         It is the sum of the changes that arrived, so a lost carrier makes it wrong until its slots have
         passed. KeyError when no carrier has come.
         """
-        return _by_slot(self._received[packed_key(flow)][_RECEIVED.size :])
+        lane = _RECEIVED.size + lane_of(slot) * _PLANNED.size
+        epoch, rate = _PLANNED.unpack_from(self._received[packed_key(flow)], lane)
+        return int(rate) if epoch == epoch_of(slot) else None
 
     def clear_idle(self, idle_s: float = IDLE_S) -> int:
         """Forget received flows whose last carrier came `idle_s` ago; returns how many."""
@@ -272,7 +276,7 @@ def _flow(key: bytes) -> Flow:
 
 
 def _by_slot(lanes: bytes) -> dict[int, int]:
-    planned = enumerate(struct.iter_unpack("=II", lanes))
+    planned = enumerate(_PLANNED.iter_unpack(lanes))
     return {epoch * LANES + lane: rate for lane, (epoch, rate) in planned if epoch}
 
 

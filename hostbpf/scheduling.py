@@ -11,6 +11,7 @@ Nothing here limits a flow for longer than its schedule says: who stops renewing
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import threading
@@ -32,7 +33,7 @@ from hostbpf.urgent import urgent
 from machine.errors import EntrainError
 from schedulers.compiled import Floats
 from schedulers.roles import Role
-from schedulers.slots import Dependency, SlotScheduler, in_window, size_class, warm_up
+from schedulers.slots import Dependency, SlotScheduler, in_window, warm_up
 from wire.slot_header import LANES
 
 TURNS_MAX = 5
@@ -41,8 +42,8 @@ TURN_NS = 10_000_000
 """and how long that takes at least: a turn is long against a round trip, and short against a slot."""
 PHASES = 0.7
 """Part of a turn in which hosts take theirs; later, the answers would come in the next slot."""
-CLASSES = 4
-"""Places in a slot by what is left of an iteration: under two slots of the link, four, eight, and more."""
+CLASSES = 16
+"""Places in a slot by what is left of an iteration: in slots of the link, powers of √2 from one to 180."""
 ORDER_PART = 0.8
 """Part of a slot in which the places lie: who comes last has announced when the next slot begins."""
 REDRAW = 32
@@ -62,8 +63,8 @@ LEAST_PART = 0.05
 RESERVED = 2
 """Slots that a flow plans: the present one, and the next one up to its next decision there. What it took of
 later slots now, those could not take who are before it in the order then."""
-SLOW = 0.9
-"""A flow that may send at less than this part of its host's link decides again TURN_NS later."""
+FULL = 0.9
+"""While flows plan less than this part of their host's link, they decide again TURN_NS later."""
 STILL_NS = 15_000_000
 """A flow of which nothing has gone for so long, and of which two lumps should have, stands still."""
 START = 0.9
@@ -146,6 +147,8 @@ class Plan:
         return total / 1e9
 
 
+_Group = tuple[int, int, Role]
+"""Flows of one process and group that have the same role."""
 NOTHING = Plan(-LANES, np.zeros(LANES))
 
 
@@ -155,7 +158,7 @@ class _Turn:
 
     clock: SlotClock
     slot: int
-    received: Sequence[FlowProgress]
+    received: Mapping[_Group, Sequence[FlowProgress]]
     places: Mapping[Flow, float]
     """Where in the slot the flows decide that have something to send."""
     in_order: Set[Flow]
@@ -297,12 +300,17 @@ class HostScheduler:
         self._check_clock(clock)
         seen = self._progress.read()
         sent = {each.flow: each for each in seen if each.direction is Direction.SENT}
-        received = [each for each in seen if each.direction is Direction.RECEIVED]
+        received: dict[_Group, list[FlowProgress]] = {}
+        for each in seen:
+            if each.direction is Direction.RECEIVED:
+                received.setdefault((each.pid, each.group, each.role), []).append(each)
         for flow in [flow for flow in self._states if flow not in sent]:
             self._drop(flow)
         self._tell_onward(sent.values(), received)
         passed = (now - clock.start_ns(slot)) / clock.slot_ns
         due, places, in_order = [], {}, set()
+        left = _left(sent.values())
+        free = another and sum(each.plan.rate(slot) for each in self._states.values()) < FULL * self._capacity
         for each in sent.values():
             state = self._states.get(each.flow)
             if state is None:
@@ -317,11 +325,10 @@ class HostScheduler:
                     self._rest(each.flow, state, slot)
                     continue
             self._keep_going(each, state, clock)
-            place = places[each.flow] = self.place(each, slot, clock)
+            place = places[each.flow] = self.place(each.job, left[each.pid], slot, clock)
             if passed >= place:
                 in_order.add(each.flow)
-            slow = state.plan.rate(slot) < SLOW * self._capacity
-            if (passed >= place and state.ordered != slot) or state.slot < 0 or (slow and another):
+            if (passed >= place and state.ordered != slot) or state.slot < 0 or free:
                 due.append(each)
         self._places = set(places.values())
         if due:
@@ -340,38 +347,52 @@ class HostScheduler:
             self.counts["woken"] += 1
             self._host.wake(entry.flow)
 
-    def place(self, entry: FlowProgress, slot: int, clock: SlotClock) -> float:
-        """Where in a slot (0 to 1) the flows of the job decide."""
-        slots = (entry.total - entry.done) / self._capacity / clock.slot_ns * 1e9
-        place = min(max(int(size_class(slots)), 0), CLASSES - 1)
-        among = _draw(f"{entry.job} {slot // REDRAW}") / 2**32
-        return (place + among) / CLASSES * ORDER_PART
+    def place(self, job: str, left: int, slot: int, clock: SlotClock) -> float:
+        """Where in a slot (0 to 1) the flows of `job` decide, which has `left` bytes to send from here."""
+        slots = left / self._capacity / clock.slot_ns * 1e9
+        place = min(int(2 * math.log2(slots)), CLASSES - 1) if slots > 1.0 else 0
+        return (place + _among(job, slot // REDRAW)) / CLASSES * ORDER_PART
 
     # -- decisions
 
     def _decide_all(self, due: Sequence[FlowProgress], turn: _Turn) -> None:
         """Ask about the flows that are due, and decide each as its path answers: it sees the plans of those
-        before it."""
-        due = sorted(due, key=lambda each: turn.places[each.flow])
+        before it. Of a job's flows, who plans the most for what it has left gives way first."""
+
+        def order(each: FlowProgress) -> tuple[float, float]:
+            planned = self._states[each.flow].plan.rate(turn.slot)
+            return turn.places[each.flow], -planned / (each.total - each.done)
+
+        due = sorted(due, key=order)
         waiting = {each.flow: each for each in due}
         self._loads.ask([each.flow for each in due], turn.slot)
         for answer in self._loads.answers(turn.clock.slot_ns / 1e9 / turns(turn.clock) * ANSWER_PART):
             entry = waiting.get(answer.flow)
             if entry is not None and answer.slot == turn.slot:
-                self._decide(entry, answer, turn, self._part(entry, waiting.values()))
                 del waiting[answer.flow]
+                self._decide(entry, answer, turn, self._room(entry, answer, turn, waiting.values()))
         for entry in waiting.values():
             self._do_without(entry, turn.slot)
 
-    def _part(self, entry: FlowProgress, undecided: Iterable[FlowProgress]) -> float:
-        """Which part of the room the flow may take: it leaves the other undecided ones of its job, which send
-        as it does, what they need to be done at the same time. A server sums up what all have sent it."""
-        left = sum(
-            each.total - each.done for each in undecided if (each.pid, each.role) == (entry.pid, entry.role)
-        )
-        return (entry.total - entry.done) / left
+    def _room(
+        self, entry: FlowProgress, answer: PathLoads, turn: _Turn, undecided: Iterable[FlowProgress]
+    ) -> Floats:
+        """The rates (K,) in bytes/s that the flow may take.
 
-    def _decide(self, entry: FlowProgress, answer: PathLoads, turn: _Turn, part: float) -> None:
+        Flows of a job that send alike share what there is, so as to be done at the same time: a server sums
+        up what all have sent it. What the undecided ones of them have planned is shared anew.
+        """
+        room: Floats = np.minimum(np.maximum(answer.headroom - self._overhead, 0.0), self._capacity)
+        alike = [each for each in undecided if (each.pid, each.role) == (entry.pid, entry.role)]
+        if alike:
+            left = entry.total - entry.done
+            part = left / (left + sum(each.total - each.done for each in alike))
+            planned = sum(self._states[each.flow].plan.seen_from(answer.slot) for each in alike)
+            room = np.minimum(room, (room + planned) * part)
+        room[RESERVED if entry.flow in turn.in_order else 1 :] = 0.0
+        return room
+
+    def _decide(self, entry: FlowProgress, answer: PathLoads, turn: _Turn, room: Floats) -> None:
         state = self._states[entry.flow]
         if state.unanswered > PATIENCE:
             self.counts["recovered"] += 1
@@ -383,7 +404,7 @@ class HostScheduler:
             state.ordered = answer.slot
         began = time.perf_counter()
         self._observe(entry, state, turn.clock)
-        rates = self._plan(entry, answer, turn, part)
+        rates = self._plan(entry, answer, turn, room)
         self.delays.decision.append(time.perf_counter() - began)
         self.delays.negotiation.append(answer.delay_s)
         self.counts["decisions"] += 1
@@ -392,14 +413,12 @@ class HostScheduler:
             self._put(entry, state, answer.slot, rates)
         state.others = self._capacity + self._overhead - float(answer.headroom[0])
 
-    def _plan(self, entry: FlowProgress, answer: PathLoads, turn: _Turn, part: float) -> Floats:
-        """Algorithm 2 for one flow, which takes `part` of the room: rates (K,) in bytes/s."""
+    def _plan(self, entry: FlowProgress, answer: PathLoads, turn: _Turn, room: Floats) -> Floats:
+        """Algorithm 2 for one flow, which may take `room` (K,): rates (K,) in bytes/s."""
         slot_s = turn.clock.slot_ns / 1e9
         left_s = (turn.clock.start_ns(answer.slot + 1) - self._now_ns()) / 1e9
         left_s = min(max(left_s, LEAST_PART * slot_s), slot_s)
         dependency, total = self._dependency(entry, answer, turn.received, left_s)
-        room = np.minimum(np.maximum(answer.headroom - self._overhead, 0.0), self._capacity) * part
-        room[RESERVED if entry.flow in turn.in_order else 1 :] = 0.0
         rates: Floats = self._scheduler.decide_all(
             [entry.flow],
             answer.load[None, :],
@@ -415,7 +434,11 @@ class HostScheduler:
         return rates
 
     def _dependency(
-        self, entry: FlowProgress, answer: PathLoads, received: Sequence[FlowProgress], left_s: float
+        self,
+        entry: FlowProgress,
+        answer: PathLoads,
+        received: Mapping[_Group, Sequence[FlowProgress]],
+        left_s: float,
     ) -> tuple[Dependency, int]:
         """Whom a flow follows, and up to which byte of this iteration it can plan.
 
@@ -436,7 +459,9 @@ class HostScheduler:
         have = max(min(each.carried for each in upstream) - earlier, 0) + coming
         return Dependency(Role.RING, behind=have, chunk=float(entry.chunk + GRAIN)), entry.total
 
-    def _coming(self, entry: FlowProgress, received: Sequence[FlowProgress], slot: int) -> float:
+    def _coming(
+        self, entry: FlowProgress, received: Mapping[_Group, Sequence[FlowProgress]], slot: int
+    ) -> float:
         """The rate, bytes/s, at which the flows that it follows have announced to bring it data in `slot`."""
         upstream = _upstream(entry, received)
         return min((self._host.arriving(each.flow, slot) or 0.0 for each in upstream), default=0.0)
@@ -487,6 +512,8 @@ class HostScheduler:
     def _rest(self, flow: Flow, state: _State, slot: int) -> None:
         """The flow has nothing to send now: what it has planned is free for others. When it has, again, it
         begins at a rate: a whole window at once would overflow queues that others have planned to use."""
+        if flow in self._resting and state.plan is NOTHING and state.paused - slot >= RENEWED:
+            return  # all is done
         state.slot = -1
         self._resting.add(flow)
         if state.paused - slot < RENEWED:
@@ -511,7 +538,9 @@ class HostScheduler:
 
     # -- the rest of the host
 
-    def _tell_onward(self, sent: Iterable[FlowProgress], received: Sequence[FlowProgress]) -> None:
+    def _tell_onward(
+        self, sent: Iterable[FlowProgress], received: Mapping[_Group, Sequence[FlowProgress]]
+    ) -> None:
         """Let the workers of a parameter server know how far it has broadcast."""
         most: dict[tuple[int, int], int] = {}
         for each in sent:
@@ -519,9 +548,9 @@ class HostScheduler:
                 key = each.pid, each.group
                 most[key] = max(most.get(key, 0), each.carried)
         onward = {
-            each.flow: most[each.pid, each.group]
-            for each in received
-            if each.role is Role.AGGREGATION and (each.pid, each.group) in most
+            each.flow: carried
+            for (process, group), carried in most.items()
+            for each in received.get((process, group, Role.AGGREGATION), ())
         }
         for flow, carried in onward.items():
             if self._onward.get(flow) != carried:
@@ -554,11 +583,30 @@ def turns(clock: SlotClock) -> int:
     return min(max(clock.slot_ns // TURN_NS, 1), TURNS_MAX)
 
 
-def _upstream(entry: FlowProgress, received: Sequence[FlowProgress]) -> list[FlowProgress]:
+def _left(sent: Iterable[FlowProgress]) -> Counter[int]:
+    """By process, the bytes that its flows have to send in this iteration."""
+    left: Counter[int] = Counter()
+    for each in sent:
+        if each.phase is Phase.COMMUNICATING:
+            left[each.pid] += each.total - each.done
+    return left
+
+
+_FOLLOWED = {Role.RING: Role.RING, Role.BROADCAST: Role.AGGREGATION}
+
+
+def _upstream(
+    entry: FlowProgress, received: Mapping[_Group, Sequence[FlowProgress]]
+) -> Sequence[FlowProgress]:
     """The flows that bring what `entry` passes on."""
-    followed = {Role.RING: Role.RING, Role.BROADCAST: Role.AGGREGATION}.get(entry.role)
-    key = entry.pid, entry.group, followed
-    return [each for each in received if (each.pid, each.group, each.role) == key]
+    followed = _FOLLOWED.get(entry.role)
+    return received.get((entry.pid, entry.group, followed), ()) if followed is not None else ()
+
+
+@functools.lru_cache(1024)
+def _among(job: str, drawn: int) -> float:
+    """Where in its class (0 to 1) a job decides; `drawn` numbers the draws."""
+    return _draw(f"{job} {drawn}") / 2**32
 
 
 def _draw(text: str) -> int:

@@ -24,6 +24,7 @@ from controlplane.topology import Switch, Target
 from machine import record as records
 from machine.errors import EntrainError, MissingTool
 from machine.record import Record
+from wire.slot_header import ETHERTYPE
 
 CPU_PORT = 255
 """The port through which a switch and its controller exchange packets."""
@@ -175,7 +176,8 @@ class SoftSwitchNode(SwitchNode):
         return [
             *(sys.executable, "-m", "softswitch", "--no-p4", "--device-id", str(self.switch.device_id)),
             *self._ports(),
-            *("--name", self.name, "--log-level", self.log_level, *rates, "--", *self._target_options()),
+            *("--name", self.name, "--log-level", self.log_level, *rates),
+            *("--express-ethertype", f"{ETHERTYPE:#x}", "--", *self._target_options()),
         ]
 
 

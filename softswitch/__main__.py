@@ -64,6 +64,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PORT@MBPS[:PACKETS]",
         help="the rate that the port's virtual queue drains at, and its length",
     )
+    parser.add_argument(
+        "--express-ethertype",
+        type=lambda text: int(text, 0),
+        metavar="N",
+        help="frames of this EtherType wait in no virtual queue: links let them go first",
+    )
     parser.add_argument("--grpc-server-addr", default="0.0.0.0:9559", metavar="HOST:PORT|unix:PATH")
     parser.add_argument("--cpu-port", type=int, metavar="N", help="the port of packet-in and packet-out")
     parser.add_argument("--drop-port", type=int, default=511, metavar="N")
@@ -91,6 +97,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         host, colon, port = options.grpc_server_addr.rpartition(":")
         if not colon or not host or not port.isdecimal() or int(port) > 65535:
             raise BadInput(f"--grpc-server-addr {options.grpc_server_addr}: write HOST:PORT or unix:PATH")
+    if options.express_ethertype is not None and not 0x600 <= options.express_ethertype < 1 << 16:
+        raise BadInput(f"--express-ethertype {options.express_ethertype:#x}: it is in 0x600..0xffff")
     if options.cpu_port is not None and not 0 < options.cpu_port <= 510:
         raise BadInput(f"--cpu-port {options.cpu_port}: it is in 1..510")
     return options
@@ -143,6 +151,7 @@ async def _serve(options: argparse.Namespace, name: str) -> None:
             name=name,
             cpu_port=options.cpu_port,
             drop_port=options.drop_port,
+            express=options.express_ethertype,
             record=record,
         )
 

@@ -316,7 +316,7 @@ class Traffic:
             "egress: __attribute__((unused))",
             "{",
             "\tu64 delay;",
-            "\ts64 depth = queue_enter(st, port, phv->length, &delay);",
+            "\ts64 depth = queue_enter(skb, st, port, phv->length, &delay);",
             "\tif (depth < 0) {",
             "\t\ttally(DROPPED_QUEUE_FULL);",
             "\t\treturn TC_ACT_SHOT;",

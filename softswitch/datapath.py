@@ -77,6 +77,7 @@ class Datapath(Externs):
         self._digests: deque[tuple[int, bytes]] = deque()
         self._events: list[tuple[tuple[int, ...], bytes]] = []
         self._record: Record | None = None
+        self._express: int | None = None
         # What each write needs and what does not change, worked out at its first use.
         self._arguments: dict[tuple[str, str], Layout] = {}  # by table and action
         self._direct_of: dict[str, tuple[str | None, str | None]] = {}  # counter and meter, by table
@@ -90,11 +91,13 @@ class Datapath(Externs):
         name: str,
         cpu_port: int | None = None,
         drop_port: int = 511,
+        express: int | None = None,
         netless: bool = False,
         record: Record | None = None,
     ) -> Datapath:
         """Compile and load a program.
 
+        Frames of EtherType `express` wait in no virtual queue, as where links let them go before all others.
         `record` owns what would outlive this process: the loop interface that a program with clones,
         multicast or recirculation needs, and clsact qdiscs where the kernel has no tcx links. Without one,
         the datapath keeps a record of its own. Raises Unsupported, or EbpfError from compiler and kernel.
@@ -103,6 +106,7 @@ class Datapath(Externs):
         datapath = cls(program, generate(program, drop_port=drop_port), name, drop_port, netless)
         try:
             datapath._record = record
+            datapath._express = express
             datapath._load()
         except BaseException:
             datapath.close()
@@ -114,6 +118,7 @@ class Datapath(Externs):
         self.object = self._stack.enter_context(Object.open(build(code)))
         started = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         self.object.set_rodata("netless", struct.pack("=I", self.netless))
+        self.object.set_rodata("express", struct.pack("=I", socket.htons(self._express or 0)))
         self.object.set_rodata("started_ns", struct.pack("=Q", started))
         loop = self._make_loop() if code.reinjects and not self.netless else 0
         self.object.set_rodata("loop_ifindex", struct.pack("=I", loop))

@@ -186,9 +186,15 @@ class Engine:
             self._memory.fill(iteration)
             for each in self._reported.values():
                 each.compute(iteration)
-            self._compute(begin + round(self._job.compute_s() * 1e9))
+            computes = (
+                self._rank in self._plan.sources
+            )  # a parameter server takes what comes, whenever it does
+            if computes:
+                self._compute(begin + round(self._job.compute_s() * 1e9))
             compute_end = time.monotonic_ns()
             self._communicate(iteration)
+            if not computes:  # it communicates from when the first data is sent to it
+                compute_end = min(start for _, _, _, start, _ in self._flows)
             finished = {
                 "kind": "iteration",
                 "job": self._job.name,

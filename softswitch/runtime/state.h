@@ -62,6 +62,7 @@ struct {
 } events SEC(".maps");
 
 const volatile __u32 netless; /* nothing is redirected; what would be is written to `events` */
+const volatile __u32 express; /* EtherType, network order, of frames that wait in no virtual queue; 0: none */
 const volatile __u32 loop_ifindex; /* packets sent into this interface come back to the program */
 const volatile __u64 started_ns; /* timestamps count from here */
 

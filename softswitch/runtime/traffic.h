@@ -63,10 +63,10 @@ INLINE int port_of(struct __sk_buff *skb)
 }
 
 /* Enter the port's virtual queue. Returns its depth in packets before, or -1: full. `delay_ns` until it is empty. */
-INLINE s64 queue_enter(struct state *st, u32 port, u32 bytes, u64 *delay_ns)
+INLINE s64 queue_enter(struct __sk_buff *skb, struct state *st, u32 port, u32 bytes, u64 *delay_ns)
 {
 	*delay_ns = 0;
-	if (port >= MOST_PORTS)
+	if (port >= MOST_PORTS || (express && CTX(skb, protocol) == express))
 		return 0;
 	u64 rate = shared.ports[port].rate;
 	u32 limit = shared.ports[port].depth, segments = st->phv.segments;

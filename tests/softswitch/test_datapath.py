@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 from collections.abc import Iterator
@@ -277,6 +278,15 @@ def test_a_full_virtual_queue_drops_the_tail(counting: Datapath) -> None:
     finally:
         counting.set_queue(6, 0, 0)
     assert counting.run(bytes(1000), 6)
+
+
+def test_express_frames_wait_in_no_virtual_queue() -> None:
+    loaded = load_program(program({}, [], []))
+    with contextlib.closing(Datapath.load(loaded, name="express", netless=True, express=0x88B5)) as datapath:
+        datapath.set_queue(6, 0.001, 3)
+        data, express = bytes(1000), bytes(12) + b"\x88\xb5" + bytes(986)
+        sent = [len(datapath.run(packet, 6)) for packet in (data, data, data, data, express, data, express)]
+        assert sent == [1, 1, 1, 0, 1, 0, 1]
 
 
 def test_constant_expressions_of_every_sign() -> None:
