@@ -185,7 +185,9 @@ class _State:
     seen: int = -1
     """How much it had carried when that was looked at last,"""
     moved_ns: int = 0
-    """and since when that is so, or it has been woken."""
+    """and since when that is so."""
+    still: bool = False
+    """Whether it stands still since then."""
     waited: bool = False
     """Whether the application had nothing to send since then."""
     unanswered: int = 0
@@ -324,7 +326,9 @@ class HostScheduler:
                 if not self._coming(each, received, slot):
                     self._rest(each.flow, state, slot)
                     continue
-            self._keep_going(each, state, clock)
+            if self._stands_still(each, state, clock):
+                self._rest(each.flow, state, slot)
+                continue
             place = places[each.flow] = self.place(each.job, left[each.pid], slot, clock)
             if passed >= place:
                 in_order.add(each.flow)
@@ -334,18 +338,24 @@ class HostScheduler:
         if due:
             self._decide_all(due, _Turn(clock, slot, received, places, in_order))
 
-    def _keep_going(self, entry: FlowProgress, state: _State, clock: SlotClock) -> None:
-        """Wake a flow that stands still though it may send. Where its own host's queue drops all that was on
-        its way, TCP waits for 200 ms; of a paced flow that is little."""
+    def _stands_still(self, entry: FlowProgress, state: _State, clock: SlotClock) -> bool:
+        """Whether nothing of a flow goes though it may send: its receiver does not read, or all that was on
+        its way is lost. Others can have its slots until it goes on.
+
+        It is woken: where its own host's queue drops all that was on its way, which of a paced flow is
+        little, TCP waits for 200 ms.
+        """
         now = self._now_ns()
         if entry.carried != state.seen or entry.ready - entry.done <= GRAIN:
-            state.seen, state.moved_ns = entry.carried, now
-        if now - state.moved_ns < STILL_NS:
-            return
-        if state.plan.allows(state.moved_ns, now, clock) > 2 * GRAIN:
-            state.moved_ns = now
-            self.counts["woken"] += 1
-            self._host.wake(entry.flow)
+            state.seen, state.moved_ns, state.still = entry.carried, now, False
+        elif state.still and entry.flow not in self._resting:  # something of it has gone
+            state.moved_ns, state.still = now, False
+        elif now - state.moved_ns >= STILL_NS and not state.still:
+            state.still = state.plan.allows(state.moved_ns, now, clock) > 2 * GRAIN
+            if state.still:
+                self.counts["stood_still"] += 1
+                self._host.wake(entry.flow)
+        return state.still
 
     def place(self, job: str, left: int, slot: int, clock: SlotClock) -> float:
         """Where in a slot (0 to 1) the flows of `job` decide, which has `left` bytes to send from here."""

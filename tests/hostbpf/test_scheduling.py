@@ -87,6 +87,8 @@ class Bench:
         self.now_ns = FIRST * SLOT_NS
         self.epoch_ns = 0
         self.flows: list[FlowProgress] = []
+        self.readings = 0
+        self.still = False
         self.refused: Counter[str] = Counter()
         self.host = Told()
         self.loads = Silent(LINE)
@@ -101,7 +103,9 @@ class Bench:
         )
 
     def read(self) -> list[FlowProgress]:
-        return list(self.flows)
+        """Of each flow a byte has gone since the last reading, unless it is `still`."""
+        self.readings += not self.still
+        return [replace(each, carried=each.carried + self.readings) for each in self.flows]
 
     def turns(self, count: int = 1) -> None:
         for _ in range(count):
@@ -345,6 +349,7 @@ def test_a_broadcast_waits_for_the_slowest_aggregation(bench: Bench) -> None:
 
 
 def test_workers_hear_how_far_the_server_has_broadcast(bench: Bench) -> None:
+    bench.still = True
     bench.flows = [
         sending(role=Role.BROADCAST, done=100, carried=700),
         sending(OTHER, role=Role.BROADCAST, done=300, carried=900),
@@ -437,15 +442,29 @@ def test_a_flow_begins_at_a_rate_until_it_has_decided(bench: Bench) -> None:
 
 
 def test_a_flow_that_stands_still_though_it_may_send_is_woken(bench: Bench) -> None:
+    bench.still = True
     for done in (0, 1_000_000, 2_000_000):
         bench.flows = [sending(done=done, carried=done)]
         bench.turns(2)
     assert not bench.host.woken
     bench.turns(4)
-    assert set(bench.host.woken) == {FLOW}
+    assert bench.host.woken == [FLOW]
     bench.flows = [sending(OTHER, done=5, carried=5, ready=5)]
     bench.turns(6)
-    assert set(bench.host.woken) == {FLOW}
+    assert bench.host.woken == [FLOW]
+
+
+def test_others_have_the_slots_of_a_flow_that_stands_still_until_it_goes_on(bench: Bench) -> None:
+    """Its receiver does not read, say: what it plans, it cannot send."""
+    bench.still = True
+    bench.flows = [sending(total=10**9)]
+    bench.turns(TURNS_MAX)
+    assert FLOW not in bench.host.schedules
+    assert bench.scheduler.rests(FLOW)
+    bench.still = False
+    bench.flows = [sending(OTHER, 10**9, job="other", pid=2), *bench.flows]
+    bench.slot()
+    assert bench.rates()[1] + bench.rates(OTHER)[1] == pytest.approx(PAYLOAD * LINE, abs=2 * RATE_UNIT)
 
 
 @contextlib.contextmanager
