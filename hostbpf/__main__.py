@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import get_args
 
@@ -13,6 +11,7 @@ import click
 from hostbpf.agent import Agent, Loads, Options, Scheduling
 from hostbpf.enforcers import NAMES, Name
 from machine.errors import BadInput, EntrainError
+from machine.signals import noting_end
 
 PATH = click.Path(path_type=Path)
 
@@ -59,17 +58,15 @@ def main(
 
     scheduling = Scheduling(loads, paths, progress) if schedule else None
     options = Options(interface, netns, slot_ms, link_mbps, scheduling=scheduling, enforcer=enforcer)
-    ended = threading.Event()
-    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(each, lambda *_: ended.set())
     try:
         with (
+            noting_end() as until_ended,
             Agent.running(options) as agent,
             serving(agent, listen, metrics_port) as port,
         ):
             extra = f" metrics=127.0.0.1:{port}" if port else ""
             print(f"ready grpc={listen}{extra} interface={interface}", flush=True)
-            ended.wait()
+            until_ended()
     except EntrainError as error:
         print(f"entrain-agent: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, BadInput) else 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -34,3 +35,30 @@ def ending_once() -> Iterator[Callable[[], None]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def noting_end() -> Iterator[Callable[[], None]]:
+    """Within, SIGINT, SIGTERM and SIGHUP are noted and interrupt nothing.
+
+    Yields a function that waits until one has come. A pipe tells it: `threading.Event` would wait for itself
+    for ever where the signal comes while it looks at the event.
+    """
+    noted, note = os.pipe()
+    os.set_blocking(note, False)
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(note, b"\0")
+
+    def wait() -> None:
+        os.read(noted, 1)
+
+    before = {number: signal.signal(number, on_signal) for number in _ENDING}
+    try:
+        yield wait
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(noted)
+        os.close(note)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from machine.signals import noting_end
 
 if TYPE_CHECKING:
     from controlplane.routing import Routing
@@ -39,12 +39,9 @@ def command(file: Path, directory: Path | None, routing: Routing, address: str, 
     from hostbpf.emulated_switch import load_switch, serving
 
     config = load_switch(file)
-    ended = threading.Event()
-    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(each, lambda *_: ended.set())
-    with serving(config) as where:
+    with noting_end() as until_ended, serving(config) as where:
         click.echo(f"ready grpc={where} switch={config.name} ports={len(config.port)}")
-        ended.wait()
+        until_ended()
 
 
 def _write(file: Path, directory: Path, routing: Routing, address: str, first_port: int) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+import threading
 
 import pytest
 
-from machine.signals import ending_once
+from machine.signals import ending_once, noting_end
 
 
 @pytest.mark.parametrize(
@@ -35,3 +36,22 @@ def test_signals_after_the_work_have_no_effect() -> None:
         ignore()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.raise_signal(number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_came_before_is_not_waited_for(number: signal.Signals) -> None:
+    with noting_end() as until_ended:
+        signal.raise_signal(number)
+        until_ended()
+
+
+def test_a_signal_ends_the_wait_whenever_it_comes() -> None:
+    """Also in the moment in which the wait begins."""
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+    with noting_end() as until_ended:
+        for delay_us in range(0, 500, 2):
+            sender = threading.Timer(delay_us / 1e6, signal.pthread_kill, (main_thread, signal.SIGTERM))
+            sender.start()
+            until_ended()
+            sender.join()
