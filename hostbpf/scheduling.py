@@ -147,8 +147,8 @@ class Plan:
         return total / 1e9
 
 
-_Group = tuple[int, int, Role]
-"""Flows of one process and group that have the same role."""
+_Received = Mapping[tuple[int, int, Role], Sequence[FlowProgress]]
+"""The flows that are received here, by process, group and role."""
 NOTHING = Plan(-LANES, np.zeros(LANES))
 
 
@@ -158,7 +158,7 @@ class _Turn:
 
     clock: SlotClock
     slot: int
-    received: Mapping[_Group, Sequence[FlowProgress]]
+    received: _Received
     places: Mapping[Flow, float]
     """Where in the slot the flows decide that have something to send."""
     in_order: Set[Flow]
@@ -302,7 +302,7 @@ class HostScheduler:
         self._check_clock(clock)
         seen = self._progress.read()
         sent = {each.flow: each for each in seen if each.direction is Direction.SENT}
-        received: dict[_Group, list[FlowProgress]] = {}
+        received: dict[tuple[int, int, Role], list[FlowProgress]] = {}
         for each in seen:
             if each.direction is Direction.RECEIVED:
                 received.setdefault((each.pid, each.group, each.role), []).append(each)
@@ -444,11 +444,7 @@ class HostScheduler:
         return rates
 
     def _dependency(
-        self,
-        entry: FlowProgress,
-        answer: PathLoads,
-        received: Mapping[_Group, Sequence[FlowProgress]],
-        left_s: float,
+        self, entry: FlowProgress, answer: PathLoads, received: _Received, left_s: float
     ) -> tuple[Dependency, int]:
         """Whom a flow follows, and up to which byte of this iteration it can plan.
 
@@ -469,9 +465,7 @@ class HostScheduler:
         have = max(min(each.carried for each in upstream) - earlier, 0) + coming
         return Dependency(Role.RING, behind=have, chunk=float(entry.chunk + GRAIN)), entry.total
 
-    def _coming(
-        self, entry: FlowProgress, received: Mapping[_Group, Sequence[FlowProgress]], slot: int
-    ) -> float:
+    def _coming(self, entry: FlowProgress, received: _Received, slot: int) -> float:
         """The rate, bytes/s, at which the flows that it follows have announced to bring it data in `slot`."""
         upstream = _upstream(entry, received)
         return min((self._host.arriving(each.flow, slot) or 0.0 for each in upstream), default=0.0)
@@ -548,9 +542,7 @@ class HostScheduler:
 
     # -- the rest of the host
 
-    def _tell_onward(
-        self, sent: Iterable[FlowProgress], received: Mapping[_Group, Sequence[FlowProgress]]
-    ) -> None:
+    def _tell_onward(self, sent: Iterable[FlowProgress], received: _Received) -> None:
         """Let the workers of a parameter server know how far it has broadcast."""
         most: dict[tuple[int, int], int] = {}
         for each in sent:
@@ -605,9 +597,7 @@ def _left(sent: Iterable[FlowProgress]) -> Counter[int]:
 _FOLLOWED = {Role.RING: Role.RING, Role.BROADCAST: Role.AGGREGATION}
 
 
-def _upstream(
-    entry: FlowProgress, received: Mapping[_Group, Sequence[FlowProgress]]
-) -> Sequence[FlowProgress]:
+def _upstream(entry: FlowProgress, received: _Received) -> Sequence[FlowProgress]:
     """The flows that bring what `entry` passes on."""
     followed = _FOLLOWED.get(entry.role)
     return received.get((entry.pid, entry.group, followed), ()) if followed is not None else ()

@@ -235,6 +235,8 @@ def test_the_window_grows_by_the_gain(
 @pytest.mark.root
 def test_registration_ends_with_a_killed_process() -> None:
     """Even `kill -9` leaves no control behind."""
+    if "slot_reno" in available_congestion_controls():
+        pytest.skip("another process of this machine holds the congestion controls")
     program = (
         "from ebpf import Object, compile_cached\n"
         "from hostbpf.mltcp import SOURCES\n"

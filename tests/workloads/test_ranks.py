@@ -86,6 +86,18 @@ def test_a_server_sends_back_what_all_workers_have_sent(run_job: RunJob, tmp_pat
             assert f.start_ns >= there[f.iteration, f.step - 1, f.src_rank]
 
 
+def test_a_server_communicates_from_when_the_first_worker_sends(run_job: RunJob, tmp_path: Path) -> None:
+    result = run_job(ranks=3, collective="parameter-server", servers=1, compute_ms=20, iterations=4)
+    assert result.returncode == 0, result.stderr
+    records = read_records(tmp_path / "records")
+    for number in range(4):
+        server, *workers = sorted(
+            (r for r in records.iterations if r.iteration == number), key=lambda record: record.rank
+        )
+        first = min(f.start_ns for f in records.flows if f.iteration == number and f.dst_rank == 0)
+        assert server.compute_end_ns == first >= min(worker.compute_end_ns for worker in workers)
+
+
 def test_source_ports_come_from_the_seed_and_repeat(run_job: RunJob, tmp_path: Path) -> None:
     seen = []
     for seed in (1, 1, 2):
