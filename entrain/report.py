@@ -46,7 +46,7 @@ def label(run: RunResult, runs: Sequence[RunResult]) -> str:
     if len({other.combination.control for other in runs}) > 1:
         parts.append(str(combination.control))
     if len({other.combination.seed for other in runs}) > 1:
-        parts.append(str(combination.seed))
+        parts.append(f"seed {combination.seed}")
     return ", ".join(parts) or combination.routing
 
 

@@ -29,12 +29,8 @@ def ending_once() -> Iterator[Callable[[], None]]:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in _ENDING}
-    try:
+    with _handled_by(leave):
         yield ignore
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -54,11 +50,19 @@ def noting_end() -> Iterator[Callable[[], None]]:
     def wait() -> None:
         os.read(noted, 1)
 
-    before = {number: signal.signal(number, on_signal) for number in _ENDING}
     try:
-        yield wait
+        with _handled_by(on_signal):
+            yield wait
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         os.close(noted)
         os.close(note)
+
+
+@contextlib.contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
