@@ -83,8 +83,8 @@ def test_rates_follow_the_schedule(
     """No slot carries more than its rate and two bursts, a silent one at most two bursts; every slot gets at
     least 95 % of its rate, less a burst; and behind the schedule the flow is free.
 
-    A busy machine may keep a sender from sending, but hardly in the same slot each time: what counts is the
-    best of some rounds.
+    A busy machine may keep a sender from sending, or have packets leave in the slot after their own, but
+    hardly in the same slot each time: what counts is the best of some rounds.
     """
     pair.run(pair.a, "ip", "link", "set", "eth0", "gso_max_segs", "2")
     connection = connect(control)
@@ -92,7 +92,7 @@ def test_rates_follow_the_schedule(
     schedules = Schedules(paced, CLOCK, netns=netns_cookie(pair.a))
     rates = [10.0, 40.0, 5.0, 0.0, 0.0, 30.0, 3.0, 20.0]
     wanted = [rate * 125_000 * 0.06 for rate in rates]
-    best = [0] * len(rates)
+    best, fewest = [0] * len(rates), [1 << 62] * len(rates)
     free = 0
     with metered(CLOCK, pair.index_a, netns=pair.a) as meter, sending(connection):
         for _ in range(ROUNDS):
@@ -101,11 +101,15 @@ def test_rates_follow_the_schedule(
             wait_for_slot(first + len(rates) + 4)
             sent = {slot: each.payload_bytes for (which, slot), each in meter.read().items() if which == flow}
             for offset, most in enumerate(wanted):
-                assert sent.get(first + offset, 0) <= most + 2 * BURST
-                best[offset] = max(best[offset], sent.get(first + offset, 0))
+                got = sent.get(first + offset, 0)
+                assert got <= most + 6 * BURST
+                best[offset] = max(best[offset], got)
+                fewest[offset] = min(fewest[offset], got)
             free = max(free, *(sent.get(first + len(rates) + late, 0) for late in range(1, 4)))
-            if all(got >= 0.95 * least - BURST for got, least in zip(best, wanted, strict=True)):
+            kept = all(got <= most + 2 * BURST for got, most in zip(fewest, wanted, strict=True))
+            if kept and all(got >= 0.95 * least - BURST for got, least in zip(best, wanted, strict=True)):
                 break
+    assert kept, fewest
     assert all(got >= 0.95 * least - BURST for got, least in zip(best, wanted, strict=True)), best
     assert free > 3 * max(wanted)
 
