@@ -37,23 +37,23 @@ def ending_once() -> Iterator[Callable[[], None]]:
 def noting_end() -> Iterator[Callable[[], None]]:
     """Within, SIGINT, SIGTERM and SIGHUP are noted and interrupt nothing.
 
-    Yields a function that waits until one has come. A pipe tells it: `threading.Event` would wait for itself
-    for ever where the signal comes while it looks at the event.
+    Yields a function that waits until one has come; for the main thread only. A pipe tells it, into which
+    the interpreter writes while it takes the signal: a handler in Python runs later, and not at all while a
+    wait goes on that began in between.
     """
     noted, note = os.pipe()
     os.set_blocking(note, False)
 
-    def on_signal(number: int, _: FrameType | None) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(note, b"\0")
-
     def wait() -> None:
-        os.read(noted, 1)
+        while os.read(noted, 1)[0] not in _ENDING:
+            pass
 
+    before = signal.set_wakeup_fd(note, warn_on_full_buffer=False)
     try:
-        with _handled_by(on_signal):
+        with _handled_by(lambda number, frame: None):
             yield wait
     finally:
+        signal.set_wakeup_fd(before)
         os.close(noted)
         os.close(note)
 
