@@ -86,8 +86,7 @@ class Map(MutableMapping[bytes, bytes]):
         return [raw[at : at + self.value_size] for at in range(0, len(raw), self._stride)]
 
     def _lookup(self, key: bytes, flags: int) -> bytes:
-        if len(key) != self.key_size:
-            raise self._wrong_size(key, self.key_size, "key")
+        self._check(key, self.key_size, "key")
         value = self._room()
         result = self._lookup_elem(self.fd, key, value, _flags(flags))
         if result < 0:
@@ -109,10 +108,8 @@ class Map(MutableMapping[bytes, bytes]):
         self._update(key, b"".join(value.ljust(self._stride, b"\0") for value in values), flags)
 
     def _update(self, key: bytes, raw: bytes, flags: int) -> None:
-        if len(raw) != self._bytes:
-            raise self._wrong_size(raw, self._bytes, "values of all CPUs" if self.per_cpu else "value")
-        if len(key) != self.key_size:
-            raise self._wrong_size(key, self.key_size, "key")
+        self._check(raw, self._bytes, "values of all CPUs" if self.per_cpu else "value")
+        self._check(key, self.key_size, "key")
         result = self._update_elem(self.fd, key, raw, _flags(flags))
         if result < 0:
             raise self._error("update", key, -result)
@@ -150,10 +147,8 @@ class Map(MutableMapping[bytes, bytes]):
         """Set many entries, by one system call where the kernel has it for this map."""
         pairs = list(items)
         for key, value in pairs:
-            if len(key) != self.key_size:
-                raise self._wrong_size(key, self.key_size, "key")
-            if len(value) != self.value_size:
-                raise self._wrong_size(value, self.value_size, "value")
+            self._check(key, self.key_size, "key")
+            self._check(value, self.value_size, "value")
         if not pairs:
             return
         count = ct.c_uint32(len(pairs))
@@ -186,8 +181,7 @@ class Map(MutableMapping[bytes, bytes]):
         self.update(key, value)
 
     def __delitem__(self, key: bytes) -> None:
-        if len(key) != self.key_size:
-            raise self._wrong_size(key, self.key_size, "key")
+        self._check(key, self.key_size, "key")
         result = self._delete_elem(self.fd, key)
         if result < 0:
             raise self._error("delete", key, -result)
@@ -214,8 +208,9 @@ class Map(MutableMapping[bytes, bytes]):
     def __repr__(self) -> str:
         return f"Map({self.name!r}, {self.key_size} -> {self.value_size} bytes, {self.max_entries} entries)"
 
-    def _wrong_size(self, data: bytes, size: int, what: str) -> EbpfError:
-        return EbpfError(f"map {self.name}: {what} has {len(data)} bytes, not {size}", errno=errno.EINVAL)
+    def _check(self, data: bytes, size: int, what: str) -> None:
+        if len(data) != size:
+            raise EbpfError(f"map {self.name}: {what} has {len(data)} bytes, not {size}", errno=errno.EINVAL)
 
     def _error(self, action: str, key: bytes, error: int) -> Exception:
         if error in (errno.ENOENT, errno.EEXIST):

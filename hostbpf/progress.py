@@ -296,8 +296,7 @@ class Monitor:
             if not _is_flow_of(flow, _DIRECTIONS[direction], file.pid, file.uid):
                 raise _Refused("another user's flow")
             file.owned[number] = flow
-        progress = object.__new__(FlowProgress)
-        vars(progress).update(  # its constructor, being that of a frozen class, takes twice as long
+        return FlowProgress(
             job=file.job,
             pid=file.pid,
             flow=flow,
@@ -313,7 +312,6 @@ class Monitor:
             chunk=chunk,
             updated_ns=updated_ns,
         )
-        return progress
 
     def _forget(self, name: str) -> None:
         del self._known[name]

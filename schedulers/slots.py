@@ -28,7 +28,7 @@ PARTIAL = 2
 its next decision."""
 
 
-def size_class(left: Floats | float) -> Ints:
+def size_class(left: Floats) -> Ints:
     """The place in a slot's order of decisions of each flow, which has `left` (bytes, or any unit) to send.
 
     The paper leaves the order open. Whoever decides first takes the least loaded slots; so those decide first
