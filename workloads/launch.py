@@ -63,8 +63,8 @@ def _import_pytorch() -> None:
         if (error.name or "").partition(".")[0] != "torch":
             raise
         raise MissingTool(
-            "collective ddp needs PyTorch: pip install 'entrain[torch]' "
-            "(--extra-index-url https://download.pytorch.org/whl/cpu has it without CUDA)"
+            "collective ddp needs PyTorch: run `pip install -e '.[torch]'` in the checkout "
+            "(--extra-index-url https://download.pytorch.org/whl/cpu installs it without CUDA)"
         ) from error
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "KNOWN_ISSUES.md", *sorted((ROOT / "docs").glob("*.md"))]
+PACKAGES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 
 _BLOCK = re.compile(
     r"(?:<!-- not run: (?P<reason>[^>]*?) -->\s*\n)?^```(?P<language>sh|python)\n(?P<text>.*?)^```",
@@ -70,6 +71,60 @@ def test_every_linked_page_exists() -> None:
 def test_every_make_verb_of_the_pages_exists() -> None:
     verbs = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
-        for verb in re.findall(r"`?make ([a-z0-9-]+)", page.read_text()):
-            if f"make {verb}" in re.sub(r"[^`\n]*`([^`]*)`[^`\n]*", r"\1\n", page.read_text()):
-                assert verb in verbs, f"{page.name} names `make {verb}`"
+        text = page.read_text()
+        shell = "".join(block["text"] for block in _BLOCK.finditer(text) if block["language"] == "sh")
+        named = re.findall(r"`make ([a-z0-9-]+)", text) + re.findall(
+            r"^make ([a-z0-9-]+)", shell, re.MULTILINE
+        )
+        for verb in named:
+            assert verb in verbs, f"{page.name} names `make {verb}`"
+
+
+_CODE = re.compile(r"`([^`\n]+)`")
+_FILE = re.compile(r"[a-z0-9_.*/-]+\.(?:py|c|h|p4|proto|toml|md)")
+
+
+def _missing(directories: list[Path], name: str) -> bool:
+    return not any(list(directory.glob(name)) for directory in directories)
+
+
+def test_every_file_of_a_table_exists() -> None:
+    """A table's first column names files from the repository's root or from a directory that the page
+    names."""
+    seen = 0
+    for page in PAGES:
+        text = page.read_text()
+        named = [ROOT / each for each in _CODE.findall(text) if re.fullmatch(r"[a-z0-9_/]+/", each)]
+        for row in re.findall(r"^\|([^|\n]*)\|", text, re.MULTILINE):
+            for name in _CODE.findall(row):
+                if _FILE.fullmatch(name):
+                    seen += 1
+                    assert not _missing([ROOT, *named], name), f"{page.name} lists {name}"
+    assert seen > 20
+
+
+def test_every_path_into_a_package_exists() -> None:
+    seen = 0
+    for page in PAGES:
+        for name in _CODE.findall(page.read_text()):
+            if name.partition("/")[0] in (*PACKAGES, "docs", "tests", "experiments") and _FILE.fullmatch(
+                name
+            ):
+                seen += 1
+                assert not _missing([ROOT], name), f"{page.name} names {name}"
+    assert seen > 20
+
+
+def test_every_section_says_something() -> None:
+    for page in PAGES:
+        lines = [line for line in page.read_text().splitlines() if line.strip()]
+        for line, following in zip(lines, [*lines[1:], "# the end"], strict=True):
+            if line.startswith("## "):
+                assert not re.match(r"#{1,2} ", following), f"{page.name}: {line} is empty"
+
+
+def test_nothing_advises_to_install_entrain_from_a_package_index() -> None:
+    """There the name belongs to another project; only a checkout can be installed."""
+    sources = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    for path in [*PAGES, ROOT / "Makefile", *sources]:
+        assert not re.search(r"install [^\n]*['\" ]entrain\b(?![./-])", path.read_text()), path

@@ -176,7 +176,7 @@ def test_when_a_rank_is_killed_the_others_end_and_say_so(job_file: JobFile, tmp_
 def test_without_pytorch_the_remedy_is_named(run_job: RunJob) -> None:
     done = run_job(collective="ddp", model="mlp", bytes=None)
     assert done.returncode == 1
-    assert "entrain[torch]" in done.stderr
+    assert "pip install -e '.[torch]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
