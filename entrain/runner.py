@@ -27,7 +27,7 @@ from entrain.contention import attribute, contention, per_job
 from entrain.cross import NAME as CROSS
 from entrain.cross import Cross, CrossFlow, crossing
 from entrain.experiment import Combination, Experiment, Job
-from entrain.results import JobResult, Learned, RunResult, Timeline, bound_ms
+from entrain.results.values import JobResult, Learned, RunResult, Timeline, bound_ms
 from entrain.samples import Sampler, sampling
 from entrain.slots import HostReport, Schedulers, progress_directory, schedulers
 from hostbpf.controls import controls

@@ -20,7 +20,7 @@ from machine.errors import EntrainError
 
 if TYPE_CHECKING:
     from entrain.experiment import Experiment
-    from entrain.results import RunResult
+    from entrain.results.values import RunResult
     from entrain.runner import Report, Running
 
 
@@ -41,9 +41,9 @@ def command(
     file: Path, out: Path | None, as_json: bool, target: str | None, seed: int | None, keep: bool
 ) -> None:
     """Run the experiment FILE and compare its routings and policies."""
-    from entrain import report
     from entrain.experiment import load_experiment
-    from entrain.results import document, summarized
+    from entrain.results import tables as report
+    from entrain.results.values import document, summarized
     from entrain.slot_rates import is_slot_rates
     from mininet_topos.network import check_possible
 
@@ -57,17 +57,17 @@ def command(
     console = Console(stderr=True)
     results = _run(experiment, out, console, keep=keep)
     if out is not None:
-        from entrain.plots import plot
+        from entrain.results.plots import plot
 
         report.write(out, experiment, results)
         plot(out / "results.png", experiment, results)
         if report.has_delays(results):
-            from entrain import overhead
+            from entrain.results import overhead
 
             report.write_delays(out, results)
             overhead.plot(out / "overhead.png", experiment, results)
         if experiment.sample_ms is not None:
-            from entrain import timelines
+            from entrain.results import timelines
 
             report.write_samples(out, results)
             timelines.plot(out, experiment, results)

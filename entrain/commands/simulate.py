@@ -98,7 +98,7 @@ def command(
             raise BadInput(
                 "results needs --out DIR, the directory whose sub-directories hold the experiments' results"
             )
-        from entrain import results_page
+        from entrain.results import page as results_page
 
         text = results_page.page(out, page.read_text() if page is not None and page.exists() else "")
         if page is not None:

@@ -11,7 +11,7 @@ from controlplane.routing import next_hops, source_port
 from controlplane.topology import Topology
 from entrain import slot_rates
 from entrain.experiment import Combination, Job, load_experiment
-from entrain.plots import COLOURS
+from entrain.results.plots import COLOURS
 from hostbpf.mltcp import Params
 from machine.errors import BadInput
 from workloads.collectives import steps

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from matplotlib import image
 from rich.console import Console
 
-from entrain import overhead, timelines
 from entrain.contention import LinkContention
 from entrain.cross import NAME as CROSS
 from entrain.experiment import Combination, Experiment, load_experiment
-from entrain.plots import COLOURS, plot
-from entrain.report import (
+from entrain.results import overhead, timelines
+from entrain.results.plots import COLOURS, plot
+from entrain.results.tables import (
     completion,
     has_delays,
     remarks,
@@ -29,7 +29,7 @@ from entrain.report import (
     write_delays,
     write_samples,
 )
-from entrain.results import (
+from entrain.results.values import (
     JobResult,
     RunResult,
     Timeline,

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from entrain import live_results, results_page
 from entrain.contention import LinkContention
 from entrain.cross import NAME as CROSS
 from entrain.experiment import Combination, Experiment, load_experiment
-from entrain.report import write, write_samples
-from entrain.results import JobResult, RunResult, Timeline
+from entrain.results import live as live_results
+from entrain.results import page as results_page
+from entrain.results.tables import write, write_samples
+from entrain.results.values import JobResult, RunResult, Timeline
 from entrain.samples import Throughput
 from entrain.slots import HostReport
 from machine.errors import BadInput

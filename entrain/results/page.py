@@ -10,7 +10,7 @@ import re
 import textwrap
 from pathlib import Path
 
-from entrain import live_results
+from entrain.results import live as live_results
 from machine.errors import BadInput
 from simulation import report
 from simulation.experiments import EXPERIMENTS

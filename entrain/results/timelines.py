@@ -15,8 +15,8 @@ from matplotlib import pyplot as plt
 
 from entrain.cross import NAME as CROSS
 from entrain.experiment import Experiment, Policy
-from entrain.plots import COLOURS, count, name
-from entrain.results import WINDOW, RunResult, Summarized, converged_at, summarized
+from entrain.results.plots import COLOURS, count, name
+from entrain.results.values import WINDOW, RunResult, Summarized, converged_at, summarized
 
 SHOWN = 4
 """Iterations in each part of the picture of throughput."""

@@ -14,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from entrain.experiment import Experiment
-from entrain.results import (
+from entrain.results.values import (
     CONVERGED,
     LAST,
     WINDOW,

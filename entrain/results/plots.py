@@ -17,7 +17,7 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
 from entrain.experiment import Combination, Experiment
-from entrain.results import RunResult
+from entrain.results.values import RunResult
 
 _NAMES = {"ecmp": "ECMP", "source": "source routing"}
 COLOURS = (

@@ -15,9 +15,9 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from entrain.experiment import Experiment
-from entrain.plots import COLOURS
-from entrain.report import label
-from entrain.results import RunResult
+from entrain.results.plots import COLOURS
+from entrain.results.tables import label
+from entrain.results.values import RunResult
 from entrain.slots import HostReport
 
 
