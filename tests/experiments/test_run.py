@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +18,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from entrain.experiment import load_experiment
 from machine.record import RECORDS
 from mininet_topos.links import has_netem
+from tests.p4.packets import crc16
+from workloads.collectives import steps
+from workloads.connections import source_port
 
 pytestmark = pytest.mark.root
 
@@ -141,8 +148,36 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
             each.process.wait(30)
 
 
+def uplinks_by_hash(text: str, directory: Path) -> tuple[int, Counter[str]]:
+    """Return what ECMP must do with the experiment `text`: the most flows of one step on an uplink, and the
+    bytes on each uplink. The program's hash is CRC-16 over addresses, protocol and ports, modulo the uplinks;
+    source ports derive from the seed.
+    """
+    file = directory / "predicted.toml"
+    file.write_text(text)
+    experiment = load_experiment(file)
+    (seed,) = experiment.seeds
+    hosts = {host.name: host for host in experiment.topology.hosts}
+    most, carried = 0, Counter[str]()
+    for job in experiment.jobs:
+        spec = job.spec.model_copy(update={"seed": seed})
+        for step in steps(str(spec.collective), len(job.hosts)):
+            meeting = Counter[str]()
+            for flow in step:
+                src, dst = hosts[job.hosts[flow.src]], hosts[job.hosts[flow.dst]]
+                if src.leaf == dst.leaf:
+                    continue
+                ports = source_port(spec, flow.src, flow.dst, 0), spec.port_base
+                addresses = socket.inet_aton(src.ip) + socket.inet_aton(dst.ip)
+                spine = 1 + crc16(addresses + struct.pack("!BHH", socket.IPPROTO_TCP, *ports)) % 2
+                meeting[f"{src.leaf}->spine{spine}"] += 1
+                carried[f"{src.leaf}->spine{spine}"] += round(flow.fraction * spec.bytes) * spec.iterations
+            most = max(most, *meeting.values(), 0)
+    return most, carried
+
+
 @pytest.mark.parametrize("target", TARGETS)
-def test_source_routing_puts_one_flow_of_a_job_on_a_link_in_each_step(
+def test_each_routing_puts_on_a_link_what_it_promises(
     run: Callable[..., Run], tmp_path: Path, target: str
 ) -> None:
     running = run("--json", "--target", target, "--out", str(tmp_path / "out"))
@@ -152,7 +187,12 @@ def test_source_routing_puts_one_flow_of_a_job_on_a_link_in_each_step(
     ecmp, source = json.loads(out)["runs"]
     assert (ecmp["routing"], source["routing"]) == ("ecmp", "source")
     assert source["max_flows_per_link"] == 1
-    assert ecmp["max_flows_per_link"] >= 1
+    most, hashed = uplinks_by_hash(EXPERIMENT.format(iterations=3), tmp_path)
+    assert ecmp["max_flows_per_link"] == most == 2
+    carried = {link["link"]: link["bytes"] for link in ecmp["links"]}
+    assert sum(hashed.values()) == 3 * (8 * 100_000 + 2 * 2 * 100_000)
+    for link, sent in hashed.items():
+        assert carried[link] >= sent, f"{link} carried less than the flows whose hash leads there"
     for each in (ecmp, source):
         assert each["target"] == target
         assert [job["name"] for job in each["jobs"]] == ["exchange", "ring"]

@@ -36,3 +36,13 @@ def ether(
 ) -> bytes:
     """An Ethernet frame without padding."""
     return dst.to_bytes(6, "big") + src.to_bytes(6, "big") + ethertype.to_bytes(2, "big") + payload
+
+
+def crc16(data: bytes) -> int:
+    """CRC-16/ARC: polynomial 0x8005, reflected."""
+    crc = 0
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0xA001 if crc & 1 else 0)
+    return crc

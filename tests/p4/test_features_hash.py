@@ -8,20 +8,10 @@ import zlib
 import pytest
 
 from tests.p4.conftest import Start
-from tests.p4.packets import bits, ether, unbits
+from tests.p4.packets import bits, crc16, ether, unbits
 
 INPUT = (8, 16, 32, 48, 128, 4, 7, 5)
 HASHES = (32, 16, 16, 16, 32, 16, 16, 32, 32, 16, 16, 64, 32, 16, 32)
-
-
-def crc16(data: bytes) -> int:
-    """CRC-16/ARC: polynomial 0x8005, reflected."""
-    crc = 0
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0xA001 if crc & 1 else 0)
-    return crc
 
 
 def words(data: bytes) -> list[int]:

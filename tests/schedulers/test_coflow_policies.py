@@ -124,14 +124,25 @@ def test_one_common_factor_speeds_nobody_up_by_more_than_one_over_theta() -> Non
         assert (seen.rate <= alone.rate / theta * (1 + 1e-9)).all()
 
 
-def test_what_the_first_leaves_goes_to_the_others_by_order_alike_or_by_one_factor() -> None:
-    """The second and the third meet on a link; the fourth meets the first, which leaves no common factor."""
-    coflows = [[(0, 1, 9.0)], [(2, 3, 4.0)], [(2, 3, 1.0)], [(1, 1, 9.0), (0, 2, 1.0)]]
-    rates = {"ordered": [1, 1, 0, 0, 0], "shared": [1, 0.5, 0.5, 0, 0], "factor": [1, 0, 0, 0, 0]}
-    for conservation, expected in rates.items():
-        seen = view(coflows)
-        Fifo(conservation=conservation).allocate(seen)  # type: ignore[arg-type]
-        assert seen.rate == pytest.approx(expected), conservation
+SPARE = {
+    "none": [1, 0, 0, 0],
+    "ordered": [1, 1, 0, 1],
+    "shared": [1, 1 / 2, 1 / 2, 1],
+    "factor": [1, 2 / 3, 1 / 3, 2 / 3],
+}
+"""Rates where the first coflow meets nobody, the second meets the first of the third's two flows.
+
+none: only the first sends. ordered: the second fills its links, so MADD skips the third, whose other flow
+takes what is spare. shared: the rest is max-min fair by flow. factor: alone, the second has rate 1, the third
+1/2 and 1 (its flows end together); the link that they share is asked for 3/2, so all get 2/3 of that.
+"""
+
+
+@pytest.mark.parametrize("conservation", SPARE)
+def test_what_the_first_leaves_goes_to_nobody_or_by_order_flow_or_factor(conservation: str) -> None:
+    seen = view([[(0, 1, 9.0)], [(2, 3, 4.0)], [(2, 3, 1.0), (4, 5, 2.0)]], ports=6)
+    Fifo(conservation=conservation).allocate(seen)  # type: ignore[arg-type]
+    assert seen.rate == pytest.approx(SPARE[conservation])
 
 
 def test_filling_gives_at_least_what_the_common_factor_gives() -> None:

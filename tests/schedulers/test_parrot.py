@@ -48,6 +48,30 @@ def test_the_example_has_the_papers_event_times(conservation: str) -> None:
     assert outcome.total_jct == pytest.approx(40.889, abs=5e-4)
 
 
+SPARE = {
+    "none": (6.0, 6.0, 6.0),
+    "factor": (4.0, 4.0, 4.0),
+    "filling": (4.0, 4.0, 2.0),
+    "ordered": (10.0 / 3.0, 4.0, 2.0),
+}
+"""When A and B, which share port 0, and C, which meets nobody, end: 2 bytes each, unit ports, θ at most 1/2.
+
+At t = 0 nothing was sent, so each of the three weighs 1 and gets 1/3 of its rate alone; port 0 has 1/3 left.
+none: 1/3 each, 2 / (1/3) = 6. factor: times 3/2, which fills port 0. filling: C goes on to rate 1 and ends at
+2; A and B keep 1/2. ordered: A, the first, takes all that port 0 has left and has 2/3, B 1/3, C 1; at t = 2 A
+has 2/3 and B 4/3 bytes left and θ = 1/2, so each gets 1/2: A ends at 2 + 4/3; B's last 2/3 go at rate 1.
+"""
+
+
+@pytest.mark.parametrize("conservation", SPARE)
+def test_what_becomes_of_spare_bandwidth(conservation: str) -> None:
+    pairs = {"A": (0, 1), "B": (0, 2), "C": (3, 4)}
+    jobs = [chain(name, 0.0, [coflow([(src, dst, 2.0)])]) for name, (src, dst) in pairs.items()]
+    policy = Parrot(theta_max=0.5, conservation=conservation)  # type: ignore[arg-type]
+    outcome = Simulation(jobs, ScheduledTransport(switch(5, 1.0), policy, check=True)).run()
+    assert [job.finish for job in outcome.jobs] == pytest.approx(SPARE[conservation])
+
+
 def test_in_bytes_the_examples_ratio_is_lower() -> None:
     theta = 0.5 ** (1.0 / (math.log(22.0 / 3.0 + 1.0) + 1.0))
     assert ccts(run(Parrot()))["C4"] == pytest.approx(4.0 + 8.0 / theta)

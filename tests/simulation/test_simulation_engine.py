@@ -106,6 +106,17 @@ def test_an_observing_interval_delays_to_the_next_tick() -> None:
     assert outcome.jobs[0].waiting == pytest.approx(0.15)
 
 
+@pytest.mark.parametrize("name", list(COFLOW_POLICIES))
+def test_each_coflow_takes_at_least_one_observing_interval(name: str) -> None:
+    """However few its bytes: so 100 iterations of two coflows take 200 intervals of 10 ms, 2 s."""
+    works = [coflow([(0, 1, 1e-6)]), coflow([(1, 0, 1e-6)])]
+    transport = ScheduledTransport(switch(2, 1.0), coflow_policy(name), interval=0.010, check=True)
+    outcome = Simulation([chain("a", 0.0, works, iterations=100)], transport).run()
+    ends = [record.finish for record in outcome.coflows]
+    assert np.diff(ends) == pytest.approx(0.010, rel=1e-3)
+    assert outcome.jobs[0].finish == pytest.approx(2.0, abs=0.011)
+
+
 def test_flow_times_are_those_of_their_rates() -> None:
     transport = ScheduledTransport(switch(3, 1.0), FairSharing(), flow_times=True, check=True)
     outcome = Simulation([chain("a", 0.0, [coflow([(0, 1, 1.0), (0, 2, 3.0)])])], transport).run()

@@ -137,13 +137,6 @@ def test_public_traces_are_read_whole(reader: object, name: str, count: int) -> 
         assert (np.diff(arrivals) >= 0.0).all()
 
 
-def test_parrots_iterations_must_have_been_cut() -> None:
-    """Each of an iteration's two coflows is seen to end at multiples of η = 10 ms only, whatever its size."""
-    jobs = traces.read_tiresias(public("tiresias-60-jobs.csv"))
-    possible = np.mean([2 * job.iterations * 0.010 < 10.0 for job in jobs])
-    assert possible == pytest.approx(0.55)  # the paper: 78.3 % end within 10 s
-
-
 def test_bad_triples_are_named(tmp_path: Path) -> None:
     path = tmp_path / "requests.txt"
     path.write_text("[(0, 5, 8), (1, 2)]\n")
