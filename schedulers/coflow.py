@@ -16,6 +16,7 @@ from schedulers.filling import FULL, common_factor, link_loads, max_min, progres
 
 Allocation = Literal["madd", "equal", "max-min"]
 Conservation = Literal["ordered", "shared", "factor", "none"]
+Entity = Literal["coflow", "job"]
 
 
 class Network(NamedTuple):
@@ -37,7 +38,8 @@ class View:
     Per flow (F,): `size` and `remaining` bytes, `rate` bytes/s (the policy writes it), `links` (F, H) its
     route. Per coflow (C,): `order` in which they became valid (smaller first), `ident` the caller's number,
     `bottleneck` the effective completion time alone in the network (Γ of Parrot's O3, s), `sent` bytes, `job`
-    number, and of the job `job_sent` bytes and `job_completed` coflows. `capacity` (L,) bytes/s per link.
+    number (smaller for a job that came first), and of the job `job_sent` bytes and `job_completed` coflows.
+    `capacity` (L,) bytes/s per link.
     """
 
     capacity: Floats
@@ -405,7 +407,10 @@ class Mcs(PriorityPolicy):
 
 
 class LeastBytesSent(PriorityPolicy):
-    """ "Aalo" as Parrot's evaluation has it (6): the job with the least bytes sent first."""
+    """Aalo as Parrot's evaluation has it (6): all coflows of a job as one, the least bytes sent first.
+
+    It has no queues, so jobs that have sent nearly the same take turns; `DClas` has them.
+    """
 
     name = "aalo"
 
@@ -439,9 +444,13 @@ class FixedOrder(PriorityPolicy):
 
 
 class DClas(PriorityPolicy):
-    """Aalo as published (SIGCOMM 2015, 4): queues by bytes sent, FIFO within a queue, no sizes needed.
+    """Aalo's D-CLAS (SIGCOMM 2015, 4): queues by bytes sent, FIFO within a queue, no sizes needed.
 
-    Queue q holds coflows that have sent less than `first_threshold` * `factor`^q bytes. Queues are served by
+    `entity` is what is queued. "coflow", as Aalo defines D-CLAS: each coflow by its own bytes. "job", as
+    Parrot describes Aalo (1): all coflows of a job are one entity, ranked by the job's bytes; within it
+    coflows follow their dependencies, that is the order in which they became valid.
+
+    Queue q holds entities that have sent less than `first_threshold` * `factor`^q bytes. Queues are served by
     strict priority, as its authors' simulator does; with `weighted` queue q gets the share (queues - q) / Σ
     of each link, and what queues leave goes by priority, as the paper has it.
     """
@@ -451,26 +460,35 @@ class DClas(PriorityPolicy):
     def __init__(
         self,
         *,
+        entity: Entity = "coflow",
         queues: int = 10,
         first_threshold: float = 10 * 2**20,
         factor: float = 10.0,
         weighted: bool = False,
     ) -> None:
+        if entity not in get_args(Entity):
+            raise ValueError(f"entity is {entity!r}; it must be one of {', '.join(get_args(Entity))}")
         if queues < 1 or first_threshold <= 0 or factor <= 1:
             raise ValueError(
                 "D-CLAS needs at least one queue, a positive first threshold and a factor above 1"
             )
         super().__init__(allocation="equal")
+        self.entity = entity
         self.thresholds = first_threshold * factor ** np.arange(queues - 1)
         self.weighted = weighted
 
+    def attained(self, view: View) -> Floats:
+        """Return the bytes that each coflow's entity has sent."""
+        return view.sent if self.entity == "coflow" else view.job_sent
+
     def queue(self, view: View) -> Ints:
         """Return the queue of each coflow, 0 first."""
-        return np.searchsorted(self.thresholds, view.sent * (1 + 1e-9), side="right")
+        return np.searchsorted(self.thresholds, self.attained(view) * (1 + 1e-9), side="right")
 
     def ranking(self, view: View) -> Ints:
-        """By queue, then by order."""
-        return np.lexsort((view.order, self.queue(view)))
+        """By queue, then by the entity's arrival, then by the coflow's."""
+        arrival = view.order if self.entity == "coflow" else view.job
+        return np.lexsort((view.order, arrival, self.queue(view)))
 
     def allocate(self, view: View) -> None:
         """Write the rates: strict priority of queues, or their weighted shares first."""
@@ -489,13 +507,16 @@ class DClas(PriorityPolicy):
         backfill_in_order(ranking, view.network(left))
 
     def review_after(self, view: View) -> float:
-        """When the next coflow crosses its queue's threshold."""
+        """When the next entity crosses its queue's threshold."""
         speed = np.array([view.rate[a:b].sum() for a, b in zip(view.first, view.last, strict=True)])
+        if self.entity == "job":
+            _, job = np.unique(view.job, return_inverse=True)
+            speed = np.bincount(job, weights=speed)[job]
         queue = self.queue(view)
         sending = (speed > 0.0) & (queue < len(self.thresholds))
         if not sending.any():
             return np.inf
-        left = self.thresholds[queue[sending]] - view.sent[sending]
+        left = self.thresholds[queue[sending]] - self.attained(view)[sending]
         return float(np.min(left / speed[sending]))
 
 

@@ -421,7 +421,7 @@ EXPERIMENTS = {
             "parrot-jct",
             "Parrot, figures 5 and 6: completion times of 60 jobs",
             "tiresias-60-jobs.csv",
-            (*PARROT_SET, "d-clas", "varys", "fifo", "fair"),
+            (*PARROT_SET, "d-clas", "d-clas-job", "varys", "fifo", "fair"),
             _parrot_jct,
             run_parrot,
             {

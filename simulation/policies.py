@@ -34,6 +34,7 @@ COFLOW_POLICIES: dict[str, Callable[[], CoflowPolicy]] = {
     "lccf-wo-wc": lambda: LeastCompletedCoflows(conservation="none"),
     "d-clas": DClas,
     "d-clas-weighted": lambda: DClas(weighted=True),
+    "d-clas-job": lambda: DClas(entity="job"),
     "varys": Varys,
     "fifo": Fifo,
     "mcs": Mcs,

@@ -76,6 +76,8 @@ POLICIES: list[CoflowPolicy] = [
     LeastCompletedCoflows(),
     DClas(),
     DClas(weighted=True),
+    DClas(entity="job"),
+    DClas(entity="job", weighted=True),
     Mcs(),
     Parrot(),
     Parrot(conservation="filling"),
@@ -188,6 +190,36 @@ def test_d_clas_queues_by_bytes_sent_and_is_reviewed_at_thresholds() -> None:
     assert weighted.rate == pytest.approx([2 / 5, 3 / 5])
 
 
+def test_aalo_takes_all_coflows_of_a_job_as_one_and_d_clas_each_by_itself() -> None:
+    """Job 0 has sent much, but its two present coflows little; job 1 some, all in its one coflow.
+
+    Coflows of one job share one entity's queue: by coflow job 0's are first, by job it is job 1's.
+    """
+    coflows = [[(0, 1, 500.0)], [(0, 2, 500.0)], [(0, 3, 500.0)]]
+    expected = {"coflow": [0.0, 1.0, 0.0], "job": [0.0, 0.0, 1.0]}
+    for entity, rates in expected.items():
+        seen = view(coflows, sent=[4.0, 2.0, 40.0], job_sent=[900.0, 900.0, 40.0])
+        seen.job[:] = [0, 0, 1]
+        seen.order[:] = [2, 1, 0]
+        policy = DClas(entity=entity, queues=3, first_threshold=10.0)  # type: ignore[arg-type]
+        policy.allocate(seen)
+        assert seen.rate == pytest.approx(rates), entity
+    seen.job_sent[:] = [5.0, 5.0, 7.0]
+    policy = DClas(entity="job", queues=3, first_threshold=10.0)
+    assert policy.ranking(seen).tolist() == [1, 0, 2]  # job 0 came first, and its second coflow before
+    LeastBytesSent().allocate(seen)
+    assert seen.rate == pytest.approx([0.0, 1.0, 0.0])
+
+
+def test_a_job_crosses_a_threshold_at_the_sum_of_its_coflows_rates() -> None:
+    seen = view([[(0, 1, 500.0)], [(2, 3, 500.0)]], job_sent=[4.0, 4.0])
+    seen.job[:] = [0, 0]
+    policy = DClas(entity="job", queues=3, first_threshold=10.0)
+    policy.allocate(seen)
+    assert seen.rate == pytest.approx([1.0, 1.0])
+    assert policy.review_after(seen) == pytest.approx(3.0)
+
+
 def test_the_primal_dual_order_puts_the_heaviest_last() -> None:
     seen = view([[(0, 1, 9.0)], [(0, 2, 1.0)], [(0, 3, 4.0)]])
     order = primal_dual_order(seen.first, seen.last, seen.links, seen.remaining, seen.capacity)
@@ -203,3 +235,5 @@ def test_several_coflows_of_a_job_share_its_weight() -> None:
 def test_thresholds_must_make_sense() -> None:
     with pytest.raises(ValueError, match="D-CLAS"):
         DClas(first_threshold=0.0)
+    with pytest.raises(ValueError, match="entity"):
+        DClas(entity="flow")  # type: ignore[arg-type]
