@@ -102,6 +102,17 @@ class NetworkTable(Strict):
     gap_ms: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)] | None = None
 
 
+class MltcpTable(Strict):
+    """The `[mltcp]` table: every job's `hostbpf.mltcp.Params` under policy `mltcp`. A job's own
+    `[job.mltcp]` replaces single keys of it."""
+
+    slope: Annotated[float, Field(ge=0, le=8, allow_inf_nan=False, strict=False)] = 1.75
+    intercept: Annotated[float, Field(gt=0, le=8, allow_inf_nan=False, strict=False)] = 0.25
+    total_bytes: Annotated[int, Field(ge=1, le=1 << 40)] | None = None
+    gap_ms: Annotated[float, Field(gt=0, le=3_600_000, allow_inf_nan=False, strict=False)] | None = None
+    scale_decrease: bool = False
+
+
 class JobTable(Strict):
     """A `[[job]]` table. Sizes come from `model` divided by `scale`, or from `bytes`."""
 
@@ -120,6 +131,7 @@ class JobTable(Strict):
     servers: Annotated[int, Field(ge=0)] = 0
     microbatches: Annotated[int, Field(ge=0)] = 0
     parts: Annotated[int, Field(ge=0)] = 0
+    mltcp: MltcpTable = MltcpTable()
 
 
 class SlotsTable(Strict):
@@ -141,16 +153,6 @@ class CrossTable(Strict):
     rate_mbps: Factor | None = None
 
 
-class MltcpTable(Strict):
-    """The `[mltcp]` table: every job's `hostbpf.mltcp.Params` under policy `mltcp`."""
-
-    slope: Annotated[float, Field(ge=0, le=8, allow_inf_nan=False, strict=False)] = 1.75
-    intercept: Annotated[float, Field(gt=0, le=8, allow_inf_nan=False, strict=False)] = 0.25
-    total_bytes: Annotated[int, Field(ge=1, le=1 << 40)] | None = None
-    gap_ms: Annotated[float, Field(gt=0, le=3_600_000, allow_inf_nan=False, strict=False)] | None = None
-    scale_decrease: bool = False
-
-
 class ExperimentFile(Strict):
     """A whole experiment file; the topology's tables are checked by `controlplane.topology`."""
 
@@ -169,6 +171,8 @@ class Job:
     name: str
     hosts: tuple[str, ...]
     spec: JobSpec
+    mltcp: Params = field(default_factory=Params)
+    """Its parameters under policy `mltcp`."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +206,6 @@ class Experiment:
     """Each job first runs so many iterations with the network for itself."""
     sample_ms: float | None = None
     """The length of the bins in which the jobs' throughput is recorded; None: it is not."""
-    mltcp: Params = field(default_factory=Params)
     slots: SlotsTable = field(default_factory=SlotsTable)
     cross: tuple[CrossTable, ...] = ()
 
@@ -260,7 +263,7 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
         )
     if "slots" in table.policy and file.slots.loads == "emulated":
         _check_paths(path, table.routing, topology)
-    jobs = _jobs(path, file.job, topology)
+    jobs = _jobs(path, file.job, topology, file.mltcp)
     return Experiment(
         name=table.name,
         source=path,
@@ -275,7 +278,6 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
         start_spread_ms=table.start_spread_ms,
         alone_iterations=table.alone_iterations,
         sample_ms=table.sample_ms,
-        mltcp=Params(**file.mltcp.model_dump()),
         slots=file.slots,
         cross=_cross(path, file.cross, topology),
     )
@@ -337,7 +339,7 @@ def _check_routing(path: Path, routing: tuple[str, ...], topology: Topology) -> 
         )
 
 
-def _jobs(path: Path, tables: tuple[JobTable, ...], topology: Topology) -> tuple[Job, ...]:
+def _jobs(path: Path, tables: tuple[JobTable, ...], topology: Topology, mltcp: MltcpTable) -> tuple[Job, ...]:
     for name, count in Counter(table.name for table in tables).items():
         if count > 1:
             raise BadInput(f"{path}: [[job]], name: {name} is used {count} times; give each job its own name")
@@ -346,7 +348,7 @@ def _jobs(path: Path, tables: tuple[JobTable, ...], topology: Topology) -> tuple
     for number, table in enumerate(tables):
         where = f"{path}: [[job]] {number + 1}"
         names = _hosts(where, table, topology, free)
-        keys = table.model_dump(exclude={"hosts", "count"}, exclude_defaults=True)
+        keys = table.model_dump(exclude={"hosts", "count", "mltcp"}, exclude_defaults=True)
         spec = parse_job(
             {
                 **keys,
@@ -358,7 +360,8 @@ def _jobs(path: Path, tables: tuple[JobTable, ...], topology: Topology) -> tuple
             },
             where,
         )
-        jobs.append(Job(table.name, names, spec))
+        params = {**mltcp.model_dump(), **table.mltcp.model_dump(exclude_unset=True)}
+        jobs.append(Job(table.name, names, spec, Params(**params)))
     return tuple(jobs)
 
 

@@ -31,7 +31,7 @@ from entrain.results.values import JobResult, Learned, RunResult, Timeline, boun
 from entrain.samples import Sampler, sampling
 from entrain.slots import HostReport, Schedulers, progress_directory, schedulers
 from hostbpf.controls import controls
-from hostbpf.mltcp import PLAIN, VARIANTS, Jobs
+from hostbpf.mltcp import PLAIN, VARIANTS, JobKey, Jobs
 from hostbpf.slots import PACED, netns_cookie
 from machine import record as records
 from machine.errors import EntrainError
@@ -59,7 +59,10 @@ class RunFailed(EntrainError):
 
 @dataclass(frozen=True)
 class Running:
-    """A network that is up, with its controller's program and the monitor on its links."""
+    """A network that is up, with its controller's program and the monitor on its links.
+
+    marks: by job, the mark of its sockets, which is its number for MLTCP.
+    """
 
     experiment: Experiment
     network: Network
@@ -69,6 +72,7 @@ class Running:
     bring_up_s: float
     directory: Path
     record: Record
+    marks: Mapping[str, int]
     mltcp: Jobs | None = None
     ports: tuple[FabricPort, ...] = field(default=())
 
@@ -117,7 +121,10 @@ def bring_up(
             LinkMonitor(ports, gap_ms=experiment.gap_ms) as monitor,
         ):
             took = time.monotonic() - began
-            yield Running(experiment, network, monitor, pipeline, loop, took, directory, record, mltcp, ports)
+            marks = _marks([job.name for job in experiment.jobs], netns_cookie())
+            yield Running(
+                experiment, network, monitor, pipeline, loop, took, directory, record, marks, mltcp, ports
+            )
 
 
 @contextlib.contextmanager
@@ -160,7 +167,8 @@ def run_alone(running: Running, combination: Combination, report: Report) -> dic
     for job in experiment.jobs:
         changes = {"iterations": experiment.alone_iterations, "start_ms": 0.0}
         spec = job.spec.model_copy(update=changes)
-        what = (spec.model_dump_json(exclude={"name", "hosts", "port_base"}), *_rates(experiment, job))
+        alike = spec.model_dump_json(exclude={"name", "hosts", "port_base"})
+        what = (alike, job.mltcp, *_rates(experiment, job))
         if what not in measured:
             only = replace(experiment, jobs=(replace(job, spec=spec),), start_spread_ms=0.0, sample_ms=None)
             (result,) = run_one(
@@ -194,11 +202,8 @@ def run_one(
     lost_before = running.monitor.lost
     running.monitor.collect()
     began = time.monotonic()
-    if running.mltcp is not None:  # what was learned in the run before is forgotten, here alone
-        for host in (host for job in running.experiment.jobs for host in job.hosts):
-            running.mltcp.forget(0, netns_cookie(_netns(running, host)))
-        running.mltcp.set_params(0, running.experiment.mltcp)
     with (
+        _mltcp(running),
         _sampling(running) as sampler,
         _schedulers(running, combination, output) as agents,
         crossing(running.network, running.experiment, combination.seed, output / "cross.log") as cross,
@@ -210,6 +215,7 @@ def run_one(
         found = read_records(output / "records")
         crossed = cross.started if cross else []
         timeline = _timeline(running, found, crossed, sampler) if sampler else Timeline()
+        learned = tuple(_learned(running))
     bursts = running.monitor.collect()
     if lost := running.monitor.lost - lost_before:
         raise RunFailed(
@@ -222,6 +228,7 @@ def run_one(
         bursts,
         alone,
         timeline,
+        learned,
         scheduling,
         crossed,
         {
@@ -333,6 +340,7 @@ def _spec(running: Running, job: Job, combination: Combination, output: Path, go
             "seed": combination.seed,
             "start_ms": job.spec.start_ms + running.experiment.start_offset_ms(combination.seed, job),
             "congestion_control": combination.control,
+            "mark": running.marks[job.name],
             "progress": progress_directory(output) if combination.policy == "slots" else None,
             "netns": namespaces,
         }
@@ -410,6 +418,7 @@ def _result(
     bursts: Sequence[Burst],
     alone: Mapping[str, float],
     timeline: Timeline,
+    learned: tuple[Learned, ...],
     scheduling: tuple[HostReport, ...],
     cross: Sequence[CrossFlow],
     overhead: dict[str, float],
@@ -442,7 +451,7 @@ def _result(
             "cross_flows": len(cross),
         },
         timeline,
-        tuple(_learned(running)),
+        learned,
         scheduling,
     )
 
@@ -456,6 +465,28 @@ def _rates(experiment: Experiment, job: Job) -> tuple[float, ...]:
 def _owners(found: Records) -> dict[Flow, str]:
     """By flow, the job that sent it."""
     return {Flow(flow.src_ip, flow.src_port, flow.dst_ip, flow.dst_port): flow.job for flow in found.flows}
+
+
+def _marks(names: Sequence[str], cookie: int) -> dict[str, int]:
+    """A number for each job that no other run on this machine uses: parameters are the machine's, and no two
+    network namespaces have the same `cookie`."""
+    first = cookie % (1 << 21) << 10
+    return {name: first + index for index, name in enumerate(names, 1)}
+
+
+@contextlib.contextmanager
+def _mltcp(running: Running) -> Iterator[None]:
+    """Within, MLTCP has each job's parameters; afterwards it has forgotten the jobs."""
+    if running.mltcp is None:
+        yield
+        return
+    for job in running.experiment.jobs:
+        running.mltcp.set_params(running.marks[job.name], job.mltcp)
+    try:
+        yield
+    finally:
+        for job in running.experiment.jobs:
+            running.mltcp.remove(running.marks[job.name])
 
 
 @contextlib.contextmanager
@@ -491,10 +522,10 @@ def _learned(running: Running) -> Iterator[Learned]:
     """What MLTCP found out on each host that sent with it."""
     if running.mltcp is None:
         return
-    states = {key.netns: state for key, state in running.mltcp.states.items() if key.job == 0}
+    states = dict(running.mltcp.states.items())
     for job in running.experiment.jobs:
         for host in job.hosts:
-            if state := states.get(netns_cookie(_netns(running, host))):
+            if state := states.get(JobKey(running.marks[job.name], netns_cookie(_netns(running, host)))):
                 yield Learned(
                     job.name, host, state.iteration, state.total_bytes, state.gap_ns / 1e6, state.relearned
                 )

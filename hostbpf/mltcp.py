@@ -152,10 +152,6 @@ class Jobs:
         for key in [key for key in self.states if key.job == job]:
             self.states.pop(key, None)
 
-    def forget(self, job: int, netns: int) -> None:
-        """Forget what was learned of `job` in one network namespace (its cookie); its parameters stay."""
-        self.states.pop(JobKey(job, netns), None)
-
 
 @contextlib.contextmanager
 def registered(

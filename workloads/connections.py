@@ -291,11 +291,27 @@ def _check_sum(job: JobSpec) -> int:
     return zlib.crc32(f"{job.name}/{job.seed}/{job.collective}".encode())
 
 
+def _socket(job: JobSpec) -> socket.socket:
+    """A socket with the job's congestion control and mark. Raises JobFailed.
+
+    Both ends of a connection get them: DCTCP asks for ECN on both ends of the handshake, and an accepted
+    connection has its listener's mark.
+    """
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if job.congestion_control:
+            _set_congestion_control(sock, job.congestion_control)
+        if job.mark:
+            _set_mark(sock, job.mark)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
 def _listen(job: JobSpec, rank: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if job.congestion_control:  # what asks for ECN (DCTCP) does so on both ends of the handshake
-        _set_congestion_control(listener, job.congestion_control)
+    listener = _socket(job)
     try:
         listener.bind((str(job.hosts[rank]), job.port_base))
     except OSError as error:
@@ -311,11 +327,8 @@ def _listen(job: JobSpec, rank: int) -> socket.socket:
 
 def _connect(job: JobSpec, rank: int, peer: int) -> socket.socket:
     for attempt in range(_PORT_ATTEMPTS):
-        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        sock = _socket(job)
         try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if job.congestion_control:
-                _set_congestion_control(sock, job.congestion_control)
             sock.bind((str(job.hosts[rank]), source_port(job, rank, peer, attempt)))
             sock.settimeout(job.timeout_s)
             sock.connect((str(job.hosts[peer]), job.port_base))
@@ -328,9 +341,6 @@ def _connect(job: JobSpec, rank: int, peer: int) -> socket.socket:
                 raise JobFailed(
                     f"rank {rank} cannot reach rank {peer} at {_where(job, peer)}: {cause}"
                 ) from error
-        except EntrainError:
-            sock.close()
-            raise
     raise JobFailed(
         f"rank {rank} finds no free source port for rank {peer} in {_PORT_ATTEMPTS} attempts; change the seed"
     )
@@ -347,6 +357,16 @@ def _set_congestion_control(sock: socket.socket, name: str) -> None:
             else f"not there; there are {', '.join(there)}"
         )
         raise JobFailed(f"congestion_control: {name!r} is {cause}") from error
+
+
+def _set_mark(sock: socket.socket, mark: int) -> None:
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, mark)
+    except OSError as error:
+        raise JobFailed(
+            f"mark: sockets cannot be marked ({error.strerror}): run as root or with CAP_NET_ADMIN, or leave "
+            f"the key out"
+        ) from error
 
 
 def _accept(job: JobSpec, listener: socket.socket) -> tuple[socket.socket, int, tuple[str, int]] | None:

@@ -63,6 +63,9 @@ class JobSpec(BaseModel):
     """The port that every rank listens on, at its own address; jobs that share a host need different ones."""
     congestion_control: str | None = None
     """TCP congestion control of the senders; default: the system's."""
+    mark: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """The mark (SO_MARK) of its sockets, by which MLTCP tells the jobs of a host apart; other marks than 0
+    need CAP_NET_ADMIN."""
     dtype: Literal["int32", "float32"] = "int32"
     timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """How long a peer may take to appear, or stay silent in a step, before the job fails."""

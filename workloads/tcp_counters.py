@@ -18,6 +18,9 @@ from typing import NamedTuple
 CONTROL_VARIABLE = "ENTRAIN_CONGESTION_CONTROL"
 """The environment's variable with the congestion control of connections that carry gradients."""
 
+MARK_VARIABLE = "ENTRAIN_MARK"
+"""The environment's variable with the mark (SO_MARK) of connections that carry gradients."""
+
 _LIBC = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter: these calls take a microsecond
 _getsockname, _getpeername = _LIBC.getsockname, _LIBC.getpeername
 _getsockopt, _setsockopt = _LIBC.getsockopt, _LIBC.setsockopt
@@ -88,6 +91,12 @@ def set_congestion_control(connection: Connection, name: str) -> None:
     value = name.encode()
     result = _setsockopt(connection.fd, socket.IPPROTO_TCP, socket.TCP_CONGESTION, value, len(value))
     _check(result)
+
+
+def set_mark(connection: Connection, mark: int) -> None:
+    """Change the mark (SO_MARK) of an open connection; raises OSError without CAP_NET_ADMIN."""
+    value = struct.pack("=I", mark)
+    _check(_setsockopt(connection.fd, socket.SOL_SOCKET, socket.SO_MARK, value, len(value)))
 
 
 def _check(result: int) -> None:

@@ -30,11 +30,13 @@ from machine.progress import JOB_VARIABLE, Direction, Entry, Phase, Publisher
 from schedulers.roles import Role
 from workloads.tcp_counters import (
     CONTROL_VARIABLE,
+    MARK_VARIABLE,
     Connection,
     Counters,
     count,
     own_connections,
     set_congestion_control,
+    set_mark,
 )
 
 SAMPLE_S = 0.01
@@ -203,6 +205,8 @@ class _Process:
             each.sent = publisher.flow(flow, Direction.SENT, role, chunk=chunk)
             if control := os.environ.get(CONTROL_VARIABLE):
                 set_congestion_control(each.connection, control)
+            if mark := os.environ.get(MARK_VARIABLE):
+                set_mark(each.connection, int(mark))
         for each in receivers:
             flow = (*each.connection.remote, *each.connection.local, 6)
             each.received = publisher.flow(flow, Direction.RECEIVED, role, chunk=chunk)

@@ -24,7 +24,14 @@ from machine.progress import DIRECTORY_VARIABLE, JOB_VARIABLE
 from workloads import torch_monitor
 from workloads.jobs import JobSpec
 from workloads.rendezvous import Control, JobFailed
-from workloads.tcp_counters import Connection, Counters, count, own_connections, set_congestion_control
+from workloads.tcp_counters import (
+    Connection,
+    Counters,
+    count,
+    own_connections,
+    set_congestion_control,
+    set_mark,
+)
 from workloads.torch_models import make_task
 
 
@@ -57,19 +64,25 @@ class Training:
         except RuntimeError as error:
             raise JobFailed(f"rank {self._rank} cannot join the others: {_first_line(error)}") from error
         self._optimizer = self._task.optimizer(self._model.parameters())
-        if job.congestion_control:
-            self._set_congestion_control(job.congestion_control)
+        self._configure()
         if job.progress:
             os.environ |= {DIRECTORY_VARIABLE: str(job.progress), JOB_VARIABLE: job.name}
             torch_monitor.watch(self._model)
         self._control.barrier("connected")
 
-    def _set_congestion_control(self, name: str) -> None:
+    def _configure(self) -> None:
+        """Give Gloo's connections the job's congestion control and mark. Raises JobFailed."""
+        job, key = self._job, ""
         try:
             for connection in own_connections():
-                set_congestion_control(connection, name)
+                key = "congestion_control"
+                if job.congestion_control:
+                    set_congestion_control(connection, job.congestion_control)
+                key = "mark"
+                if job.mark:
+                    set_mark(connection, job.mark)
         except OSError as error:
-            raise JobFailed(f"congestion_control: {name!r} cannot be set: {error.strerror}") from error
+            raise JobFailed(f"{key}: {getattr(job, key)!r} cannot be set: {error.strerror}") from error
 
     def run(self, start_ns: int) -> None:
         """All iterations, the first at `start_ns`.

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import click
 
 from machine.errors import BadInput, EntrainError
 from machine.progress import DIRECTORY_VARIABLE, JOB_VARIABLE, make_directory, progress_directory
-from workloads.tcp_counters import CONTROL_VARIABLE
+from workloads.tcp_counters import CONTROL_VARIABLE, MARK_VARIABLE
 
 HOOK = Path(__file__).parents[2] / "workloads" / "torch_hook"
 CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 
-def environment(job: str | None, control: str | None, progress: Path | None) -> dict[str, str]:
+def environment(
+    job: str | None, control: str | None, mark: int | None, progress: Path | None
+) -> dict[str, str]:
     """What the command gets beside the present environment."""
     paths = [str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]
     given = {
         "PYTHONPATH": os.pathsep.join(paths),
         JOB_VARIABLE: job,
         CONTROL_VARIABLE: control,
+        MARK_VARIABLE: None if mark is None else str(mark),
         DIRECTORY_VARIABLE: None if progress is None else str(progress.absolute()),
     }
     return {name: value for name, value in given.items() if value}
@@ -33,12 +37,23 @@ def environment(job: str | None, control: str | None, progress: Path | None) -> 
     "--congestion-control", "control", help="For the connections that carry gradients, such as slot_cubic."
 )
 @click.option(
+    "--mark",
+    type=click.IntRange(1, 2**32 - 1),
+    help="Socket mark of those connections, MLTCP's number of the job on this host. Needs CAP_NET_ADMIN.",
+)
+@click.option(
     "--progress",
     type=click.Path(path_type=Path),
     help=f"Where progress is published; default: ${DIRECTORY_VARIABLE}, else /run/entrain/progress.",
 )
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(job: str | None, control: str | None, progress: Path | None, program: tuple[str, ...]) -> None:
+def command(
+    job: str | None,
+    control: str | None,
+    mark: int | None,
+    progress: Path | None,
+    program: tuple[str, ...],
+) -> None:
     """Run PROGRAM, and publish the progress of every PyTorch DistributedDataParallel in it.
 
     \b
@@ -50,10 +65,23 @@ def command(job: str | None, control: str | None, progress: Path | None, program
             f"--congestion-control: {control!r} is not there; there are {', '.join(there)}; "
             f"slot_reno and slot_cubic are while entrain-agent runs"
         )
+    if mark is not None:
+        _check_marks()
     make_directory(progress or progress_directory())
     try:
-        os.execvpe(program[0], program, {**os.environ, **environment(job, control, progress)})
+        os.execvpe(program[0], program, {**os.environ, **environment(job, control, mark, progress)})
     except FileNotFoundError:
         raise BadInput(f"{program[0]}: no such program; give one after --") from None
     except OSError as error:
         raise EntrainError(f"{program[0]}: cannot be run: {error.strerror}") from error
+
+
+def _check_marks() -> None:
+    """Raise EntrainError where this process may not mark sockets."""
+    with socket.socket() as trial:
+        try:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, 1)
+        except OSError as error:
+            raise EntrainError(
+                f"--mark: sockets cannot be marked ({error.strerror}); run as root or with CAP_NET_ADMIN"
+            ) from error

@@ -95,10 +95,14 @@ def test_the_seed_spreads_starts_only_where_asked(tmp_path: Path) -> None:
     assert {identical.start_offset_ms(seed, job) for seed in (3, 4) for job in identical.jobs} == {0.0}
 
 
-def test_what_mltcp_is_told_and_what_it_learns(tmp_path: Path) -> None:
+def test_mltcp_parameters_are_per_job(tmp_path: Path) -> None:
+    """A job takes what [mltcp] says, but for the keys of its own [job.mltcp]."""
     text = GOOD.replace("[topology]", "[mltcp]\ngap_ms = 50\nscale_decrease = true\n[topology]")
-    assert load_experiment(write(tmp_path, text)).mltcp == Params(gap_ms=50, scale_decrease=True)
-    assert load_experiment(write(tmp_path, GOOD)).mltcp == Params()
+    text = text.replace("count = 2", "count = 2\n[job.mltcp]\nscale_decrease = false\ntotal_bytes = 7000")
+    first, second = load_experiment(write(tmp_path, text)).jobs
+    assert first.mltcp == Params(gap_ms=50, scale_decrease=True)
+    assert second.mltcp == Params(gap_ms=50, total_bytes=7000)
+    assert {job.mltcp for job in load_experiment(write(tmp_path, GOOD)).jobs} == {Params()}
 
 
 def test_jobs_may_share_hosts_because_their_ports_differ(tmp_path: Path) -> None:

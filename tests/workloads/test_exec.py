@@ -39,6 +39,28 @@ def test_the_command_learns_job_control_and_directory(tmp_path: Path) -> None:
     assert where.stat().st_mode & 0o7777 == 0o1777
 
 
+@pytest.mark.root
+def test_the_command_learns_its_mark(tmp_path: Path) -> None:
+    assert "ENTRAIN_MARK=7" in _exec(tmp_path, "--mark", "7", "--", "env").stdout.splitlines()
+
+
+@pytest.mark.root
+def test_a_mark_that_would_be_refused_is_refused_before_the_command_runs(tmp_path: Path) -> None:
+    unable = ["setpriv", "--bounding-set", "-net_admin,-net_raw", "--inh-caps", "-net_admin,-net_raw"]
+    command = [*unable, sys.executable, "-m", "entrain.cli", "exec", "--mark", "7", "--", "touch", "ran"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "ENTRAIN_PROGRESS": str(tmp_path / "progress")},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "CAP_NET_ADMIN" in done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [

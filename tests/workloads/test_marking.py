@@ -1,4 +1,4 @@
-"""What a job's packets look like on the wire: each byte carries its step in the DSCP."""
+"""Marks: each byte on the wire carries its step in the DSCP, each socket its job's number."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from ebpf.struct_ops import available_congestion_controls
+from hostbpf import mltcp
+from hostbpf.mltcp import JobKey, Params
+from hostbpf.slots import netns_cookie
 from workloads.jobs import load_job
 from workloads.launch import enter_netns
 from workloads.records import read_records
+from workloads.tcp_counters import own_connections, set_mark
 
 JobFile = Callable[..., Path]
 HEADER, HELLO = 32, 12
@@ -109,3 +114,61 @@ def test_every_byte_carries_the_step_it_belongs_to(
     for flow in read_records(tmp_path / "records").flows:
         expected[flow.src_rank, flow.dst_rank, flow.step] += flow.bytes
     assert sizes == expected
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    "what",
+    [{"collective": "ring"}, {"collective": "parameter-server"}, {"model": "mlp", "bytes": None}],
+    ids=["ring", "parameter-server", "ddp"],
+)
+def test_two_jobs_on_one_host_are_two_jobs_to_mltcp(
+    netns: str, job_file: JobFile, tmp_path: Path, what: dict[str, str | None]
+) -> None:
+    """Each has its own state, in which an iteration has the bytes that its own ranks sent."""
+    if "model" in what:
+        pytest.importorskip("torch")
+    if mltcp.VARIANTS[0] in available_congestion_controls():
+        pytest.skip("another process of this machine holds the congestion controls")
+    ranks, iterations = 2, 3
+    paths = {
+        mark: job_file(
+            ranks,
+            tmp_path / f"job{mark}",
+            **{"bytes": 100_000 * mark, **what},
+            name=f"job{mark}",
+            compute_ms=400,
+            iterations=iterations,
+            port_base=7000 + mark,
+            netns=[netns] * ranks,
+            congestion_control="mltcp_reno",
+            mark=mark,
+        )
+        for mark in (1, 2)
+    }
+    told = {mark: Params(total_bytes=1 << 40, gap_ms=150) for mark in paths}
+    with mltcp.registered(told) as jobs:
+        files = [argument for path in paths.values() for argument in ("--job", str(path))]
+        command = [sys.executable, "-m", "workloads", "launch", "--json", *files]
+        assert subprocess.run(command, stdout=subprocess.DEVNULL, timeout=100).returncode == 0
+        states = dict(jobs.states.items())
+    assert set(states) == {JobKey(mark, netns_cookie(netns)) for mark in paths}
+    for mark, path in paths.items():
+        sent = sum(
+            each.bytes
+            for each in read_records(path.parent / "records").iterations
+            if each.iteration == iterations - 1
+        )
+        assert states[JobKey(mark, netns_cookie(netns))].bytes == pytest.approx(sent, rel=0.05)
+
+
+@pytest.mark.root
+def test_open_connections_can_be_marked() -> None:
+    """As those that a library has opened."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as opened,
+    ):
+        (connection,) = (each for each in own_connections() if each.fd == opened.fileno())
+        set_mark(connection, 0xE57A0001)
+        assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_MARK) & 0xFFFFFFFF == 0xE57A0001
