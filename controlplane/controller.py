@@ -18,9 +18,9 @@ from controlplane import api_pb2 as api
 from controlplane import api_pb2_grpc as api_grpc
 from controlplane.fabric import Applied, Fabric
 from controlplane.loads import LoadReader
-from controlplane.network import Topology
+from controlplane.network import Port, Topology
 from controlplane.pipeline import Pipeline
-from controlplane.routing import Policy, Routing, desired_state
+from controlplane.routing import ECN_THRESHOLD_PACKETS, Policy, Routing, desired_state
 from controlplane.store import Store
 from machine.errors import BadInput, EntrainError
 
@@ -38,6 +38,7 @@ class Controller(api_grpc.ControllerServicer):
         *,
         namespace: str = "",
         store: Store | None = None,
+        ecn_threshold_packets: int | Callable[[Port], int] = ECN_THRESHOLD_PACKETS,
         on_event: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.topology = topology
@@ -45,6 +46,7 @@ class Controller(api_grpc.ControllerServicer):
         self._routing: Routing = routing
         self._namespace = namespace
         self._store = store
+        self._ecn_threshold_packets = ecn_threshold_packets
         self._on_event = on_event
         self._deploying = asyncio.Lock()
         self._fabric: Fabric
@@ -82,16 +84,19 @@ class Controller(api_grpc.ControllerServicer):
                 if pipeline is not None and pipeline.cookie != before.cookie:
                     await self._fabric.close()
                     await self._open(pipeline)
-                applied = await apply_routing(self._fabric, Policy(routing=routing))
+                applied = await apply_routing(self._fabric, self._policy(routing))
             except EntrainError:
                 if self._fabric.pipeline is not before:
                     await self._fabric.close()
                     await self._open(before, strict=False)
                     with contextlib.suppress(EntrainError):
-                        await apply_routing(self._fabric, Policy(routing=self._routing))
+                        await apply_routing(self._fabric, self._policy(self._routing))
                 raise
             self._routing = routing
             return applied
+
+    def _policy(self, routing: Routing) -> Policy:
+        return Policy(routing=routing, ecn_threshold_packets=self._ecn_threshold_packets)
 
     # -- the API
 

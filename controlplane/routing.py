@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -38,11 +38,15 @@ ECN_THRESHOLD_PACKETS = 20
 
 @dataclass(frozen=True)
 class Policy:
-    """How a fabric routes. `vrfs` maps host names to VRF ids (1 and above); a host not in it is in VRF 1."""
+    """How a fabric routes and marks.
+
+    vrfs: by host name, its VRF (1 and above); a host not in it is in VRF 1. ecn_threshold_packets: with how
+    many packets in a port's queue the switch marks ECN, for all ports or by port; 0 never marks.
+    """
 
     routing: Routing = "ecmp"
     vrfs: Mapping[str, int] = field(default_factory=dict)
-    ecn_threshold_packets: int = ECN_THRESHOLD_PACKETS
+    ecn_threshold_packets: int | Callable[[Port], int] = ECN_THRESHOLD_PACKETS
     rate_unit_mbps: int = RATE_UNIT_MBPS
 
 
@@ -55,13 +59,13 @@ def desired_state(topology: Topology, policy: Policy | None = None) -> dict[str,
             raise BadInput(f"VRFs: there is no host {name!r} in {topology.name}")
         if not FABRIC_VRF < vrf <= last_vrf:
             raise BadInput(f"VRFs: {name} is in VRF {vrf}; use 1 to {last_vrf} (0 is the fabric's)")
-    distances = {switch.name: _distances(topology, switch.name) for switch in topology.switches}
+    distances = {switch.name: switch_hops(topology, switch.name) for switch in topology.switches}
     return {switch.name: _entries(topology, switch, policy, distances) for switch in topology.switches}
 
 
 def next_hops(topology: Topology, switch: Switch, host: Host) -> tuple[int, ...]:
     """The ports of `switch` on shortest paths to `host`, ascending."""
-    return _next_hops(topology, switch, host, {host.leaf: _distances(topology, host.leaf)})
+    return _next_hops(topology, switch, host, {host.leaf: switch_hops(topology, host.leaf)})
 
 
 def source_port(topology: Topology, switch: Switch, ingress: int, group: Sequence[int]) -> int:
@@ -93,8 +97,8 @@ def fixed_path(
         switch, ingress = topology.switch_by_name[port.peer], port.peer_port
 
 
-def _distances(topology: Topology, root: str) -> dict[str, int]:
-    """Hops from every switch to the switch `root`."""
+def switch_hops(topology: Topology, root: str) -> dict[str, int]:
+    """Hops to the switch `root` from every switch that reaches it, by name."""
     distances, queue = {root: 0}, deque([root])
     while queue:
         name = queue.popleft()
@@ -258,7 +262,10 @@ def _arp_reply(host: Host) -> fy.P4TableEntry:
 
 def _link(port: Port, policy: Policy) -> fy.P4TableEntry:
     capacity = round(port.rate_mbps / policy.rate_unit_mbps)
-    threshold = min(policy.ecn_threshold_packets, port.queue_packets)
+    threshold = policy.ecn_threshold_packets
+    if callable(threshold):
+        threshold = threshold(port)
+    threshold = min(threshold, port.queue_packets - 1)  # the last packet that fits is marked, at the latest
     parameters = {
         p4.PARAM_SET_LINK_CAPACITY: capacity + HEADROOM_OFFSET,
         p4.PARAM_SET_LINK_ECN_THRESHOLD: threshold,

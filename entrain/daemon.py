@@ -25,6 +25,7 @@ from controlplane.topology import Target, Topology, load_topology
 from machine.errors import BadInput, EntrainError
 from machine.record import Record, Resource
 from machine.signals import ending_once
+from mininet_topos.ecn import thresholds
 from mininet_topos.isolation import private_namespace
 from mininet_topos.network import Network
 
@@ -73,7 +74,12 @@ async def _serve(
     store = Store(directory / "state.sqlite")
     loop = asyncio.get_running_loop()
     async with Controller(
-        topology, routing, namespace=namespace, store=store, on_event=on_event
+        topology,
+        routing,
+        namespace=namespace,
+        store=store,
+        ecn_threshold_packets=thresholds(topology, network.shaping),
+        on_event=on_event,
     ) as controller:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, controller.stopped.set)

@@ -33,7 +33,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from controlplane.routing import ECN_THRESHOLD_PACKETS, Routing, fixed_path
+from controlplane.routing import Routing, fixed_path
 from controlplane.topology import TABLES, Host, Target, Topology, load_topology, parse_topology
 from hostbpf.agent import Loads
 from hostbpf.mltcp import PLAIN, VARIANTS, Params
@@ -98,7 +98,7 @@ class NetworkTable(Strict):
     loss: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=False)] = 0.0
     receive_buffer_bytes: Annotated[int, Field(ge=4096)] | None = None
     host_queue_packets: Annotated[int, Field(gt=0)] | None = None
-    ecn_threshold_packets: Annotated[int, Field(ge=0)] = ECN_THRESHOLD_PACKETS
+    ecn_threshold_packets: Annotated[int, Field(ge=0)] | None = None
     gap_ms: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)] | None = None
 
 

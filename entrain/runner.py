@@ -36,6 +36,7 @@ from hostbpf.slots import PACED, netns_cookie
 from machine import record as records
 from machine.errors import EntrainError
 from machine.record import Record
+from mininet_topos.ecn import thresholds
 from mininet_topos.linkmonitor import Burst, Flow, LinkMonitor
 from mininet_topos.loss import lossy
 from mininet_topos.network import FabricPort, Network, Tcp
@@ -243,7 +244,9 @@ def run_one(
 
 async def _route(experiment: Experiment, pipeline: Pipeline, routing: Routing) -> list[Applied]:
     """Bring all switches into the state for `routing`; what differs is written, the rest stays."""
-    policy = Policy(routing=routing, ecn_threshold_packets=experiment.network.ecn_threshold_packets)
+    given, shaping = experiment.network.ecn_threshold_packets, experiment.network.shaping
+    marking = thresholds(experiment.topology, shaping) if given is None else given
+    policy = Policy(routing=routing, ecn_threshold_packets=marking)
     async with Fabric(experiment.topology, pipeline) as fabric:
         return await fabric.apply(desired_state(experiment.topology, policy))
 

@@ -181,8 +181,13 @@ def test_leaves_answer_arp_for_every_host_and_every_port_has_its_link() -> None:
     assert len(model.table("leaf1", p4.TABLE_ARP_REPLY)) == 4
     assert not model.table("spine1", p4.TABLE_ARP_REPLY)
     links = {entry["egress_port"]: entry.action.args for entry in model.table("leaf1", p4.TABLE_LINK)}
-    assert links[1] == {"capacity": HEADROOM_OFFSET + 1000, "ecn_threshold": 8}
+    assert links[1] == {"capacity": HEADROOM_OFFSET + 1000, "ecn_threshold": 7}
     assert links[3]["capacity"] == HEADROOM_OFFSET + 400
+    by_port = Model(topology, Policy(ecn_threshold_packets=lambda port: int(port.rate_mbps) // 100))
+    thresholds = {
+        e["egress_port"]: e.action.args["ecn_threshold"] for e in by_port.table("leaf1", p4.TABLE_LINK)
+    }
+    assert thresholds == {1: 7, 2: 7, 3: 4, 4: 4}  # a queue of 8 never holds 8 when a packet comes in
     unit = Model(topology, Policy(rate_unit_mbps=10)).table("leaf1", p4.TABLE_LINK)
     assert {entry.action.args["capacity"] for entry in unit} == {
         HEADROOM_OFFSET + 100,

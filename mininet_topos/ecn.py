@@ -1,0 +1,41 @@
+"""DCTCP's mark threshold K on emulated links, in packets as the switches count them.
+
+The guideline is K >= C RTT / 7 (Alizadeh et al., SIGCOMM 2010, equation 13), and beyond that room for what
+senders emit at once (section 3.5); an emulated link emits a shaper's bucket at once. docs/decisions.md has
+the derivation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from controlplane.network import Port, Topology
+from controlplane.routing import switch_hops
+from mininet_topos.links import FRAME_BYTES, TURN_MS, Shaping, burst_bytes, gso_max_bytes
+
+PACKETS_PER_FRAME = 1.5
+"""A queue of full frames also holds the reverse direction's acknowledgements, one for two frames (RFC 5681,
+4.2). They are short, but a switch counts packets."""
+
+
+def round_trip_ms(topology: Topology) -> float:
+    """The round trip between the hosts furthest apart, ms, without queues: per link its delay both ways, and
+    the millisecond that an offloaded packet may hold it."""
+    names = [switch.name for switch in topology.switches]
+    links = 2 + max(hops for name in names for hops in switch_hops(topology, name).values())
+    delay_ms = max(link.delay_ms or 0.0 for link in topology.links)
+    return links * (TURN_MS + 2 * delay_ms)
+
+
+def threshold_packets(rate_mbps: float, round_trip_ms: float, shaping: Shaping) -> int:
+    """K for a link of that rate: `PACKETS_PER_FRAME` (C RTT / 7 + burst), in packets of a full frame."""
+    pipe_bytes = rate_mbps * 1e3 / 8 * round_trip_ms / 7
+    burst = gso_max_bytes(rate_mbps) if shaping == "none" else burst_bytes(rate_mbps)
+    return math.ceil(PACKETS_PER_FRAME * (pipe_bytes + burst) / FRAME_BYTES)
+
+
+def thresholds(topology: Topology, shaping: Shaping) -> Callable[[Port], int]:
+    """K by port, for `controlplane.routing.Policy`."""
+    trip = round_trip_ms(topology)
+    return lambda port: threshold_packets(port.rate_mbps, trip, shaping)
