@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,22 +28,13 @@ _CACHED = 200
 IFINDICES = 65536  # interfaces found by index in an array; the others by a hash map
 LOOP_PORT = 0xFFFE
 MOST_PORTS = 512  # runtime/state.h
-STATISTICS = (
-    "not_a_port",
-    "no_such_port",
-    "parser_error",
-    "parser_too_deep",
-    "dropped_ingress",
-    "dropped_egress",
-    "dropped_queue_full",
-    "dropped_assertion",
-    "dropped_resize",
-    "dropped_too_long",
-    "dropped_stash",
-    "dropped_loop",
-    "dropped_no_group",
-    "dropped_digest",
-)
+_STATISTIC = re.compile(r"enum statistic {(.*?)STATISTICS", re.DOTALL)
+STATISTICS = tuple(_STATISTIC.findall((RUNTIME / "types.h").read_text())[0].lower().replace(",", " ").split())
+"""Names of what the switch itself counts, in the order of `runtime/types.h`, which defines them.
+
+These counts are the target's: packets that the switch could not take, parse, queue or rewrite. What the P4
+program drops by its own rules, the program counts in its own counters.
+"""
 
 
 @dataclass(frozen=True)
