@@ -1,5 +1,6 @@
 """Names and sizes of the switch program; made by `python -m controlplane.generate`."""
 
+from enum import IntEnum
 from typing import Final
 
 TABLE_VRF: Final = "FabricIngress.vrf"
@@ -95,3 +96,28 @@ PACKET_IN_INGRESS_PORT: Final = "ingress_port"
 PACKET_IN_PAD: Final = "pad"
 PACKET_OUT_EGRESS_PORT: Final = "egress_port"
 PACKET_OUT_PAD: Final = "pad"
+
+
+class DropReason(IntEnum):
+    """Why the switch program dropped a packet: an index into the counter `COUNTER_DROPS`."""
+
+    MALFORMED = 0
+    """Bad version, kind, IP version, options, length or checksum."""
+
+    NOT_IP = 1
+    """Neither IPv4 nor an ARP request."""
+
+    NO_VRF = 2
+    """The ingress port belongs to no VRF."""
+
+    NO_ROUTE = 3
+    """The VRF does not know the destination."""
+
+    TTL = 4
+    """The time to live is used up."""
+
+    NO_UPLINK = 5
+    """An ECMP group without members."""
+
+    FORGED_QUERY = 6
+    """A QUERY that does not come from the controller."""

@@ -1,13 +1,15 @@
 """Makes what is generated here: `python -m controlplane.generate`.
 
-`constants.py` comes from P4Info: names of tables, match fields, actions, parameters, counters and registers,
-and their sizes, come from the program alone; a renamed table is then an import error and not an entry that
-goes nowhere. `api_pb2*` come from `api.proto`, where grpcio-tools (a development dependency) is installed.
+`constants.py` comes from the program alone: P4Info names tables, match fields, actions, parameters, counters
+and registers, and gives their sizes; `headers.p4` gives the drop reasons, which P4Info omits. So a renamed
+table is an import error, not an entry that goes nowhere. `api_pb2*` come from `api.proto`, where grpcio-tools
+(a development dependency) is installed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,17 +21,34 @@ from machine.protoc import grpc_modules
 
 _HERE = Path(__file__).resolve().parent
 P4INFO = _HERE.parent / "p4src/build/fabric.p4info.txtpb"
+HEADERS = _HERE.parent / "p4src/shared/headers.p4"
 CONSTANTS = _HERE / "constants.py"
 API = _HERE / "api.proto"
 
 _HEADER = '''"""Names and sizes of the switch program; made by `python -m controlplane.generate`."""
 
+from enum import IntEnum
 from typing import Final'''
 
+_DROP = re.compile(r"^const bit<32> DROP_(\w+) = (\d+); *// (.+)$", re.MULTILINE)
 
-def constants(p4info: p4i.P4Info) -> str:
-    """The text of a Python module with a constant for each name and size in `p4info`."""
-    return _HEADER + "".join(f"\n{line}" if line else "\n" for line in _lines(p4info)) + "\n"
+
+def constants(p4info: p4i.P4Info, headers: str) -> str:
+    """Return the text of a Python module with a constant for each name, size and drop reason.
+
+    `p4info` describes the program; `headers` is the text of `headers.p4`.
+    """
+    lines = (*_lines(p4info), "", "", *_drop_reasons(headers))
+    return _HEADER + "".join(f"\n{line}" if line else "\n" for line in lines) + "\n"
+
+
+def _drop_reasons(headers: str) -> Iterator[str]:
+    yield "class DropReason(IntEnum):"
+    yield '    """Why the switch program dropped a packet: an index into the counter `COUNTER_DROPS`."""'
+    for name, index, meaning in _DROP.findall(headers):
+        yield ""
+        yield f"    {name} = {index}"
+        yield f'    """{meaning[0].upper()}{meaning[1:]}."""'
 
 
 def _lines(p4info: p4i.P4Info) -> Iterator[str]:
@@ -72,7 +91,7 @@ def _upper(alias: str) -> str:
 
 def main() -> None:
     """Write the constants of the fabric program, and the API's modules."""
-    outputs = {CONSTANTS: constants(fy.P4Schema(P4INFO).p4info)}
+    outputs = {CONSTANTS: constants(fy.P4Schema(P4INFO).p4info, HEADERS.read_text())}
     with contextlib.suppress(MissingTool):
         outputs |= grpc_modules(API)
     for path, text in outputs.items():

@@ -20,12 +20,12 @@ const bit<16> ARP_REPLY = 2;
 const bit<2> ECN_NOT_CAPABLE = 0;
 const bit<2> ECN_CONGESTED = 3;
 
-// Why a packet was dropped: index of the counter `drops`.
+// Why a packet was dropped: index of the counter `drops`. `make p4` gives the controller and the tests their names.
 const bit<32> DROP_MALFORMED = 0;      // bad version, kind, IP version, options, length or checksum
 const bit<32> DROP_NOT_IP = 1;         // neither IPv4 nor an ARP request
 const bit<32> DROP_NO_VRF = 2;         // the ingress port belongs to no VRF
 const bit<32> DROP_NO_ROUTE = 3;       // the VRF does not know the destination
-const bit<32> DROP_TTL = 4;
+const bit<32> DROP_TTL = 4;            // the time to live is used up
 const bit<32> DROP_NO_UPLINK = 5;      // an ECMP group without members
 const bit<32> DROP_FORGED_QUERY = 6;   // a QUERY that does not come from the controller
 #define DROP_REASONS 7

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane import constants as p4
-from controlplane.generate import API, CONSTANTS, P4INFO, constants
+from controlplane.generate import API, CONSTANTS, HEADERS, P4INFO, constants
 from controlplane.pipeline import Pipeline
 from controlplane.routing import Policy, desired_state, fixed_path
 from controlplane.topology import Host, Topology, dumbbell, leaf_spine, parse_topology
@@ -208,10 +208,13 @@ def test_what_does_not_fit_a_table_is_refused_before_anything_is_written() -> No
         desired_state(leaf_spine(33, 1, 128))
 
 
-def test_constants_are_those_of_p4info() -> None:
-    assert CONSTANTS.read_text() == constants(fy.P4Schema(P4INFO).p4info), (
-        "run python -m controlplane.generate"
-    )
+def test_constants_are_those_of_the_program() -> None:
+    fresh = constants(fy.P4Schema(P4INFO).p4info, HEADERS.read_text())
+    assert CONSTANTS.read_text() == fresh, "run python -m controlplane.generate"
+
+
+def test_each_entry_of_the_drop_counter_has_a_reason() -> None:
+    assert sorted(p4.DropReason) == list(range(p4.COUNTER_DROPS_SIZE))
 
 
 def test_the_apis_modules_are_those_of_its_definition() -> None:

@@ -11,6 +11,7 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
+from controlplane.constants import DropReason
 from tests.p4.conftest import Start
 from tests.p4.fabric import (
     HOSTS,
@@ -41,8 +42,6 @@ from tests.p4.packets import bits
 from tests.p4.targets import CPU_PORT, Target
 from wire.slot_header import ETHERTYPE, Kind, SlotHeader
 
-MALFORMED, NOT_IP, NO_VRF, NO_ROUTE, TTL, NO_UPLINK, FORGED_QUERY = range(7)
-
 
 @pytest.fixture(scope="module")
 def leaf(start: Start) -> Iterator[Target]:
@@ -58,13 +57,13 @@ def counted(target: Target, name: str, index: int) -> tuple[int, int]:
     return found.data.packet_count, found.data.byte_count
 
 
-def dropped(target: Target, reason: int, port: int, packet: Packet | bytes) -> bool:
+def dropped(target: Target, reason: DropReason, port: int, packet: Packet | bytes) -> bool:
     """Whether a packet is dropped for this reason and for no other."""
-    before = [counted(target, "drops", index)[0] for index in range(7)]
+    before = [counted(target, "drops", each)[0] for each in DropReason]
     outputs = target.send(port, bytes(packet))
-    after = [counted(target, "drops", index)[0] for index in range(7)]
+    after = [counted(target, "drops", each)[0] for each in DropReason]
     changes = [new - old for new, old in zip(after, before, strict=True)]
-    return not outputs and changes == [int(index == reason) for index in range(7)]
+    return not outputs and changes == [int(each == reason) for each in DropReason]
 
 
 # --- routes and VRFs ---
@@ -90,8 +89,8 @@ def test_the_checksum_is_right_behind_the_switch(leaf: Target) -> None:
 
 
 def test_a_vrf_knows_only_its_own(leaf: Target) -> None:
-    assert dropped(leaf, NO_ROUTE, 3, udp(host_ip(1), src_port=3))
-    assert dropped(leaf, NO_ROUTE, 3, udp("10.1.0.1", src_port=3))
+    assert dropped(leaf, DropReason.NO_ROUTE, 3, udp(host_ip(1), src_port=3))
+    assert dropped(leaf, DropReason.NO_ROUTE, 3, udp("10.1.0.1", src_port=3))
     assert send(leaf, 1, udp(host_ip(3)))[0][0] in UPLINKS
     ((port, _),) = send(leaf, 3, udp(host_ip(3), src_port=3))
     assert port == 3
@@ -109,21 +108,21 @@ def test_the_same_address_in_two_vrfs(leaf: Target) -> None:
 def test_a_port_without_vrf_carries_nothing(leaf: Target) -> None:
     leaf.client.delete(vrf(2, TENANT))
     try:
-        assert dropped(leaf, NO_VRF, 2, udp(host_ip(1), src_port=2))
-        assert dropped(leaf, NO_VRF, 2, arp_request(host_ip(1), src_port=2))
+        assert dropped(leaf, DropReason.NO_VRF, 2, udp(host_ip(1), src_port=2))
+        assert dropped(leaf, DropReason.NO_VRF, 2, arp_request(host_ip(1), src_port=2))
     finally:
         leaf.client.insert(vrf(2, TENANT))
 
 
 def test_the_longest_prefix_wins(leaf: Target) -> None:
-    assert dropped(leaf, NO_ROUTE, 1, udp("10.9.0.1"))
+    assert dropped(leaf, DropReason.NO_ROUTE, 1, udp("10.9.0.1"))
     with leaf.installed(route(TENANT, "10.9.0.1/32", to_host(2))):
         assert send(leaf, 1, udp("10.9.0.1"))[0][0] == 2
-        assert dropped(leaf, NO_ROUTE, 1, udp("10.9.0.2"))
+        assert dropped(leaf, DropReason.NO_ROUTE, 1, udp("10.9.0.2"))
 
 
 def test_a_destination_that_no_route_knows_is_dropped(leaf: Target) -> None:
-    assert dropped(leaf, NO_ROUTE, 1, udp("192.0.2.1"))
+    assert dropped(leaf, DropReason.NO_ROUTE, 1, udp("192.0.2.1"))
 
 
 # --- uplinks ---
@@ -189,7 +188,7 @@ def test_fragments_of_a_packet_stay_together(leaf: Target) -> None:
 
 def test_a_group_without_members_drops(leaf: Target) -> None:
     with leaf.installed(route(TENANT, "10.5.0.0/16", P4TableAction("to_group", group=99))):
-        assert dropped(leaf, NO_UPLINK, 1, udp("10.5.0.1"))
+        assert dropped(leaf, DropReason.NO_UPLINK, 1, udp("10.5.0.1"))
 
 
 # --- what is not forwarded ---
@@ -197,13 +196,13 @@ def test_a_group_without_members_drops(leaf: Target) -> None:
 
 @pytest.mark.parametrize("ttl", [0, 1])
 def test_a_packet_at_the_end_of_its_life_is_dropped(leaf: Target, ttl: int) -> None:
-    assert dropped(leaf, TTL, 1, udp(host_ip(2), ttl=ttl))
+    assert dropped(leaf, DropReason.TTL, 1, udp(host_ip(2), ttl=ttl))
 
 
 def test_a_wrong_checksum_is_dropped(leaf: Target) -> None:
     packet = bytearray(bytes(udp(host_ip(2))))
     packet[24] ^= 1
-    assert dropped(leaf, MALFORMED, 1, bytes(packet))
+    assert dropped(leaf, DropReason.MALFORMED, 1, bytes(packet))
 
 
 @pytest.mark.parametrize(
@@ -218,12 +217,12 @@ def test_a_wrong_checksum_is_dropped(leaf: Target) -> None:
     ids=["version", "short header length", "options", "cut IPv4", "cut ARP"],
 )
 def test_malformed_packets_are_dropped(leaf: Target, packet: bytes) -> None:
-    assert dropped(leaf, MALFORMED, 1, packet)
+    assert dropped(leaf, DropReason.MALFORMED, 1, packet)
 
 
 def test_other_protocols_are_dropped(leaf: Target) -> None:
-    assert dropped(leaf, NOT_IP, 1, bytes(12) + b"\x86\xdd" + bytes(60))
-    assert dropped(leaf, NOT_IP, 1, bytes(14))
+    assert dropped(leaf, DropReason.NOT_IP, 1, bytes(12) + b"\x86\xdd" + bytes(60))
+    assert dropped(leaf, DropReason.NOT_IP, 1, bytes(14))
 
 
 def slotted(header: SlotHeader, **changes: int) -> bytes:
@@ -233,7 +232,7 @@ def slotted(header: SlotHeader, **changes: int) -> bytes:
     return bytes(packet)
 
 
-SCHEDULE = SlotHeader(Kind.SCHEDULE)
+SCHEDULE = SlotHeader(kind=Kind.SCHEDULE)
 
 
 @pytest.mark.parametrize(
@@ -262,11 +261,11 @@ SCHEDULE = SlotHeader(Kind.SCHEDULE)
     ],
 )
 def test_malformed_carriers_are_dropped(leaf: Target, packet: bytes) -> None:
-    assert dropped(leaf, MALFORMED, 1, packet)
+    assert dropped(leaf, DropReason.MALFORMED, 1, packet)
 
 
 def test_a_forged_query_is_dropped(leaf: Target) -> None:
-    assert dropped(leaf, FORGED_QUERY, 1, slotted(SlotHeader(Kind.QUERY, port=2)))
+    assert dropped(leaf, DropReason.FORGED_QUERY, 1, slotted(SlotHeader(kind=Kind.QUERY, port=2)))
 
 
 # --- ARP ---
@@ -283,13 +282,13 @@ def test_the_leaf_answers_arp(leaf: Target) -> None:
 
 
 def test_arp_for_an_unknown_address_is_dropped(leaf: Target) -> None:
-    assert dropped(leaf, NO_ROUTE, 1, arp_request("10.0.0.99"))
+    assert dropped(leaf, DropReason.NO_ROUTE, 1, arp_request("10.0.0.99"))
 
 
 def test_arp_replies_are_not_answered(leaf: Target) -> None:
     packet = arp_request(host_ip(2))
     packet[ARP].op = 2
-    assert dropped(leaf, NOT_IP, 1, packet)
+    assert dropped(leaf, DropReason.NOT_IP, 1, packet)
 
 
 # --- counters ---
