@@ -94,7 +94,7 @@ class LoadReader:
 
 def query(port: int, number: int) -> bytes:
     """The frame that asks for the table of egress port `port`; its answer carries `number` as its flow."""
-    header = SlotHeader(Kind.QUERY, port=port, flow=number, next_ethertype=0)
+    header = SlotHeader(kind=Kind.QUERY, port=port, flow=number, next_ethertype=0)
     frame = _ADDRESSES + ETHERTYPE.to_bytes(2, "big") + header.pack()
     return frame.ljust(_MINIMUM_FRAME, b"\0")
 

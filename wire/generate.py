@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from wire.slot_header import (
@@ -62,18 +63,32 @@ def _c_fields(specs: tuple[FieldSpec, ...]) -> str:
         if spec.bits < 8:
             nibbles.append(spec.name)
             if len(nibbles) == 2:
-                lines.append(f"\t__u8 {nibbles[0]}_{nibbles[1]};  /* high, low four bits */")
+                lines.append(f"\t__u8 {nibbles[0]}_{nibbles[1]}; /* high, low four bits */")
             continue
         kind = {8: "__u8", 16: "__be16", 32: "__be32", 48: "__u8"}[spec.bits]
         array = "[6]" if spec.bits == 48 else ""
-        lines.append(f"\t{kind} {spec.name}{array};  /* {spec.doc} */")
+        lines.append(f"\t{kind} {spec.name}{array}; /* {spec.doc} */")
     return "\n".join(lines)
 
 
+def _c_starts(specs: tuple[FieldSpec, ...], struct: str) -> Iterator[str]:
+    """Assign the start values that are not zero to the members of `struct`."""
+    whole = [spec for spec in specs if spec.bits >= 8]
+    high, low = (spec for spec in specs if spec.bits < 8) if len(whole) < len(specs) else (None, None)
+    if high and low:
+        yield f"{struct}{high.name}_{low.name} = {high.start} << 4 | {low.start};"
+    for spec in whole:
+        if spec.start:
+            yield f"{struct}{spec.name} = bpf_hton{ {16: 's', 32: 'l'}[spec.bits] }({spec.start:#x});"
+
+
 def c_header() -> str:
-    """The C structs, packed, in network byte order."""
+    """Return the C structs, packed, in network byte order, and a function that starts a header."""
+    starts = "".join(f"\n\t{line}" for line in _c_starts(FIELDS, "header->"))
+    lane_starts = "".join(f"\n\t\t{line}" for line in _c_starts(LANE_FIELDS, "header->lanes[lane]."))
     kinds = "\n".join(f"#define SLOT_{kind.name} {kind.value}" for kind in Kind)
     return f"""/* {_NOTICE} */
+/* clang-format off */
 #ifndef SLOT_HEADER_H
 #define SLOT_HEADER_H
 
@@ -94,6 +109,16 @@ struct slot_header {{
 }} __attribute__((packed));
 
 _Static_assert(sizeof(struct slot_header) == {HEADER_BYTES}, "slot header");
+
+/* What a new header holds, before its sender fills it in. */
+static __always_inline void slot_header_start(struct slot_header *header)
+{{
+	__u32 lane;
+
+	__builtin_memset(header, 0, sizeof(*header));{starts}
+	for (lane = 0; lane < SLOT_LANES; lane++) {{{lane_starts}
+	}}
+}}
 
 #endif
 """

@@ -9,23 +9,15 @@ from scapy.layers.inet import IP
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, bind_layers
 
-from wire.slot_header import ETHERTYPE, FIELDS, LANE_FIELDS, LANES, MAX_U32, VERSION, FieldSpec, Kind
-
-_DEFAULTS = {
-    "version": VERSION,
-    "kind": int(Kind.SCHEDULE),
-    "next_ethertype": 0x0800,
-    "headroom": MAX_U32,
-}
+from wire.slot_header import ETHERTYPE, FIELDS, LANE_FIELDS, LANES, FieldSpec
 
 
 def _field(spec: FieldSpec) -> Any:
-    default = _DEFAULTS.get(spec.name, 0)
     if spec.name == "next_ethertype":
-        return XShortField(spec.name, default)
-    if spec.name == "delta":
-        return SignedIntField(spec.name, default)
-    return BitField(spec.name, default, spec.bits)
+        return XShortField(spec.name, spec.start)
+    if spec.signed:
+        return SignedIntField(spec.name, spec.start)
+    return BitField(spec.name, spec.start, spec.bits)
 
 
 class SlotLane(Packet):  # type: ignore[misc]

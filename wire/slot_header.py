@@ -20,11 +20,13 @@ _DEFINED: dict[str, Any] = tomllib.loads(DEFINITION.read_text())
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """One field of the header: its name, width in bits, and meaning."""
+    """One field of the header: its name, width in bits, meaning, value in a new header, and signedness."""
 
     name: str
     bits: int
     doc: str
+    start: int = 0
+    signed: bool = False
 
 
 ETHERTYPE: int = _DEFINED["ethertype"]
@@ -43,7 +45,7 @@ _PLACES = tuple(  # name, shift and mask of each field of the fixed part, taken 
     (spec.name, sum(later.bits for later in FIELDS[i + 1 :]), (1 << spec.bits) - 1)
     for i, spec in enumerate(FIELDS)
 )
-_LANE = struct.Struct("!" + "".join({"delta": "i"}.get(spec.name, "I") for spec in LANE_FIELDS))
+_LANE = struct.Struct("!" + "".join("i" if spec.signed else "I" for spec in LANE_FIELDS))
 
 
 class Kind(IntEnum):
@@ -68,30 +70,27 @@ class Lane(NamedTuple):
         return None if self.headroom == MAX_U32 else self.headroom - HEADROOM_OFFSET
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SlotHeader:
-    """A slot header; `lanes` always has LANES entries, by lane and not by slot."""
+    """A slot header, field by field as defined; `lanes` has LANES entries, by lane and not by slot."""
 
-    kind: Kind
-    base_slot: int = 0
-    next_ethertype: int = 0x0800
+    version: int = VERSION
+    kind: Kind = Kind.SCHEDULE
     hops: int = 0
+    next_ethertype: int = 0x0800
+    base_slot: int = 0
     port: int = 0
     flow: int = 0
     bytes_received: int = 0
     bytes_onward: int = 0
     lanes: tuple[Lane, ...] = field(default_factory=lambda: (Lane(),) * LANES)
-    version: int = VERSION
 
     def pack(self) -> bytes:
         """The header's HEADER_BYTES bytes; raises ValueError where a value does not fit its field."""
         if len(self.lanes) != LANES:
             raise ValueError(f"a slot header has {LANES} lanes, not {len(self.lanes)}")
         fixed = _pack(FIELDS, [int(getattr(self, spec.name)) for spec in FIELDS])
-        return fixed + b"".join(
-            _pack(LANE_FIELDS, [lane.epoch, lane.delta & MAX_U32, lane.load, lane.headroom])
-            for lane in self.lanes
-        )
+        return fixed + b"".join(_pack(LANE_FIELDS, lane) for lane in self.lanes)
 
     @classmethod
     def unpack(cls, data: bytes) -> SlotHeader:
@@ -132,8 +131,9 @@ def announcement(base_slot: int, deltas: Sequence[int]) -> tuple[Lane, ...]:
 def _pack(specs: Sequence[FieldSpec], values: Sequence[int]) -> bytes:
     number = bits = 0
     for spec, value in zip(specs, values, strict=True):
-        if not 0 <= value < 1 << spec.bits:
+        least = -(1 << spec.bits - 1) if spec.signed else 0
+        if not 0 <= value - least < 1 << spec.bits:
             raise ValueError(f"{spec.name} = {value} does not fit {spec.bits} bits")
-        number = number << spec.bits | value
+        number = number << spec.bits | value & (1 << spec.bits) - 1
         bits += spec.bits
     return number.to_bytes(bits // 8, "big")

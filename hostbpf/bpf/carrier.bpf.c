@@ -23,7 +23,6 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define MARK_WITHDRAWAL 0xe57a1404 // likewise, the flow's last
 
 #define UNIT_BYTES (SLOT_RATE_UNIT_MBPS * 125000) // per second
-#define HEADROOM_MAX 0xffffffff
 #define LATE_SHIFT 10 // the unit of a carrier's lateness: 1024 ns
 #define LATE_MAX 0x7fffffffLL
 
@@ -224,9 +223,7 @@ static __always_inline bool announce(const struct flow_key *flow, enum occasion 
 	header = scratch_header(LEAVING);
 	if (!header)
 		return false;
-	__builtin_memset(header, 0, sizeof(*header));
-	header->version_kind = SLOT_VERSION << 4 | SLOT_SCHEDULE;
-	header->next_ethertype = bpf_htons(ETH_P_IP);
+	slot_header_start(header);
 	header->base_slot = bpf_htonl(base);
 	header->flow = bpf_htonl(announcer->number);
 	planned = schedule && !schedule->quiet && occasion != WITHDRAWAL;
@@ -249,7 +246,6 @@ static __always_inline bool announce(const struct flow_key *flow, enum occasion 
 		if (lane >= SLOT_LANES)
 			break;
 		header->lanes[lane].epoch = bpf_htonl(epoch);
-		header->lanes[lane].headroom = bpf_htonl(HEADROOM_MAX);
 		behind = announcer->lanes[lane].epoch - epoch;
 		if (behind - 1 < SLOT_LATE_EPOCHS)
 			continue; // the clock was set back: this slot has passed for the switches

@@ -23,9 +23,9 @@ header slot_t {
 
 header lane_t {
     bit<32> epoch;                // slot div lanes, of the slot that this lane announces; query: that of the stored slot
-    bit<32> delta;                // schedule: change of the flow's planned rate since it last announced this slot, two's complement
+    bit<32> delta;                // schedule: change of the flow's planned rate since it last announced this slot; feedback: in the lane of base_slot, how late the carrier arrived
     bit<32> load;                 // gathered: sum of the links' loads in this slot after the change, saturating
-    bit<32> headroom;             // gathered: minimum over the links of capacity minus load; the sender starts it at 2^32 - 1
+    bit<32> headroom;             // gathered: minimum over the links of capacity minus load
 }
 
 // M(n) once for each of the K = 10 lanes.

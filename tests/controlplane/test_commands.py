@@ -158,7 +158,7 @@ addresses = bytes.fromhex("02000a02010202000a010102")
 with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire:
     wire.bind(("h1-eth0", 0))
     for rates in ([70, 0, 5], [-20]):
-        header = SlotHeader(Kind.SCHEDULE, base_slot=1239, lanes=announcement(1239, rates))
+        header = SlotHeader(kind=Kind.SCHEDULE, base_slot=1239, lanes=announcement(1239, rates))
         wire.send(addresses + ETHERTYPE.to_bytes(2, "big") + header.pack() + data)
 """
 

@@ -24,7 +24,7 @@ ATTACKS = 3000
 def test_what_is_malformed_is_counted(pair: Pair) -> None:
     """Broadcast (all hosts would answer), truncated, of another version or kind; feedback for no flow."""
     carried = headers_of(Flow("10.77.0.1", 1, "10.77.0.2", 2))
-    good = SlotHeader(Kind.SCHEDULE).pack()
+    good = SlotHeader(kind=Kind.SCHEDULE).pack()
     with carriers.attached(pair.index_b, CLOCK, netns=pair.b) as at_b, raw_socket(pair.a) as raw:
         ethernet = slot_frame(mac(pair.b))
         raw.send(slot_frame(b"\xff" * 6) + good + carried)
@@ -33,7 +33,7 @@ def test_what_is_malformed_is_counted(pair: Pair) -> None:
         raw.send(ethernet + bytes([0x1F]) + good[1:] + carried)
         raw.send(ethernet + good + carried[:19])
         assert at_b.counts()["malformed"] == 5
-        raw.send(ethernet + SlotHeader(Kind.FEEDBACK, flow=9).pack() + carried)
+        raw.send(ethernet + SlotHeader(kind=Kind.FEEDBACK, flow=9).pack() + carried)
         assert at_b.counts()["unknown_flow"] == 1
         raw.send(ethernet + good + carried)
         assert at_b.counts()["received"] == 1
@@ -57,7 +57,12 @@ def attack(draw: random.Random, victim: Flow) -> bytes:
         )
         for _ in range(LANES)
     )
-    header = SlotHeader(draw.choice(list(Kind)), base, draw.choice([0x0800, 0x0800, 0x86DD]), lanes=lanes)
+    header = SlotHeader(
+        kind=draw.choice(list(Kind)),
+        base_slot=base,
+        next_ethertype=draw.choice([0x0800, 0x0800, 0x86DD]),
+        lanes=lanes,
+    )
     header = replace(header, flow=draw.randrange(1 << 32), bytes_received=draw.randrange(1 << 48))
     frame = bytearray(header.pack() + headers_of(draw.choice([flow, reverse])))
     for _ in range(draw.choice([0, 0, 1, 20])):
@@ -80,7 +85,7 @@ def test_a_hostile_host_changes_no_flow_of_others(pair: Pair, connect: Callable[
         at_b.probe(leaving)
         at_b.set_onward(arriving, 77)
         with raw_socket(pair.a) as raw:
-            raw.send(ethernet + SlotHeader(Kind.SCHEDULE).pack() + headers_of(arriving))
+            raw.send(ethernet + SlotHeader(kind=Kind.SCHEDULE).pack() + headers_of(arriving))
             connection.transfer(50_000)
             before = dict(at_b.schedules), at_b.announced(leaving), at_b.received(arriving)
             for _ in range(ATTACKS):
@@ -112,7 +117,7 @@ def test_a_process_of_the_host_cannot_send_slot_headers(
         raw_socket(pair.a) as raw,
         sniff(pair.b) as tap,
     ):
-        frame = slot_frame(mac(pair.b)) + SlotHeader(Kind.SCHEDULE).pack()
+        frame = slot_frame(mac(pair.b)) + SlotHeader(kind=Kind.SCHEDULE).pack()
         frame += headers_of(Flow.of(connection.sender))
         for protocol in (0, ETHERTYPE, 0x0800):
             with pytest.raises(OSError, match="buffer"):

@@ -110,7 +110,7 @@ class Announcing:
             change = part - self.announced[flow].get(each, 0)
             self.announced[flow][each] = parts[each % LANES] = part
             lanes[each % LANES] = Lane(each // LANES, change)
-        header = SlotHeader(Kind.SCHEDULE, base_slot=base, lanes=tuple(lanes))
+        header = SlotHeader(kind=Kind.SCHEDULE, base_slot=base, lanes=tuple(lanes))
         header = self.fabric.carry(header, path_of(flow))
         if flow not in self.lose:
             self.deliver(Feedback(flow, header, tuple(parts)))
@@ -494,7 +494,7 @@ def test_plans_that_a_switch_refuses_keep_no_answer_away(switches: Mapping[str, 
 def test_feedback_tells_how_far_receivers_are_whoever_is_asked(switches: Mapping[str, str]) -> None:
     CLOCK.slot += 10 * LANES
     asked = flow("h1", "h3")
-    header = SlotHeader(Kind.FEEDBACK, CLOCK.slot, bytes_received=70, bytes_onward=30)
+    header = SlotHeader(kind=Kind.FEEDBACK, base_slot=CLOCK.slot, bytes_received=70, bytes_onward=30)
     with Emulated(paths_file(switches, "h1"), LINE) as emulated:
         for source in (emulated, HostOnly(LINE)):
             answer_of(source, asked)

@@ -489,7 +489,7 @@ def test_a_flow_that_begins_to_send_decides_before_the_next_turn(monkeypatch: py
         waiting.set()
         if feedback.wait(timeout_s):
             feedback.clear()
-            bench.scheduler.begins(Feedback(FLOW, SlotHeader(Kind.FEEDBACK)))
+            bench.scheduler.begins(Feedback(FLOW, SlotHeader(kind=Kind.FEEDBACK)))
 
     bench = Bench(wait)
     bench.flows = [sending(phase=Phase.COMPUTING)]

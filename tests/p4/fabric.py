@@ -173,7 +173,7 @@ def only(outputs: list[Output]) -> tuple[int, bytes]:
 
 def query(target: Target, port: int) -> SlotHeader:
     """Read the load table of `port` as the controller does."""
-    header = SlotHeader(Kind.QUERY, port=port, lanes=(Lane(),) * 10)
+    header = SlotHeader(kind=Kind.QUERY, port=port, lanes=(Lane(),) * 10)
     packet = bytes(12) + ETHERTYPE.to_bytes(2, "big") + header.pack()
     out, data = only(target.send(CPU_PORT, packet_out(0, packet)))
     assert out == CPU_PORT

@@ -74,7 +74,7 @@ def _slot(rng: random.Random) -> bytes:
         for _ in range(LANES)
     )
     header = SlotHeader(
-        kind,
+        kind=kind,
         base_slot=value(rng, 32),
         hops=value(rng, 8),
         port=value(rng, 9),

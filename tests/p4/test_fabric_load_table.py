@@ -40,7 +40,7 @@ def leaf(start: Start) -> Iterator[Target]:
 def schedule(epoch: int, *deltas: int, base: int = 0) -> SlotHeader:
     """Announce these changes in lanes 0, 1, ... of one epoch; nothing in the others."""
     lanes = [Lane(epoch=epoch, delta=deltas[lane] if lane < len(deltas) else 0) for lane in range(LANES)]
-    return SlotHeader(Kind.SCHEDULE, base_slot=base, flow=7, lanes=tuple(lanes))
+    return SlotHeader(kind=Kind.SCHEDULE, base_slot=base, flow=7, lanes=tuple(lanes))
 
 
 def send(leaf: Target, header: SlotHeader, dst: str = host_ip(2), port: int = 1) -> SlotHeader:
@@ -79,7 +79,7 @@ def test_a_late_carrier_changes_nothing(leaf: Target) -> None:
 def test_lanes_are_independent(leaf: Target) -> None:
     era = new_era()
     lanes = tuple(Lane(epoch=era + (number % 3), delta=10 * number) for number in range(LANES))
-    send(leaf, SlotHeader(Kind.SCHEDULE, lanes=lanes))
+    send(leaf, SlotHeader(kind=Kind.SCHEDULE, lanes=lanes))
     assert loads(leaf) == [(era + number % 3, 10 * number) for number in range(LANES)]
 
 
@@ -255,7 +255,7 @@ def test_the_table_equals_the_model(
             Lane(epoch=era + ahead - 1, delta=delta, load=gathered, headroom=MAX_U32 - gathered)
             for ahead, delta in changes
         )
-        header = SlotHeader(kind, hops=hops, lanes=lanes)
+        header = SlotHeader(kind=kind, hops=hops, lanes=lanes)
         ingress, dst = PATHS[port]
         assert send(leaf, header, dst, ingress) == models[port].pass_(header)
     for port, model in models.items():
@@ -271,7 +271,7 @@ def test_many_carriers_in_one_burst(leaf: Target) -> None:
         lanes = tuple(
             Lane(epoch=era + rng.randrange(4), delta=rng.randrange(-100, 101)) for _ in range(LANES)
         )
-        headers.append(SlotHeader(Kind.SCHEDULE, lanes=lanes))
+        headers.append(SlotHeader(kind=Kind.SCHEDULE, lanes=lanes))
     expected = [model.pass_(header) for header in headers]
     batch = leaf.send_batch([(1, carrier(header, host_ip(2))) for header in headers])
     assert [slot_header(outputs[0][1]) for outputs in batch.outputs] == expected

@@ -1,6 +1,7 @@
 """One definition: the codec, the Scapy layer, the P4 header and the C struct agree to the bit."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,9 @@ def test_scapy_reads_what_the_codec_writes_and_gives_the_same_bytes(header: Slot
 
 
 def test_scapy_finds_the_header_between_ethernet_and_ip() -> None:
-    frame = Ether(bytes(12) + ETHERTYPE.to_bytes(2, "big") + SlotHeader(Kind.SCHEDULE).pack() + bytes(IP()))
+    frame = Ether(
+        bytes(12) + ETHERTYPE.to_bytes(2, "big") + SlotHeader(kind=Kind.SCHEDULE).pack() + bytes(IP())
+    )
     assert frame[scapy_layer.SlotHeader].kind == Kind.SCHEDULE
     assert IP in frame
 
@@ -70,6 +73,12 @@ def test_scapy_finds_the_header_between_ethernet_and_ip() -> None:
 )
 def test_generated_file_is_fresh(path: Path, text: str) -> None:
     assert path.read_text() == text, "run `python -m wire`"
+
+
+def test_the_codecs_classes_have_the_defined_fields_in_order_with_their_start_values() -> None:
+    fixed = [(field.name, field.default) for field in fields(SlotHeader) if field.name != "lanes"]
+    assert fixed == [(spec.name, spec.start) for spec in FIELDS]
+    assert list(Lane._field_defaults.items()) == [(spec.name, spec.start) for spec in LANE_FIELDS]
 
 
 def test_p4_header_has_the_fields_in_the_defined_order_and_width() -> None:
@@ -93,9 +102,10 @@ def test_each_announced_slot_travels_in_its_lane_with_its_epoch(base: int, delta
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        (SlotHeader(Kind.SCHEDULE, base_slot=2**32), "base_slot"),
-        (SlotHeader(Kind.SCHEDULE, lanes=()), "lanes"),
-        (SlotHeader(Kind.SCHEDULE, flow=-1), "flow"),
+        (SlotHeader(kind=Kind.SCHEDULE, base_slot=2**32), "base_slot"),
+        (SlotHeader(kind=Kind.SCHEDULE, lanes=()), "lanes"),
+        (SlotHeader(kind=Kind.SCHEDULE, flow=-1), "flow"),
+        (SlotHeader(lanes=(Lane(delta=2**31),) * LANES), "delta"),
     ],
 )
 def test_a_value_that_does_not_fit_is_named(header: SlotHeader, message: str) -> None:
@@ -104,7 +114,7 @@ def test_a_value_that_does_not_fit_is_named(header: SlotHeader, message: str) ->
 
 
 def test_a_header_of_another_version_or_cut_short_is_refused() -> None:
-    data = SlotHeader(Kind.QUERY).pack()
+    data = SlotHeader(kind=Kind.QUERY).pack()
     with pytest.raises(ValueError, match="version 2"):
         SlotHeader.unpack(bytes([0x20 | data[0] & 0xF]) + data[1:])
     with pytest.raises(ValueError, match="bytes"):
