@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import platform
 import shutil
@@ -12,12 +13,24 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ebpf.errors import EbpfError
+from ebpf import landlock
+from ebpf.errors import CompilerError
 from machine import cache
 from machine.errors import MissingTool
 
+log = logging.getLogger(__name__)
+
 _CACHED = 8
 """How many compiled versions of one program are kept."""
+
+_SYSTEM = tuple(
+    Path(path)
+    for path in (
+        *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache"),  # what clang itself is linked with
+        *("/usr/include", "/usr/local/include"),
+    )
+)
+"""What clang may read besides its input and its own installation."""
 
 _ARCH = {"x86_64": "x86", "aarch64": "arm64", "riscv64": "riscv", "ppc64le": "powerpc", "s390x": "s390"}
 
@@ -31,27 +44,42 @@ def compile_bpf(
 ) -> None:
     """Compile one C file to a BPF object with BTF; `output` appears whole or not at all.
 
-    The compiler is $CLANG, or `clang`. Raises MissingTool without it, and EbpfError with its message.
+    The compiler is $CLANG, or `clang`. It can open `source`, `includes`, the system's headers and its own
+    files, and nothing else: `#include` of any other file fails, for root too. That takes Landlock; on a
+    kernel without it clang runs with the caller's rights, and a warning in the log says so.
+
+    Raises MissingTool without clang, and CompilerError with its message.
     """
     clang = shutil.which(os.environ.get("CLANG", "clang"))
     if clang is None:
         raise MissingTool("clang not found: install it (Debian: apt-get install clang), or set CLANG")
-    output.parent.mkdir(parents=True, exist_ok=True)
     system = [f"-I/usr/include/{arch}" for arch in [sysconfig.get_config_var("MULTIARCH")] if arch]
-    descriptor, temporary = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
-    os.close(descriptor)
     command = [
         *(clang, "-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror=implicit-function-declaration"),
         f"-D__TARGET_ARCH_{_ARCH.get(platform.machine(), platform.machine())}",
         *(f"-D{name}={value}" for name, value in (defines or {}).items()),
         *(f"-I{path}" for path in includes),
         *system,
-        *("-c", str(source), "-o", temporary),
+        *("-c", str(source), "-o", "-"),
     ]
+
+    def run() -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(command, input=b"", capture_output=True, check=False)
+
+    if landlock.version():
+        prefix = Path(clang).resolve().parent.parent
+        result = landlock.confined(run, [source, *includes, prefix, *_SYSTEM])
+    else:
+        log.warning("this kernel has no Landlock: clang can read every file that this process can")
+        result = run()
+    if result.returncode != 0:
+        message = result.stderr.decode(errors="replace").strip()
+        raise CompilerError(f"{source}: clang failed\n{message}{_header_remedy(message)}")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
     try:
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        if result.returncode != 0:
-            raise EbpfError(f"{source}: clang failed\n{result.stderr.strip()}{_header_remedy(result.stderr)}")
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(result.stdout)
         Path(temporary).replace(output)
     finally:
         Path(temporary).unlink(missing_ok=True)

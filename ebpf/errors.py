@@ -94,6 +94,10 @@ class EbpfError(EntrainError):
         self.log = log
 
 
+class CompilerError(EbpfError):
+    """The compiler refused a program; the message holds what it said."""
+
+
 def describe(action: str, error: int, log: str = "") -> EbpfError:
     """The error for a failed `action` with positive error number `error` and libbpf's `log`."""
     parts = [f"{action}: {os.strerror(error)}" if error else action]
