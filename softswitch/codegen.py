@@ -1,4 +1,9 @@
-"""From a program to C, and from there to a BPF object: the compiler's front door."""
+"""From a program to C, and from there to a BPF object: the compiler's front door.
+
+No name of the program reaches the C, not even in a comment: the program comes from a controller, and a name
+could close the comment and bring code of its own. Things are numbered in the order of the JSON (actions: by
+their id), so programs that differ only in names are the same C.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from softswitch.codegen_actions import Actions
 from softswitch.codegen_copies import Copies
 from softswitch.codegen_deparser import Deparser
 from softswitch.codegen_hashes import Hashes, tables
-from softswitch.codegen_layout import Layout, SharedArea, align, identifier, shared_area
+from softswitch.codegen_layout import Layout, SharedArea, align, shared_area
 from softswitch.codegen_parser import Parser, value_set_words
 from softswitch.codegen_tables import Tables
 from softswitch.codegen_traffic import Traffic
@@ -72,12 +77,10 @@ def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None)
 
     parse = parser.function()
     calculations = [hashes.function(actions.calculations[n], c) for n, c in program.calculations.items()]
-    for checksum in program.checksums:
+    for index, checksum in enumerate(program.checksums):
         summed = program.calculations[checksum.calculation]
         if checksum.update and summed.payload:
-            calculations.append(
-                hashes.unfinished(f"unfinished_{identifier(checksum.name)}", summed, checksum.target)
-            )
+            calculations.append(hashes.unfinished(f"unfinished_{index}", summed, checksum.target))
     action_functions = actions.functions()
     searches = matching.functions(hashes.function)
     pipelines = [matching.pipeline(p) for p in (program.ingress, program.egress)]
@@ -125,7 +128,7 @@ def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None)
         "TRUNCATES": int(traffic.truncates or traffic.clones_ingress or traffic.clones_egress),
     }
     parts = [
-        f"/* {program.source or 'a P4 program'}, compiled for softswitch */",
+        "/* A P4 program, compiled for softswitch. Things are numbered in the order of its JSON. */",
         *(f"#define {name} {value}" for name, value in defines.items()),
         '#include "base.h"',
         *(f"WIDE({n})" for n in sorted(widths)),

@@ -76,7 +76,6 @@ class Actions(Primitives):
                 f"\t{kind} {member.name};" if kind else f"\tu64 {member.name}[{member.size // 8}];"
             )
         lines = [
-            f"/* {action.name} */",
             f"struct args_{action.id} {{",
             *members,
             "};",

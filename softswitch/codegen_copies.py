@@ -55,7 +55,7 @@ class Copies:
             "\tswitch (phv->digest_list) {",
         ]
         for number, learn in self.program.learn_lists.items():
-            lines.append(f"\tcase {number}: /* {learn.name} */")
+            lines.append(f"\tcase {number}:")
             at = 0
             for element in learn.elements:
                 code, count = self._digest_words(element)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from softswitch.codegen_actions import Actions
 from softswitch.codegen_expressions import Expressions
 from softswitch.codegen_fields import hexadecimal
-from softswitch.codegen_layout import HeaderSlot, Layout, align, identifier
+from softswitch.codegen_layout import HeaderSlot, Layout, align
 from softswitch.program import (
     Unsupported,
 )
@@ -43,7 +43,7 @@ class Deparser:
             slot = self.layout.slots[name]
             # The place is read back from memory each time: one verifier state instead of one per combination.
             lines += [
-                f"\tif ({slot.valid}) {{ /* {name} */",
+                f"\tif ({slot.valid}) {{",
                 f"\t\tu32 at = *(volatile u32 *)&st->written & {self.out_bytes - 1};",
                 *(f"\t\t{line}" for line in self._emit(slot)),
                 f"\t\t*(volatile u32 *)&st->written = at + {slot.length};",
@@ -87,7 +87,7 @@ class Deparser:
                 "{",
                 "\tstruct phv *phv = &st->phv;",
             ]
-            for checksum in self.program.checksums:
+            for index, checksum in enumerate(self.program.checksums):
                 if not (checksum.verify if verify else checksum.update):
                     continue
                 function = self.actions.calculations[checksum.calculation]
@@ -109,7 +109,7 @@ class Deparser:
                     dirty = " phv->dirty = 1;" if slot else ""
                     made = f"{function}(skb, st)"
                     if payload:
-                        pseudo = f"unfinished_{identifier(checksum.name)}(skb, st)"
+                        pseudo = f"unfinished_{index}(skb, st)"
                         made = f"(sum_unfinished(skb) ? {pseudo} : {made})"
                     action = [
                         f"u64 sum = {made}{reduce};",

@@ -61,7 +61,6 @@ class Hashes:
                 f"softswitch cannot run {calculation.algorithm} over the payload ({calculation.name})"
             )
         lines = [
-            f"/* {calculation.name} */",
             f"INLINE u64 {name}(struct __sk_buff *skb, struct state *st)",
             "{",
             "\tstruct phv *phv = &st->phv;",

@@ -6,7 +6,6 @@ computed once, here, from the program alone.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,11 +29,6 @@ def size_of(bits: int) -> int:
 
 def align(value: int, to: int) -> int:
     return (value + to - 1) // to * to
-
-
-def identifier(name: str) -> str:
-    """A C identifier that resembles `name` (not unique by itself)."""
-    return re.sub(r"\W", "_", name)
 
 
 @dataclass(frozen=True)
@@ -165,7 +159,7 @@ class Layout:
                     raise Unsupported(f"softswitch cannot run field {header.name}.{f.name} of {f.bits} bits")
                 found.append((size_of(f.bits), FieldRef(header.name, f.name), f))
         for number, (size, ref, _) in enumerate(sorted(found, key=lambda item: -item[0])):
-            name = f"m{number}_{identifier(ref.header)}_{identifier(ref.field)}"
+            name = f"m{number}"
             self.metadata[ref] = name
             kind = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}.get(size)
             self._members.append(f"\t{kind} {name};" if kind else f"\tu64 {name}[{size // 8}];")
@@ -197,12 +191,10 @@ class Layout:
                 base = f"((u8 *)phv->s{self.stack_index[stack]} + {position * stride})"
                 if position == 0:
                     count = len(self.program.stacks[stack].elements)
-                    self._slots.append(
-                        f"\tu64 s{self.stack_index[stack]}[{count * stride // 8}]; /* {stack} */"
-                    )
+                    self._slots.append(f"\tu64 s{self.stack_index[stack]}[{count * stride // 8}];")
             else:
                 base = f"((u8 *)phv->h{index})"
-                self._slots.append(f"\tu64 h{index}[{stride // 8}]; /* {name} */")
+                self._slots.append(f"\tu64 h{index}[{stride // 8}];")
             self.slots[name] = HeaderSlot(header, base, index, fixed, varbit_at // 8, room)
 
     def first_slot(self, stack: str) -> HeaderSlot:

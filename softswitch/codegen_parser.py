@@ -259,7 +259,7 @@ class Parser:
         where = node.offset if node.offset is not None else "st->offset"
         number = self.nodes[node]
         label = f"state_{number}: __attribute__((unused))" if node.offset is not None else f"case {number}:"
-        lines = [f"{label} /* {state.name} at {where} */", "\t{"]
+        lines = [f"{label} /* at {where} */", "\t{"]
         offset: int | None = node.offset
         following = list(node.next)
         for op in state.ops:

@@ -94,7 +94,7 @@ class Tables:
                 f"\t__uint(key_size, {key});",
                 f"\t__uint(value_size, {value});",
                 *([f"\t__uint(map_flags, {flags});"] if flags else []),
-                f'}} table_{t.index} SEC(".maps"); /* {t.table.name} */',
+                f'}} table_{t.index} SEC(".maps");',
                 "",
             ]
         return "\n".join(lines)
@@ -149,7 +149,6 @@ class Tables:
             rows = t.slots
         return "\n".join(
             [
-                f"/* {t.table.name} */",
                 f"static long search_{t.index}(u32 index, struct search *search)",
                 "{",
                 "\tstruct state *st = search->st;",
@@ -168,7 +167,6 @@ class Tables:
         words = p.entry_bytes // 8
         return "\n".join(
             [
-                f"/* {p.profile.name} */",
                 f"INLINE const u8 *member_{p.index}(u64 member)",
                 "{",
                 f"\tif (member >= {p.members})",
@@ -230,7 +228,7 @@ class Tables:
         ]
         for name in reached:
             node = pipeline.nodes[name]
-            lines += [f"{labels[name]}: __attribute__((unused)) /* {name} */", "\t{"]
+            lines += [f"{labels[name]}: __attribute__((unused))", "\t{"]
             match node:
                 case Conditional():
                     test = self.expressions.boolean(node.condition)

@@ -131,7 +131,7 @@ class _Reader:
                     return Element(stack, Op("last_stack_index", (StackRef(stack),)))
                 return LastField(stack, member)
             case "lookahead":
-                return Lookahead(*value)
+                return Lookahead(*map(int, value))
             case "register":
                 return RegisterCell(value[0], self.expr(value[1]))
             case "expression":
@@ -202,7 +202,8 @@ class _Reader:
                 )
             if node.get("length_exp") is not None:
                 raise Unsupported(f"softswitch cannot run header {node['name']}: a P4_14 length expression")
-            self.types[node["name"]] = HeaderType(node["name"], tuple(fields), node.get("max_length"))
+            longest = None if node.get("max_length") is None else int(node["max_length"])
+            self.types[node["name"]] = HeaderType(node["name"], tuple(fields), longest)
 
     def read_headers(self) -> None:
         by_id: dict[int, str] = {}
@@ -298,8 +299,8 @@ class _Reader:
 
     def actions(self) -> dict[int, Action]:
         return {
-            node["id"]: Action(
-                node["id"],
+            int(node["id"]): Action(
+                int(node["id"]),
                 node["name"],
                 tuple((p["name"], int(p["bitwidth"])) for p in node["runtime_data"]),
                 tuple(self.primitive(p) for p in node["primitives"]),
@@ -429,7 +430,7 @@ class _Reader:
             None if condition is None else self.expr(condition),
         )
 
-    def program(self, source: str) -> Program:
+    def program(self) -> Program:
         self.read_types()
         self.read_headers()
         start, states = self.parser()
@@ -454,7 +455,7 @@ class _Reader:
         }
         lists: dict[int, tuple[FieldRef, ...]] = {}
         for node in root.get("field_lists", []):
-            lists[node["id"]] = tuple(
+            lists[int(node["id"])] = tuple(
                 self.field_ref(e["value"]) for e in node["elements"] if e["type"] == "field"
             )
         return Program(
@@ -483,12 +484,11 @@ class _Reader:
             counters=counters,
             meters=meters,
             learn_lists={
-                n["id"]: LearnList(n["id"], n["name"], tuple(self.expr(e) for e in n["elements"]))
+                int(n["id"]): LearnList(int(n["id"]), n["name"], tuple(self.expr(e) for e in n["elements"]))
                 for n in root.get("learn_lists", [])
             },
             field_lists=lists,
             aliases={name: FieldRef(*target) for name, target in root.get("field_aliases", [])},
-            source=source,
         )
 
 
@@ -500,7 +500,7 @@ def load_program(json_bytes: bytes) -> Program:
     """
     try:
         root = json.loads(json_bytes)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"the program is not BMv2 JSON: {error}; compile it with p4c-bm2-ss") from error
     if not isinstance(root, dict) or "pipelines" not in root or "header_types" not in root:
         raise BadInput("the program is not BMv2 JSON (no pipelines); compile it with p4c-bm2-ss")
@@ -508,8 +508,11 @@ def load_program(json_bytes: bytes) -> Program:
     if version[0] != 2:
         raise Unsupported(f"softswitch cannot run version {version} of BMv2's JSON, only 2.x")
     try:
-        return _Reader(root).program(str(root.get("program", "")))
-    except (KeyError, TypeError, ValueError, IndexError, AssertionError) as error:
+        return _Reader(root).program()
+    except (
+        *(KeyError, TypeError, ValueError, IndexError, AssertionError),
+        *(AttributeError, RecursionError),
+    ) as error:
         raise BadInput(f"the program's JSON is damaged: {type(error).__name__}: {error}") from error
 
 

@@ -6,7 +6,7 @@ Mappings are in the JSON's order. Names are those of the JSON, hence the fully q
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -467,7 +467,6 @@ class Program:
     learn_lists: Mapping[int, LearnList]
     field_lists: Mapping[int, tuple[FieldRef, ...]]
     aliases: Mapping[str, FieldRef]
-    source: str = field(default="", compare=False)
 
     @cached_property
     def tables(self) -> Mapping[str, Table]:
