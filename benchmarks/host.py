@@ -27,9 +27,8 @@ CARRIER_GOAL = 0.98
 
 def rates(schedules: Map, slots: int | None) -> list[TrialResult]:
     """The trials of the experiment, and their goals; with `slots` each has so many."""
-    _, trials = load(EXPERIMENT)
     results = []
-    for trial, goals in trials:
+    for trial, goals in load(EXPERIMENT).trials:
         shortened = replace(trial, slots=slots) if slots else trial
         results.append(run_one(shortened, goals, schedules))
     return results

@@ -139,25 +139,30 @@ def _controls(experiment: Experiment, record: Record) -> Iterator[Jobs | None]:
         yield None
 
 
-def run_all(running: Running, report: Report) -> list[RunResult]:
-    """Every combination of the experiment, one after the other. Raises RunFailed."""
+def run_all(running: Running, report: Report, finished: Sequence[RunResult] = ()) -> Iterator[RunResult]:
+    """Run every combination of the experiment that is not among `finished`, one after the other.
+
+    Raises RunFailed.
+    """
     combinations = list(running.experiment.combinations())
-    results: list[RunResult] = []
-    alone: Mapping[str, float] = {}
+    known = {run.combination: run for run in finished}
+    last: RunResult | None = None
     for index, combination in enumerate(combinations):
 
         def progress(what: str, part: float, index: int = index) -> None:
             report(what, (index + part) / len(combinations))
 
-        if running.experiment.alone_iterations and _differs(results, combination):
-            alone = run_alone(running, combination, progress)
-        results.append(run_one(running, combination, progress, alone))
-    return results
-
-
-def _differs(results: Sequence[RunResult], combination: Combination) -> bool:
-    """Whether `combination` is, but for the seed, another one than that of the last result."""
-    return not results or replace(results[-1].combination, seed=combination.seed) != combination
+        if combination in known:
+            last = known[combination]
+            continue
+        alone: Mapping[str, float] = {}
+        if running.experiment.alone_iterations:
+            if last is not None and replace(last.combination, seed=combination.seed) == combination:
+                alone = {job.name: job.alone_ms for job in last.jobs if job.alone_ms is not None}
+            else:
+                alone = run_alone(running, combination, progress)
+        last = run_one(running, combination, progress, alone)
+        yield last
 
 
 def run_alone(running: Running, combination: Combination, report: Report) -> dict[str, float]:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 from rich.table import Table
 
 from ebpf import Map
 from ebpf.struct_ops import available_congestion_controls
+from entrain.results.store import Kind, whole
 from hostbpf.slots import PACED, pacing_registered
 from hostbpf.trial import Outcome, Trial, run_trial
 from machine.errors import BadInput
@@ -99,8 +100,19 @@ def is_slot_rates(path: Path) -> bool:
     return isinstance(table, dict) and table.get("kind") == "slot-rates"
 
 
-def load(path: Path, seed: int | None = None) -> tuple[str, list[tuple[Trial, Goals]]]:
-    """The name and the trials of a file. Raises BadInput that names the file, the key and the remedy."""
+@dataclass(frozen=True)
+class SlotRates:
+    """A checked experiment of this kind: its name, and its trials with their goals."""
+
+    name: str
+    trials: tuple[tuple[Trial, Goals], ...]
+
+
+KIND = Kind("slot-rates", TypeAdapter(SlotRates), TypeAdapter(TrialResult))
+
+
+def load(path: Path, seed: int | None = None) -> SlotRates:
+    """The experiment in a file. Raises BadInput that names the file, the key and the remedy."""
     file = check(SlotRatesFile, read_toml(path), str(path))
     chosen = file.experiment.seed if seed is None else seed
     known = {*PACED, *available_congestion_controls()}
@@ -110,19 +122,22 @@ def load(path: Path, seed: int | None = None) -> tuple[str, list[tuple[Trial, Go
                 f"{path}: trial {number}, control: there is no {table.control!r}; "
                 f"take one of {', '.join(sorted(known))}"
             )
-    return file.experiment.name, [
+    trials = (
         (Trial(**table.model_dump(exclude={"goals"}), seed=chosen), table.goals) for table in file.trial
-    ]
+    )
+    return SlotRates(file.experiment.name, tuple(trials))
 
 
-def run(trials: Sequence[tuple[Trial, Goals]], report: Callable[[str, float], None]) -> list[TrialResult]:
-    """Run all trials, one after the other."""
-    results = []
+def run(
+    trials: Sequence[tuple[Trial, Goals]], report: Callable[[str, float], None], first: int = 0
+) -> Iterator[tuple[int, TrialResult]]:
+    """Run the trials from the `first` on, one after the other; yields the number of each and its result."""
+    if first == len(trials):
+        return
     with pacing_registered() as schedules:
-        for number, (trial, goals) in enumerate(trials):
+        for number, (trial, goals) in enumerate(trials[first:], first):
             report(f"{trial.flows} flows, slots of {trial.slot_ms:g} ms", number / len(trials))
-            results.append(run_one(trial, goals, schedules))
-    return results
+            yield number, run_one(trial, goals, schedules)
 
 
 def run_one(trial: Trial, goals: Goals, schedules: Map) -> TrialResult:
@@ -181,10 +196,10 @@ def table(name: str, results: Sequence[TrialResult]) -> Table:
 
 
 def write(directory: Path, name: str, results: Sequence[TrialResult]) -> None:
-    """`results.json`, `slots.csv` and `results.png` in `directory`."""
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "results.json").write_text(json.dumps(document(name, results), indent=2) + "\n")
-    with (directory / "slots.csv").open("w", newline="") as file:
+    """Write `results.json` and `slots.csv` to `directory`. Raises OSError where they cannot be written."""
+    with whole(directory / "results.json") as draft:
+        draft.write_text(json.dumps(document(name, results), indent=2) + "\n")
+    with whole(directory / "slots.csv") as draft, draft.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(
             ["control", "slot_ms", "flows", "flow", "slot", "wanted_bytes", "sent_bytes", "first_packet_ms"]
@@ -193,10 +208,10 @@ def write(directory: Path, name: str, results: Sequence[TrialResult]) -> None:
             for each in result.outcome.slots:
                 row = [each.flow, each.slot, round(each.wanted), each.sent, each.first_packet_ms]
                 writer.writerow([result.trial.control, result.trial.slot_ms, result.trial.flows, *row])
-    _plot(directory / "results.png", name, results)
 
 
-def _plot(path: Path, name: str, results: Sequence[TrialResult]) -> None:
+def draw(path: Path, name: str, results: Sequence[TrialResult]) -> None:
+    """Draw the wanted and the measured rate of a flow of each trial to a PNG."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -8,9 +8,9 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -30,87 +30,161 @@ SAY_EVERY_S = 5.0
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="Write JSON, CSV and plot there."
-)
+@click.option("--out", type=click.Path(path_type=Path), help="Write JSON, CSV and pictures there.")
+@click.option("--resume", is_flag=True, help="Keep the runs in --out, and run the rest.")
 @click.option("--json", "as_json", is_flag=True, help="Print results.json instead of the table.")
 @click.option("--target", type=click.Choice(["softswitch", "bmv2"]), help="Use this switch for all.")
 @click.option("--seed", type=click.IntRange(min=0), help="Use this seed only.")
 @click.option("--keep", is_flag=True, help="Leave the network up after the runs, until you press Enter.")
 def command(
-    file: Path, out: Path | None, as_json: bool, target: str | None, seed: int | None, keep: bool
+    file: Path,
+    out: Path | None,
+    resume: bool,
+    as_json: bool,
+    target: str | None,
+    seed: int | None,
+    keep: bool,
 ) -> None:
-    """Run the experiment FILE and compare its routings and policies."""
+    """Run the experiment FILE and compare its routings and policies.
+
+    Each run is written to --out as soon as it has ended. After an interruption or a failure, the runs that
+    have ended are printed, and the same command with --resume runs the rest.
+    """
     from entrain.experiment import load_experiment
-    from entrain.results import tables as report
-    from entrain.results.values import document, summarized
+    from entrain.results import files, store
     from entrain.slot_rates import is_slot_rates
     from mininet_topos.network import check_possible
 
+    if resume and out is None:
+        raise click.UsageError("--resume continues what a directory holds: give it by --out")
+    console = Console(stderr=True)
     if is_slot_rates(file):
-        _run_slot_rates(file, out, as_json, seed)
+        _run_slot_rates(file, out, resume, as_json, seed, console)
         return
     experiment = load_experiment(file, target=target, seed=seed)  # type: ignore[arg-type]
     check_possible(experiment.topology, experiment.network.shaping)
     if keep and not sys.stdin.isatty():
         raise click.UsageError("--keep waits for Enter: it needs a terminal")
-    console = Console(stderr=True)
-    results = _run(experiment, out, console, keep=keep)
-    if out is not None:
-        from entrain.results.plots import plot
+    with contextlib.ExitStack() as stack:
+        kept = (
+            stack.enter_context(store.writing(files.NETWORK, out, experiment, resume=resume)) if out else None
+        )
+        runs = list(kept.runs) if kept else []
 
-        report.write(out, experiment, results)
-        plot(out / "results.png", experiment, results)
-        if report.has_delays(results):
-            from entrain.results import overhead
+        def ended(run: RunResult) -> None:
+            runs.append(run)
+            if kept is not None:
+                kept.add(run, files.name(run))
+                with store.keeping(kept.directory):
+                    files.write(kept.directory, experiment, runs)
 
-            report.write_delays(out, results)
-            overhead.plot(out / "overhead.png", experiment, results)
-        if experiment.sample_ms is not None:
-            from entrain.results import timelines
+        number = len(list(experiment.combinations()))
+        with _in_any_case(
+            console, out, runs, number, lambda failed: _show(experiment, runs, console, as_json, failed)
+        ):
+            if len(runs) < number:
+                _run(experiment, out, console, runs, ended, keep=keep)
+        if out is not None:
+            with store.keeping(out):
+                files.write(out, experiment, runs)
+                files.draw(out, experiment, runs)
+            console.print(f"results in {out}/: results.json, *.csv, *.png", highlight=False)
 
-            report.write_samples(out, results)
-            timelines.plot(out, experiment, results)
-    if as_json:
-        click.echo(json.dumps(document(experiment, results), indent=2))
+
+@contextlib.contextmanager
+def _in_any_case(
+    console: Console, out: Path | None, runs: Sequence[Any], number: int, show: Callable[[bool], None]
+) -> Iterator[None]:
+    """Within, `runs` become `number`; at the end those that have ended are shown, whatever ended the rest.
+
+    `show` is told whether something failed.
+    """
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        if runs:
+            show(failed)
+        if failed and number > 1:
+            kept = f", and kept in {out}; --resume runs the rest" if out is not None and runs else ""
+            console.print(f"{len(runs)} of {number} runs have ended{kept}", highlight=False)
+
+
+def _show(
+    experiment: Experiment, runs: Sequence[RunResult], console: Console, as_json: bool, failed: bool
+) -> None:
+    """Print results: as JSON, or as tables. After a failure, JSON output belongs to the failure's reason."""
+    from entrain.results import tables
+    from entrain.results.values import document, summarized
+
+    if as_json and not failed:
+        click.echo(json.dumps(document(experiment, runs), indent=2))
     else:
-        output = Console()
-        output.print(report.table(experiment, results))
-        output.print(report.LEGEND)
-        if len(experiment.jobs) > 1 and len(summarized(results)) > 1:
-            output.print(report.completion(results))
-            output.print(report.COMPLETION_LEGEND)
+        output = console if as_json else Console()
+        output.print(tables.table(experiment, runs))
+        output.print(tables.LEGEND)
+        if len(experiment.jobs) > 1 and len(summarized(runs)) > 1:
+            output.print(tables.completion(runs))
+            output.print(tables.COMPLETION_LEGEND)
         if experiment.controls:
-            output.print(report.settling(results))
-            output.print(report.SETTLING_LEGEND)
-    for remark in report.remarks(results):
+            output.print(tables.settling(runs))
+            output.print(tables.SETTLING_LEGEND)
+    for remark in tables.remarks(runs):
         console.print(f"note: {remark}", highlight=False)
-    if out is not None:
-        console.print(f"results in {out}/: results.json, *.csv, *.png", highlight=False)
 
 
-def _run_slot_rates(file: Path, out: Path | None, as_json: bool, seed: int | None) -> None:
+def _run_slot_rates(
+    file: Path, out: Path | None, resume: bool, as_json: bool, seed: int | None, console: Console
+) -> None:
     """An experiment on one host's datapath: no switches, no jobs."""
     from entrain import slot_rates
+    from entrain.results import store
     from machine.signals import ending_once
 
-    name, trials = slot_rates.load(file, seed)
+    rates = slot_rates.load(file, seed)
     if os.geteuid() != 0:
         raise EntrainError("run needs namespaces and eBPF: run as root")
-    console = Console(stderr=True)
-    with ending_once(), _progress(console) as report:
-        results = slot_rates.run(trials, report)
-    if out is not None:
-        slot_rates.write(out, name, results)
-        console.print(f"results in {out}/: results.json, slots.csv, results.png", highlight=False)
-    if as_json:
-        click.echo(json.dumps(slot_rates.document(name, results), indent=2))
-    else:
-        Console().print(slot_rates.table(name, results))
+    with contextlib.ExitStack() as stack:
+        kept = None
+        if out is not None:
+            kept = stack.enter_context(store.writing(slot_rates.KIND, out, rates, resume=resume))
+        results = list(kept.runs) if kept else []
+
+        def show(failed: bool) -> None:
+            if as_json and not failed:
+                click.echo(json.dumps(slot_rates.document(rates.name, results), indent=2))
+            else:
+                (console if as_json else Console()).print(slot_rates.table(rates.name, results))
+
+        number = len(rates.trials)
+        with _in_any_case(console, out, results, number, show), ending_once(), _progress(console) as report:
+            for trial, result in slot_rates.run(rates.trials, report, len(results)):
+                results.append(result)
+                if kept is not None:
+                    kept.add(result, f"trial-{trial}")
+                    with store.keeping(kept.directory):
+                        slot_rates.write(kept.directory, rates.name, results)
+        if out is not None:
+            with store.keeping(out):
+                slot_rates.write(out, rates.name, results)
+                slot_rates.draw(out / "results.png", rates.name, results)
+            console.print(f"results in {out}/: results.json, slots.csv, results.png", highlight=False)
 
 
-def _run(experiment: Experiment, out: Path | None, console: Console, *, keep: bool) -> list[RunResult]:
-    """Everything that touches the machine: from removing what crashes left to removing what we made."""
+def _run(
+    experiment: Experiment,
+    out: Path | None,
+    console: Console,
+    finished: Sequence[RunResult],
+    ended: Callable[[RunResult], None],
+    *,
+    keep: bool,
+) -> None:
+    """Everything that touches the machine: from removing what crashes left to removing what we made.
+
+    Runs what is not among `finished`; `ended` is called with each run that has ended.
+    """
     from entrain.runner import bring_up, run_all
     from machine.record import RECORDS, Record, Resource, clean_stale
     from machine.signals import ending_once
@@ -127,7 +201,8 @@ def _run(experiment: Experiment, out: Path | None, console: Console, *, keep: bo
                 private_namespace(record) as namespace,
                 bring_up(experiment, record, directory, namespace, report) as running,
             ):
-                results = run_all(running, report)
+                for run in run_all(running, report, tuple(finished)):
+                    ended(run)
                 if keep:
                     console.print(_how_to_look(running, namespace), highlight=False, markup=False)
                     report("Enter ends it", 1.0)
@@ -136,9 +211,8 @@ def _run(experiment: Experiment, out: Path | None, console: Console, *, keep: bo
         finally:
             ignore_signals()
             if out is not None:
-                _save_logs(directory, out / "logs")
+                _save_logs(directory, out / "logs", console)
             clean_stale()  # the records of switches that were killed
-    return results
 
 
 @contextlib.contextmanager
@@ -171,9 +245,12 @@ def _how_to_look(running: Running, namespace: str) -> str:
     )
 
 
-def _save_logs(directory: Path, logs: Path) -> None:
-    """Keep the switches' and workers' logs."""
-    for log in sorted(directory.rglob("*.log")):
-        kept = logs / log.relative_to(directory)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(log, kept)
+def _save_logs(directory: Path, logs: Path, console: Console) -> None:
+    """Keep the switches' and workers' logs, where there is room for them."""
+    try:
+        for log in sorted(directory.rglob("*.log")):
+            kept = logs / log.relative_to(directory)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(log, kept)
+    except OSError as error:
+        console.print(f"note: logs could not be kept: {error}", highlight=False, markup=False)

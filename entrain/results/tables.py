@@ -1,14 +1,9 @@
-"""A run's results for people and for programs: a table, `results.json`, CSV files."""
+"""Tables of results for people, on a terminal."""
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from pathlib import Path
 from statistics import fmean, median
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -16,19 +11,17 @@ from rich.table import Table
 from entrain.experiment import Experiment
 from entrain.results.values import (
     CONVERGED,
-    LAST,
+    LEARNING,
+    SETTLED_LEAST,
     WINDOW,
     RunResult,
     best_tcp_jct_s,
-    document,
     fairness,
-    identity,
     losses_equal,
-    over_bound_last,
     summarized,
 )
 
-LEGEND = """mean, p99: iteration time. flows: the most on one link of the fabric at once,
+LEGEND = """mean, p99: iteration time, over all iterations. flows: the most on one link of the fabric at once,
 measured there: of the job in one step of its collective, and of all jobs"""
 
 BUSY_LIMIT = 0.9
@@ -103,10 +96,11 @@ def completion(runs: Sequence[RunResult]) -> Table:
     return result
 
 
-SETTLING_LEGEND = f"""last: mean of the last {LAST} iterations over ideal, and over what the rates allow.
-converged: runs of which {WINDOW} iterations in a row came within {CONVERGED - 1:.0%} of ideal, from
-which on (median). slowest: progress of the slowest job, 1 is unhindered;
-Jain: 1 is even"""
+SETTLING_LEGEND = f"""settled: from iteration {LEARNING} on, the mean over ideal and over the links' bound,
+and p99 over ideal, of n iterations; -: fewer than {SETTLED_LEAST}. converged: runs that from
+some iteration on (median) keep within {CONVERGED - 1:.0%} of ideal until the end, in any {WINDOW}
+in a row of every job. Of the whole run: slowest, the progress of the slowest
+job (1: unhindered), and Jain's index (1: even)"""
 
 
 def settling(runs: Sequence[RunResult]) -> Table:
@@ -114,16 +108,20 @@ def settling(runs: Sequence[RunResult]) -> Table:
     result = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     result.add_column("policy")
     result.add_column("control")
-    for heading in ("last\n× ideal", "\n× rate", "con-\nverged", "\nat", "slowest", "Jain"):
+    headings = ("settled\n× ideal", "\n× bound", "\np99", "\nn", "con-\nverged", "\nat", "slowest", "Jain")
+    for heading in headings:
         result.add_column(heading, justify="right", no_wrap=True)
     for group in summarized(runs):
         at = [each for each in group.converged_at if each is not None]
         even = [fairness(run) for run in group.runs]
+        figures = group.settled
         result.add_row(
             group.runs[0].combination.policy,
             str(group.runs[0].combination.control),
-            f"{fmean(group.over_ideal()):.3f}",
-            f"{fmean(map(over_bound_last, group.runs)):.3f}",
+            f"{figures.over_ideal:.3f}" if figures else "-",
+            f"{figures.over_bound:.3f}" if figures else "-",
+            f"{figures.over_ideal_p99:.3f}" if figures else "-",
+            str(figures.iterations) if figures else "-",
             f"{len(at)}/{len(group.runs)}",
             f"{median(at):g}" if at else "-",
             f"{min(each.slowest for each in even):.2f}",
@@ -148,84 +146,3 @@ def remarks(runs: Sequence[RunResult]) -> Iterable[str]:
         )
     if any(run.overhead["unattributed_bytes"] for run in runs):
         yield "some traffic on the fabric's links belongs to no job; see overhead.unattributed_bytes"
-
-
-def write(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
-    """`results.json`, `jobs.csv`, `iterations.csv` and `links.csv` in `directory`."""
-    directory.mkdir(parents=True, exist_ok=True)
-    results = document(experiment, runs)
-    (directory / "results.json").write_text(json.dumps(results, indent=2) + "\n")
-    jobs, links = [], []
-    for run, values in zip(runs, results["runs"], strict=True):
-        for job in values["jobs"]:
-            jobs.append({**identity(run), **job, "hosts": " ".join(job["hosts"])})
-        links += [{**identity(run), **link} for link in values["links"]]
-    _write_csv(directory / "jobs.csv", jobs)
-    _write_csv(directory / "links.csv", links)
-    _write_csv(
-        directory / "iterations.csv",
-        [
-            {
-                **identity(run),
-                "job": job.name,
-                "iteration": number,
-                "iteration_ms": iteration,
-                "communication_ms": communication,
-                "loss": fmean(job.summary.losses[number]) if job.summary.losses else None,
-            }
-            for run in runs
-            for job in run.jobs
-            for number, (iteration, communication) in enumerate(
-                zip(job.summary.iteration_ms, job.summary.communication_ms, strict=True)
-            )
-        ],
-    )
-
-
-def has_delays(runs: Sequence[RunResult]) -> bool:
-    """Whether an agent said how long something took."""
-    return any(host.negotiation_ms or host.decision_ms for run in runs for host in run.scheduling)
-
-
-def write_delays(directory: Path, runs: Sequence[RunResult]) -> None:
-    """`delays.csv` in `directory`: how long the agents' negotiations and decisions took."""
-    _write_csv(
-        directory / "delays.csv",
-        [
-            {**identity(run), "host": host.host, "kind": kind, "seconds": milliseconds / 1e3}
-            for run in runs
-            for host in run.scheduling
-            for kind, delays in (("negotiation", host.negotiation_ms), ("decision", host.decision_ms))
-            for milliseconds in delays
-        ],
-    )
-
-
-def write_samples(directory: Path, runs: Sequence[RunResult]) -> None:
-    """`throughput.csv` and `windows.csv` in `directory`: what was sampled during the runs."""
-    _write_csv(
-        directory / "throughput.csv",
-        [
-            {
-                **identity(run),
-                "link": each.link,
-                "job": each.job,
-                "time_s": round(place * each.bin_ms / 1e3, 6),
-                "mbps": round(mbps, 3),
-            }
-            for run in runs
-            for each in run.timeline.throughput
-            for place, mbps in enumerate(each.mbps)
-        ],
-    )
-    _write_csv(
-        directory / "windows.csv",
-        [{**identity(run), **asdict(each)} for run in runs for each in run.timeline.windows],
-    )
-
-
-def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)

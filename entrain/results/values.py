@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from statistics import fmean, median
 from typing import Any
 
@@ -105,7 +105,7 @@ class RunResult:
     target: str
     jobs: tuple[JobResult, ...]
     links: tuple[LinkContention, ...]
-    overhead: Mapping[str, float] = field(default_factory=dict)
+    overhead: Mapping[str, int | float] = field(default_factory=dict)
     timeline: Timeline = Timeline()
     learned: tuple[Learned, ...] = ()
     scheduling: tuple[HostReport, ...] = ()
@@ -131,12 +131,65 @@ class RunResult:
         return max((link.all_jobs for link in self.links), default=0)
 
 
+LEARNING = 50
+"""Iterations at the beginning of a run that are not settled: in the first few MLTCP learns what an iteration
+is, and in some thirty the jobs slide apart (MLTCP, section 5)."""
+
+SETTLED_LEAST = 50
+"""A run has settled figures when so many iterations, or more, follow upon learning."""
+
 LAST = 50
-"""Iterations at the end of a run that show where it has settled."""
+"""Iterations at the end of a run, whether or not it learned in them."""
 
 WINDOW = 10
 CONVERGED = 1.05
 """A run has converged where the mean of so many successive iterations of each job is within 5 % of ideal."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What iterations came to after learning: of a job, or on average over jobs and runs.
+
+    iterations: how many they are (over several jobs, the fewest). Times are in ms; `over_` is the mean
+    iteration time over the ideal one, or over the computed bound, `over_ideal_p99` the 99th percentile over
+    the ideal one.
+    """
+
+    iterations: int
+    iteration_ms_mean: float
+    iteration_ms_p99: float
+    over_ideal: float
+    over_bound: float
+    over_ideal_p99: float
+
+
+def settled(job: JobResult) -> Settled | None:
+    """Of one job; None: it has too few iterations for that."""
+    times = job.summary.iteration_ms[LEARNING:]
+    if len(times) < SETTLED_LEAST:
+        return None
+    mean, p99 = fmean(times), float(np.percentile(times, 99))
+    return Settled(len(times), mean, p99, mean / job.ideal_ms, mean / job.bound_ms, p99 / job.ideal_ms)
+
+
+def settled_mean(parts: Iterable[Settled | None]) -> Settled | None:
+    """Of several jobs or runs, each of equal weight; None: one of them has too few iterations."""
+    known: list[Settled] = []
+    for part in parts:
+        if part is None:
+            return None
+        known.append(part)
+    means = {
+        each.name: fmean(getattr(part, each.name) for part in known)
+        for each in fields(Settled)
+        if each.name != "iterations"
+    }
+    return Settled(min(part.iterations for part in known), **means)
+
+
+def settled_run(run: RunResult) -> Settled | None:
+    """Of the jobs of a run."""
+    return settled_mean(map(settled, run.jobs))
 
 
 def last_ms(job: JobResult, number: int = LAST) -> float:
@@ -178,14 +231,18 @@ def fairness(run: RunResult) -> Fairness:
 
 
 def converged_at(run: RunResult) -> int | None:
-    """The first iteration from which a window of iterations of every job is as short as with the network for
-    itself, within 5 %; None if there is none."""
+    """The first iteration from which every window of every job is within 5 % of ideal until the end.
+
+    None: the last window is not.
+    """
     shortest = min(len(job.summary.iteration_ms) for job in run.jobs)
-    for first in range(shortest - WINDOW + 1):
+    found = None
+    for first in range(shortest - WINDOW, -1, -1):
         windows = ((job, job.summary.iteration_ms[first : first + WINDOW]) for job in run.jobs)
-        if all(sum(times) / WINDOW <= CONVERGED * job.ideal_ms for job, times in windows):
-            return first
-    return None
+        if any(sum(times) / WINDOW > CONVERGED * job.ideal_ms for job, times in windows):
+            break
+        found = first
+    return found
 
 
 @dataclass(frozen=True)
@@ -203,6 +260,11 @@ class Summarized:
     def completion(self) -> Completion:
         """Of the jobs of all runs."""
         return Completion(tuple(itertools.chain.from_iterable(run.completion.jct_s for run in self.runs)))
+
+    @property
+    def settled(self) -> Settled | None:
+        """Of all runs; None: one has too few iterations."""
+        return settled_mean(map(settled_run, self.runs))
 
     def over_ideal(self, number: int = LAST) -> tuple[float, ...]:
         """`over_ideal_last` of each run."""
@@ -288,6 +350,7 @@ def _summary(group: Summarized, best_tcp_s: float | None) -> dict[str, Any]:
         "over_ideal_last10_mean": fmean(group.over_ideal(WINDOW)),
         "over_ideal_last50_mean": fmean(group.over_ideal()),
         "over_ideal_last50_max": max(group.over_ideal()),
+        "settled": _settled(group.settled),
         "slowest_progress": min(fairness(run).slowest for run in group.runs),
         "jain": fmean(fairness(run).jain for run in group.runs),
         **group.completion.document(),
@@ -314,6 +377,7 @@ def _run(run: RunResult) -> dict[str, Any]:
         "max_flows_per_link_all": run.max_flows_per_link_all,
         "over_ideal_last50": over_ideal_last(run),
         "over_bound_last50": over_bound_last(run),
+        "settled": _settled(settled_run(run)),
         "converged_at_iteration": converged_at(run),
         "fairness": asdict(fairness(run)),
         "learned": [asdict(each) for each in run.learned],
@@ -335,6 +399,10 @@ def _run(run: RunResult) -> dict[str, Any]:
     }
 
 
+def _settled(figures: Settled | None) -> dict[str, Any] | None:
+    return None if figures is None else {"first_iteration": LEARNING, **asdict(figures)}
+
+
 def _job(job: JobResult) -> dict[str, Any]:
     return {
         "name": job.name,
@@ -348,6 +416,7 @@ def _job(job: JobResult) -> dict[str, Any]:
         "iteration_ms_alone": job.alone_ms,
         "iteration_ms_bound": job.bound_ms,
         "ratio_to_ideal": job.ratio_to_ideal,
+        "settled": _settled(settled(job)),
         "jct_s": job.summary.jct_s,
         "max_flows_per_link": job.max_flows_per_link,
         "bytes": job.summary.bytes,

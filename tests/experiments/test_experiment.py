@@ -12,6 +12,7 @@ from controlplane.topology import Topology
 from entrain import slot_rates
 from entrain.experiment import Combination, Job, load_experiment
 from entrain.results.plots import COLOURS
+from entrain.results.values import LEARNING, SETTLED_LEAST
 from hostbpf.mltcp import Params
 from machine.errors import BadInput
 from workloads.collectives import steps
@@ -167,8 +168,14 @@ def test_source_routing_needs_leaves_and_spines(tmp_path: Path) -> None:
     ids=lambda path: path.stem,
 )
 def test_the_experiments_that_come_with_it_are_good(path: Path) -> None:
-    name = slot_rates.load(path)[0] if slot_rates.is_slot_rates(path) else load_experiment(path).name
+    name = slot_rates.load(path).name if slot_rates.is_slot_rates(path) else load_experiment(path).name
     assert name == path.stem
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("mltcp-*.toml")), ids=lambda path: path.stem)
+def test_experiments_about_settling_run_long_enough_to_tell(path: Path) -> None:
+    for job in load_experiment(path).jobs:
+        assert job.spec.iterations >= LEARNING + SETTLED_LEAST
 
 
 def test_no_two_bars_of_an_experiment_that_comes_with_it_have_one_colour() -> None:

@@ -18,17 +18,9 @@ from entrain.contention import LinkContention
 from entrain.cross import NAME as CROSS
 from entrain.experiment import Combination, Experiment, load_experiment
 from entrain.results import overhead, timelines
+from entrain.results.files import has_delays, write
 from entrain.results.plots import COLOURS, plot
-from entrain.results.tables import (
-    completion,
-    has_delays,
-    remarks,
-    settling,
-    table,
-    write,
-    write_delays,
-    write_samples,
-)
+from entrain.results.tables import completion, remarks, settling, table
 from entrain.results.values import (
     JobResult,
     RunResult,
@@ -93,14 +85,74 @@ def runs(experiment: Experiment) -> list[RunResult]:
     ]
 
 
-def test_last_iterations_and_convergence(experiment: Experiment) -> None:
-    settling = (150.0,) * 40 + (104.0,) * 60
-    run = result(experiment, "ecmp", settling, 1, 0.5)
-    assert over_ideal_last(run) == pytest.approx(1.04)
-    assert converged_at(run) == 40
-    restless = result(experiment, "ecmp", (100.0, 100.0, 130.0) * 40, 1, 0.5)
-    assert over_ideal_last(restless) == pytest.approx(1.1, abs=0.01)
-    assert converged_at(restless) is None
+def of_jobs(experiment: Experiment, *times: tuple[float, ...]) -> RunResult:
+    """A run of a job for each of `times`."""
+    runs = [result(experiment, "ecmp", each, 1, 0.5) for each in times]
+    return replace(runs[0], jobs=tuple(run.jobs[0] for run in runs))
+
+
+def test_converged_means_until_the_end(experiment: Experiment) -> None:
+    slow, ideal, near = (160.0,), (100.0,), (104.0,)
+    assert converged_at(of_jobs(experiment, slow * 40 + near * 60)) == 40
+    assert converged_at(of_jobs(experiment, ideal * 100)) == 0
+    # what comes later counts, of every job
+    assert converged_at(of_jobs(experiment, slow * 40 + ideal * 30 + slow * 30)) is None
+    assert converged_at(of_jobs(experiment, slow * 40 + ideal * 20 + slow * 20 + ideal * 20)) == 80
+    assert converged_at(of_jobs(experiment, ideal * 100, ideal * 60 + slow * 40)) is None
+    assert converged_at(of_jobs(experiment, ideal * 100, slow * 60 + ideal * 40)) == 60
+    assert converged_at(of_jobs(experiment, (100.0, 100.0, 130.0) * 40)) is None
+    assert converged_at(of_jobs(experiment, ideal * 9)) is None
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data(), at=st.integers(0, 40))
+def test_a_run_has_converged_exactly_if_its_last_iterations_have(data: st.DataObject, at: int) -> None:
+    times = data.draw(st.lists(st.sampled_from([100.0, 104.0, 110.0, 150.0]), min_size=10, max_size=60))
+    summary = Summary("", "ring", 2, len(times), tuple(times), tuple(times), 1.0, 0, 0.0, None)
+    run = RunResult(Combination("ecmp", "none", 1), "softswitch", (JobResult("", (), summary, 100.0, 1),), ())
+    means = [sum(times[first : first + 10]) / 10 for first in range(len(times) - 9)]
+    found = converged_at(run)
+    assert (found is not None) == (means[-1] <= 105)
+    if found is not None:
+        assert max(means[found:]) <= 105
+        assert found == 0 or means[found - 1] > 105
+
+
+def test_settled_figures_are_of_what_comes_after_learning(tmp_path: Path, experiment: Experiment) -> None:
+    """The 50 first iterations are in none of them, and the number of the others is told."""
+    run = of_jobs(experiment, (500.0,) * 50 + (100.0,) * 99 + (200.0,), (900.0,) * 50 + (300.0,) * 60)
+    write(tmp_path, experiment, [run])
+    results = json.loads((tmp_path / "results.json").read_text())
+    one, two = (job["settled"] for job in results["runs"][0]["jobs"])
+    assert one == pytest.approx(
+        {
+            "first_iteration": 50,
+            "iterations": 100,
+            "iteration_ms_mean": 101,
+            "iteration_ms_p99": 101,
+            "over_ideal": 1.01,
+            "over_bound": 1.01,
+            "over_ideal_p99": 1.01,
+        }
+    )
+    assert (two["iterations"], two["iteration_ms_p99"]) == (60, 300)
+    both = results["runs"][0]["settled"]
+    assert (both["iterations"], both["over_ideal"]) == pytest.approx((60, (1.01 + 3) / 2))
+    assert results["summary"][0]["settled"] == both
+    console = Console(width=80, force_terminal=False)
+    with console.capture() as captured:
+        console.print(settling([run]))
+    assert "2.005" in captured.get()
+    assert " 60 " in captured.get()
+
+
+def test_a_run_that_is_too_short_has_no_settled_figures(tmp_path: Path, experiment: Experiment) -> None:
+    for number, known in ((99, False), (100, True)):
+        write(tmp_path, experiment, [of_jobs(experiment, (100.0,) * 200, (100.0,) * number)])
+        results = json.loads((tmp_path / "results.json").read_text())
+        assert results["runs"][0]["jobs"][0]["settled"] is not None
+        for where in (results["runs"][0]["jobs"][1], results["runs"][0], results["summary"][0]):
+            assert (where["settled"] is not None) == known
 
 
 def test_ideal_is_the_time_alone_where_it_was_measured(experiment: Experiment) -> None:
@@ -249,7 +301,7 @@ def test_pictures_and_tables_over_time(tmp_path: Path, experiment: Experiment) -
     (tmp_path / "seeds.png").unlink()
     timelines.plot(tmp_path, experiment, timed[::2])
     assert not (tmp_path / "seeds.png").exists()
-    write_samples(tmp_path, timed)
+    write(tmp_path, replace(experiment, sample_ms=10.0), timed)
     lines = list(csv.DictReader((tmp_path / "throughput.csv").open()))
     assert len(lines) == 4 * 1000
     assert float(lines[3]["time_s"]) == pytest.approx(0.03)
@@ -328,7 +380,6 @@ def test_what_scheduling_cost_is_written_and_drawn(tmp_path: Path, experiment: E
         (0.12, 1, 0.01)
     )
     assert (second["cpu_share"], second["carrier_share"]) == (None, None)
-    write_delays(tmp_path, runs)
     lines = list(csv.DictReader((tmp_path / "delays.csv").open()))
     assert [(line["host"], line["kind"], float(line["seconds"])) for line in lines] == [
         ("h1", "negotiation", 0.001),

@@ -234,6 +234,38 @@ def test_a_signal_at_any_moment_leaves_a_clean_machine(
     running.assert_clean()
 
 
+def test_what_has_been_measured_survives_an_interruption(run: Callable[..., Run], tmp_path: Path) -> None:
+    """Ctrl-C in the second run keeps and prints the first; `--resume` runs the second alone."""
+    out, results = ("--out", str(tmp_path / "out")), tmp_path / "out" / "results.json"
+    first = run(*out, iterations=20)
+    first.until(lambda: STAGES["the second run"](first))
+    first.process.send_signal(signal.SIGINT)
+    status, printed, err = first.end()
+    assert status == 128 + signal.SIGINT
+    assert "exchange" in printed
+    assert "1 of 2 runs have ended" in err
+    (kept,) = json.loads(results.read_text())["runs"]
+
+    second = run(*out, "--resume", "--json", iterations=20)
+    status, printed, err = second.end()
+    assert status == 0, err
+    assert json.loads(printed)["runs"][0] == kept
+    assert [each["routing"] for each in json.loads(results.read_text())["runs"]] == ["ecmp", "source"]
+
+    third = run(*out, "--resume", "--json", iterations=20)  # nothing is missing
+    status, again, err = third.end()
+    assert status == 0, err
+    assert json.loads(again)["runs"] == json.loads(printed)["runs"]
+    assert not third.descendants
+
+    other = run(*out, "--resume", iterations=21)
+    status, printed, err = other.end()
+    assert status == 2
+    assert "holds results of another experiment" in err
+    first.assert_clean()
+    second.assert_clean()
+
+
 def test_impatience_does_not_interrupt_the_clean_up(run: Callable[..., Run]) -> None:
     running = run(iterations=1000)
     running.until(lambda: STAGES["the first run"](running))

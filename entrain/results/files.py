@@ -1,0 +1,128 @@
+"""Results as files: `results.json`, CSV files and pictures, made of the runs that have ended."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from entrain.experiment import Experiment
+from entrain.results.store import Kind, whole
+from entrain.results.values import RunResult, document, identity
+
+NETWORK = Kind("network", TypeAdapter(Experiment), TypeAdapter(RunResult))
+"""Experiments that run jobs in a network."""
+
+
+def name(run: RunResult) -> str:
+    """A name for the file of `run`, which no other run of its experiment has."""
+    which = run.combination
+    parts = (which.routing, which.policy, which.control, which.seed)
+    return "-".join(str(part) for part in parts if part is not None)
+
+
+def write(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
+    """Write `results.json` and the CSV files to `directory`, which is made where it does not exist.
+
+    `delays.csv` is there under policy `slots`, `throughput.csv` and `windows.csv` with `sample_ms`. Raises
+    OSError where something cannot be written; what was there before is then still whole.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    results = document(experiment, runs)
+    with whole(directory / "results.json") as draft:
+        draft.write_text(json.dumps(results, indent=2) + "\n")
+    jobs, links = [], []
+    for run, values in zip(runs, results["runs"], strict=True):
+        for job in values["jobs"]:
+            jobs.append({**identity(run), **job, "hosts": " ".join(job["hosts"])})
+        links += [{**identity(run), **link} for link in values["links"]]
+    _write_csv(directory / "jobs.csv", jobs)
+    _write_csv(directory / "links.csv", links)
+    _write_csv(
+        directory / "iterations.csv",
+        [
+            {
+                **identity(run),
+                "job": job.name,
+                "iteration": number,
+                "iteration_ms": iteration,
+                "communication_ms": communication,
+                "loss": fmean(job.summary.losses[number]) if job.summary.losses else None,
+            }
+            for run in runs
+            for job in run.jobs
+            for number, (iteration, communication) in enumerate(
+                zip(job.summary.iteration_ms, job.summary.communication_ms, strict=True)
+            )
+        ],
+    )
+    if has_delays(runs):
+        _write_delays(directory, runs)
+    if experiment.sample_ms is not None:
+        _write_samples(directory, runs)
+
+
+def draw(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
+    """Draw the pictures of `runs` to `directory`. Raises OSError where one cannot be written."""
+    from entrain.results import overhead, plots, timelines  # matplotlib takes a second to load
+
+    plots.plot(directory / "results.png", experiment, runs)
+    if has_delays(runs):
+        overhead.plot(directory / "overhead.png", experiment, runs)
+    if experiment.sample_ms is not None:
+        timelines.plot(directory, experiment, runs)
+
+
+def has_delays(runs: Sequence[RunResult]) -> bool:
+    """Whether an agent said how long something took."""
+    return any(host.negotiation_ms or host.decision_ms for run in runs for host in run.scheduling)
+
+
+def _write_delays(directory: Path, runs: Sequence[RunResult]) -> None:
+    """`delays.csv` in `directory`: how long the agents' negotiations and decisions took."""
+    _write_csv(
+        directory / "delays.csv",
+        [
+            {**identity(run), "host": host.host, "kind": kind, "seconds": milliseconds / 1e3}
+            for run in runs
+            for host in run.scheduling
+            for kind, delays in (("negotiation", host.negotiation_ms), ("decision", host.decision_ms))
+            for milliseconds in delays
+        ],
+    )
+
+
+def _write_samples(directory: Path, runs: Sequence[RunResult]) -> None:
+    """`throughput.csv` and `windows.csv` in `directory`: what was sampled during the runs."""
+    _write_csv(
+        directory / "throughput.csv",
+        [
+            {
+                **identity(run),
+                "link": each.link,
+                "job": each.job,
+                "time_s": round(place * each.bin_ms / 1e3, 6),
+                "mbps": round(mbps, 3),
+            }
+            for run in runs
+            for each in run.timeline.throughput
+            for place, mbps in enumerate(each.mbps)
+        ],
+    )
+    _write_csv(
+        directory / "windows.csv",
+        [{**identity(run), **asdict(each)} for run in runs for each in run.timeline.windows],
+    )
+
+
+def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    with whole(path) as draft, draft.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,202 @@
+"""A directory of results: what was run, and a file for each run that has ended.
+
+    experiment.json    the experiment, as checked
+    runs/000-NAME.json a run, whole; read back into the value that it was written from
+
+Everything else in the directory (`results.json`, CSV files, pictures) is made of these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from machine.errors import BadInput, EntrainError
+
+EXPERIMENT, RUNS = "experiment.json", "runs"
+OTHERS = ("results.json", "summary.json")
+"""What earlier versions and `entrain simulate` leave: such a directory is not ours to write to."""
+
+_NOT_COMPARED = ("source", "topology.name")
+"""Parts of an experiment that follow from its file's name, and do not change what is measured."""
+
+E = TypeVar("E")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Kind(Generic[E, R]):
+    """A kind of experiment: its name, and the types of an experiment and of a run."""
+
+    name: str
+    experiment: TypeAdapter[E]
+    run: TypeAdapter[R]
+
+
+@dataclass
+class Store(Generic[E, R]):
+    """A directory that is open for writing; see `writing`. `runs` are those that have ended, in order."""
+
+    kind: Kind[E, R]
+    directory: Path
+    experiment: E
+    runs: list[R] = field(default_factory=list)
+
+    def add(self, run: R, name: str) -> None:
+        """Keep a run that has ended. Raises EntrainError where it cannot be written; those before stay."""
+        number = len(self.runs)
+        with keeping(self.directory):
+            if not number:
+                self._begin()
+            path = self.directory / RUNS / f"{number:03}-{name}.json"
+            with whole(path) as draft:
+                draft.write_bytes(self.kind.run.dump_json(run))
+        self.runs.append(run)
+
+    def _begin(self) -> None:
+        """Remove the runs of an earlier experiment."""
+        (self.directory / RUNS).mkdir(exist_ok=True)
+        for path in (self.directory / RUNS).glob("*.json"):
+            path.unlink()
+
+
+@contextlib.contextmanager
+def writing(kind: Kind[E, R], directory: Path, experiment: E, *, resume: bool) -> Iterator[Store[E, R]]:
+    """Open `directory` for the runs of `experiment`, alone; it is made where it does not exist.
+
+    With `resume`, the runs that it holds are in the store; else the first new one replaces them. Raises
+    BadInput where the directory cannot be written, somebody else is writing there, or it holds the results of
+    another experiment.
+    """
+    path = directory / EXPERIMENT
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        foreign = [name for name in OTHERS if (directory / name).exists()] if not path.exists() else []
+        if foreign:
+            raise BadInput(
+                f"{directory}: {foreign[0]} there is of another experiment, or of an earlier version; "
+                f"give another --out, or remove it"
+            )
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise BadInput(
+            f"{directory}: cannot be written ({error.strerror}); give another directory by --out"
+        ) from error
+    with os.fdopen(lock, "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise BadInput(
+                f"{directory}: another run is writing there; wait for its end, or give another --out"
+            ) from error
+        held = _same(kind, directory, file.read(), experiment)
+        runs = _runs(kind, directory) if held and resume else []
+        content = {"kind": kind.name, "experiment": kind.experiment.dump_python(experiment, mode="json")}
+        with keeping(directory):
+            file.seek(0)
+            file.write(json.dumps(content).encode())
+            file.truncate()
+            file.flush()
+        yield Store(kind, directory, experiment, runs)
+
+
+def read(kind: Kind[E, R], directory: Path) -> Store[E, R]:
+    """What `directory` holds. Raises BadInput where that is not of this kind, or cannot be read."""
+    path = directory / EXPERIMENT
+    try:
+        content = json.loads(path.read_bytes())
+        if content["kind"] != kind.name:
+            raise BadInput(f"{path}: is of kind {content['kind']!r}, not {kind.name!r}")
+        experiment = kind.experiment.validate_json(json.dumps(content["experiment"]))
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{path}: is no experiment that this version wrote; run it again") from error
+    return Store(kind, directory, experiment, _runs(kind, directory))
+
+
+def kind_of(directory: Path) -> str | None:
+    """The kind of experiment whose results `directory` holds; None: there are none."""
+    try:
+        found = json.loads((directory / EXPERIMENT).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return str(found.get("kind")) if isinstance(found, Mapping) else None
+
+
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A draft to write to, which takes the place of `path` at the end: `path` is never half a file."""
+    draft = path.with_name(f".{path.name}")
+    try:
+        yield draft
+        draft.rename(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def keeping(directory: Path) -> Iterator[None]:
+    """Within, what cannot be written to `directory` is an EntrainError that says how to go on."""
+    try:
+        yield
+    except OSError as error:
+        raise EntrainError(
+            f"{error.filename or directory}: cannot be written ({error.strerror}); the runs before are kept: "
+            f"make room and go on with --resume"
+        ) from error
+
+
+def _runs(kind: Kind[Any, R], directory: Path) -> list[R]:
+    runs = []
+    for path in sorted((directory / RUNS).glob("[0-9]*.json")):
+        try:
+            runs.append(kind.run.validate_json(path.read_bytes()))
+        except OSError as error:
+            raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
+        except ValidationError as error:
+            raise BadInput(
+                f"{path}: is no run that this version wrote; remove {directory}, and run the experiment again"
+            ) from error
+    return runs
+
+
+def _same(kind: Kind[E, Any], directory: Path, content: bytes, experiment: E) -> bool:
+    """Whether the runs in `directory` are of `experiment`; BadInput: they are of another one."""
+    if not any((directory / RUNS).glob("[0-9]*.json")):
+        return False
+    try:
+        found = json.loads(content)
+        there, here = found["experiment"], kind.experiment.dump_python(experiment, mode="json")
+    except (ValueError, KeyError, TypeError):
+        there, here = None, None
+    if there is None or found.get("kind") != kind.name:
+        raise BadInput(f"{directory}: holds results of something else; give another --out")
+    if difference := _difference(there, here):
+        raise BadInput(
+            f"{directory}: holds results of another experiment ({difference}); give another --out, or remove "
+            f"the directory"
+        )
+    return True
+
+
+def _difference(there: Any, here: Any, where: str = "") -> str | None:
+    """The first key in which two experiments differ, in words; None: they are the same."""
+    if where in _NOT_COMPARED:
+        return None
+    if isinstance(there, dict) and isinstance(here, dict):
+        pairs = [(key, there.get(key), here.get(key)) for key in {**there, **here}]
+    elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
+        pairs = [(str(place), *both) for place, both in enumerate(zip(there, here, strict=True), 1)]
+    else:
+        return None if there == here else f"{where} is {json.dumps(there)} there and {json.dumps(here)} here"
+    found = (_difference(a, b, f"{where}.{key}" if where else key) for key, a, b in pairs)
+    return next(filter(None, found), None)
