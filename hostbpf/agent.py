@@ -259,7 +259,7 @@ class Agent:
                 case _:
                     loads = HostOnly(capacity)
             stack.enter_context(self.listening(loads.deliver, loads.awaits))
-            progress = stack.enter_context(Monitor(wanted.progress, self._cookie))
+            progress = stack.enter_context(Monitor(wanted.progress, self.options.netns))
             name = f"{self.options.interface} {self._cookie}"
             scheduler = HostScheduler(progress, loads, self, self.now, capacity, wait=wait, name=name)
             stack.enter_context(self.listening(scheduler.begins, scheduler.rests))

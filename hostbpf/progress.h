@@ -20,6 +20,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <netinet/in.h>
 #include <stddef.h>
@@ -28,6 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -181,6 +183,7 @@ static inline int entrain_progress_open(struct entrain_publisher *publisher, con
 	const char *directory = getenv("ENTRAIN_PROGRESS");
 	size_t size = sizeof(struct entrain_progress_header) + capacity * sizeof(struct entrain_flow_progress);
 	char draft[PATH_MAX];
+	uint64_t random;
 	void *memory = MAP_FAILED;
 	int fd, error;
 
@@ -192,11 +195,13 @@ static inline int entrain_progress_open(struct entrain_publisher *publisher, con
 	if (!directory || !*directory)
 		directory = ENTRAIN_PROGRESS_DIRECTORY;
 	if (snprintf(publisher->path, PATH_MAX, "%s/%s-%d.progress", directory, job, getpid()) >= PATH_MAX ||
-	    snprintf(draft, PATH_MAX, "%s/.%s-%d", directory, job, getpid()) >= PATH_MAX) {
+	    getrandom(&random, sizeof(random), 0) != sizeof(random) ||
+	    snprintf(draft, PATH_MAX, "%s/.%s.%016" PRIx64, directory, job, random) >= PATH_MAX) {
 		errno = ENAMETOOLONG;
 		return -1;
 	}
-	fd = open(draft, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+	// Others can write in the directory: never open a file or a link that somebody has put there.
+	fd = open(draft, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -1;
 	if (ftruncate(fd, (off_t)size) == 0)

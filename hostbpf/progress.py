@@ -1,14 +1,15 @@
 """The monitoring block (flow-scheduling paper, III-A): how far the training processes of a host are.
 
-Processes publish in files of shared memory (`machine.progress`, progress.h). What stands there is theirs:
-it is read without being mapped, so that a file that shrinks harms nobody, and nothing in it is believed that
-cannot be.
+Processes publish in files of shared memory (`machine.progress`, progress.h). Any user may write them, so
+they are untrusted: a file is read and never mapped, which makes a file that shrinks harmless; entries are
+validated; and what a user's files cost per reading is limited (`hostbpf.quota`), root's excepted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import functools
 import os
 import select
@@ -17,10 +18,15 @@ import stat
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
-from ebpf import EbpfError
+from ebpf.namespaces import netns_path
+from hostbpf import quota
+from hostbpf.quota import ROOT, Quota, Quotas
 from hostbpf.slots import Flow, netns_cookie
+from hostbpf.sockets import SocketDiag
 from machine.progress import (
     CAPACITY_MAX,
     ENTRY,
@@ -42,7 +48,14 @@ from schedulers.roles import Role
 __all__ = ["Direction", "Entry", "FlowProgress", "Monitor", "Phase", "Publisher", "Role"]
 
 BYTES_MAX = 1 << 50
-FILES_MAX = 1024
+FILES_PER_USER = 128
+"""Processes of one user that are read."""
+FLOWS_PER_USER = 256
+"""Entries that are read, over all files of a user other than root."""
+LOOKED_AT = 1024
+"""Names in the directory that one reading looks at; the next reading continues there."""
+_RECHECKED = 64
+"""Readings after which an entry that was refused for its socket is checked again."""
 _ATTEMPTS = 50
 """Readings of an entry that is being written; three of its 128 bytes take two microseconds."""
 _TRUSTED = 64
@@ -53,7 +66,6 @@ _EVENTS_MAX = 65536  # bytes
 _USED = 16  # where it stands in the header
 _DIRECTION = 21  # where it stands in an entry
 _CLAIM = slice(8, _DIRECTION + 1)  # a flow and its direction
-_ROOT = 0
 _LIBC = ctypes.CDLL(None)
 
 
@@ -83,11 +95,16 @@ class FlowProgress:
 
 
 class _Refused(Exception):
-    """What stands in a file or an entry cannot be; the message is the reason under which it is counted."""
+    """A file or an entry is not believed; the message is the reason under which it is counted."""
+
+
+class _Postponed(Exception):
+    """The user's quota is used up: the rest is for the next reading."""
 
 
 _Claim = tuple[bytes, FlowProgress]
 """What an entry says; the bytes name the flow and its direction."""
+_NO_SOCKET = "another user's flow"
 
 
 class _File:
@@ -97,12 +114,19 @@ class _File:
         self.fd, self.process, self.uid = fd, process, uid
         self.pid, self.capacity = header.pid, header.capacity
         self.job = header.job.rstrip(b"\0").decode(errors="replace")
+        self.count = 0  # of its entries that are read
         self.last: dict[int, _Claim] = {}  # by entry
-        self.seen: dict[int, bytes] = {}  # what stands there if that is it, or if it is not in use
-        self.owned: dict[int, Flow] = {}  # entry: the flow that was found to be the process's
-        self.size = HEADER.size  # as far as its entries are in use
-        self.data: bytes | None = None  # the header and those entries; None if one of them is refused
+        self.seen: dict[int, bytes] = {}  # what stands there, as far as it is judged
+        self.refused: dict[int, str] = {}  # why that is refused
+        self.owned: dict[int, Flow] = {}  # entry: the flow that was found to be the user's
+        self.recheck_in = 0  # readings; 0: nothing was refused for its socket
+        self.data: bytes | None = None  # the header and those entries; None if one has to be read again
         self.said: list[_Claim] = []  # what they say
+
+    @property
+    def size(self) -> int:
+        """Bytes that are read."""
+        return HEADER.size + self.count * ENTRY.size
 
     def intact(self) -> bool:
         """Whether it still has a name and its size."""
@@ -115,43 +139,65 @@ class _File:
         os.close(self.process)
 
 
+class _Known(NamedTuple):
+    """A name in the directory that was looked at, whether it can be read or not."""
+
+    inode: int
+    uid: int
+
+
 class Monitor:
     """Reads the progress of one host's flows.
 
     `refused` counts by reason what was left out: files once each, entries each time they are read.
     """
 
-    def __init__(self, directory: Path | None = None, cookie: int | None = None) -> None:
-        """Read in `directory` (default: that of the environment), which is made if it is not there, what
-        processes in the network namespace with `cookie` (default: the present one) publish."""
+    def __init__(self, directory: Path | None = None, netns: str | None = None) -> None:
+        """Read in `directory` (default: that of the environment), which is made if it does not exist, what
+        processes in network namespace `netns` (a name or path; None: the present one) publish.
+        """
         self._directory = directory or progress_directory()
         make_directory(self._directory)
-        self._cookie = netns_cookie() if cookie is None else cookie
-        self._known: dict[str, int] = {}  # name: inode, of all files
+        self._cookie = netns_cookie(netns)
+        self._netns = _identity(netns_path(netns) if netns else Path("/proc/thread-self/ns/net"))
+        self._diag = SocketDiag(netns)
+        self._known: dict[str, _Known] = {}
         self._files: dict[str, _File] = {}  # ours alone
+        self._by_user: Counter[int] = Counter()  # known names
+        self._flows: Counter[int] = Counter()  # entries that are read, by user
+        self._late: set[str] = set()  # files that the quota left for the next reading
         self._events = select.poll()  # processes that end, and changes of the directory
         # -1: the user has no more of them, and the directory is looked at each time.
         self._changes: int = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._changes >= 0:
             self._events.register(self._changes, select.POLLIN)
         self._trusted = 0  # readings for which the directory need not be looked at
+        self._scan: os._ScandirIterator[str] | None = None  # a look that is not finished
+        self._told = False  # whether the kernel tells of changes since that look began
+        self._postponed = False  # whether it left something to the next one
         self.refused: Counter[str] = Counter()
 
     def read(self) -> list[FlowProgress]:
         """The progress of all flows now. Files of processes that are dead are removed."""
+        quotas = Quotas(self._by_user.keys() - {ROOT})
         events = dict(self._events.poll(0))
         if self._trusted and self._changes not in events:
             self._trusted -= 1
         else:
-            self._look()
+            self._look(quotas)
             events = dict(self._events.poll(0))
         said: list[_Claim] = []
-        for name, file in list(self._files.items()):
+        late, self._late = self._late, set()
+        files = list(self._files.items())
+        if late:
+            files.sort(key=lambda item: item[0] not in late)
+        for name, file in files:
             if file.process in events:
                 self._remove(name)
                 continue
             try:
-                said += self._heard(file)
+                with quotas.of(file.uid) as left:
+                    said += self._heard(name, file, left)
             except _Refused as reason:
                 self._forget(name)
                 self.refused[str(reason)] += 1
@@ -162,25 +208,38 @@ class Monitor:
         claims = Counter(claim for claim, _ in said)
         return [each for claim, each in said if claims[claim] == 1]  # the others are not believed
 
-    def _look(self) -> None:
+    def _look(self, quotas: Quotas) -> None:
         """Take in what is new in the directory, and forget what is gone."""
         self._trusted = 0
-        told = self._watch()
-        with os.scandir(self._directory) as entries:
-            there = {each.name: each.inode() for each in entries if each.name.endswith(SUFFIX)}
-        for name, inode in list(self._known.items()):
+        if self._scan is None:
+            self._told = self._watch()
+            self._forget_gone()
+            self._scan = os.scandir(self._directory)
+            self._postponed = False
+        looked_at = 0
+        for entry in islice(self._scan, LOOKED_AT):
+            looked_at += 1
+            if entry.name not in self._known and entry.name.endswith(SUFFIX):
+                self._take_in(entry, quotas)
+        if looked_at < LOOKED_AT:
+            self._end_scan()
+            if self._told and not self._postponed:
+                self._trusted = _TRUSTED
+
+    def _end_scan(self) -> None:
+        if self._scan is not None:
+            self._scan.close()
+            self._scan = None
+
+    def _forget_gone(self) -> None:
+        for name, known in list(self._known.items()):
             file = self._files.get(name)
-            if there.get(name) != inode or (file and not file.intact()):
+            try:
+                there = (self._directory / name).lstat().st_ino == known.inode
+            except OSError:
+                there = False
+            if not there or (file and not file.intact()):
                 self._forget(name)
-        for name, inode in there.items():
-            if name in self._known:
-                continue
-            if len(self._known) >= FILES_MAX:
-                self.refused["too many files"] += 1
-                return
-            self._take_in(name, inode)
-        if told:
-            self._trusted = _TRUSTED
 
     def _watch(self) -> bool:
         """Whether the kernel tells what changes in the directory from now on."""
@@ -191,17 +250,32 @@ class Monitor:
         path = os.fsencode(self._directory)
         return bool(_LIBC.inotify_add_watch(self._changes, path, _CHANGES) >= 0)
 
-    def _take_in(self, name: str, inode: int) -> None:
+    def _take_in(self, entry: os.DirEntry[str], quotas: Quotas) -> None:
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError:  # it has just gone
+            return
+        uid = status.st_uid
+        if self._by_user[uid] >= FILES_PER_USER:
+            self.refused["too many files"] += 1
+            return
         file = None
         try:
-            file = self._open(name)
+            with quotas.of(uid) as left:
+                if not left.spend(quota.OPEN):
+                    raise _Postponed
+                file = self._open(entry.name, uid)
+        except _Postponed:
+            self._postponed = True
+            return
         except _Refused as reason:
             self.refused[str(reason)] += 1
-        self._known[name] = inode
+        self._known[entry.name] = _Known(status.st_ino, uid)
+        self._by_user[uid] += 1
         if file:
-            self._files[name] = file
+            self._files[entry.name] = file
 
-    def _open(self, name: str) -> _File | None:
+    def _open(self, name: str, uid: int) -> _File | None:
         """The file, if it is of this host. Removes what a dead process left."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
@@ -211,6 +285,8 @@ class Monitor:
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, fd)
             status = os.fstat(fd)
+            if status.st_uid != uid:  # it is another one already
+                raise _Refused("cannot be opened")
             header = _header(fd, status)
             process = _process(header)
             if process is None:
@@ -218,62 +294,90 @@ class Monitor:
                 return None
             stack.callback(os.close, process)
             with contextlib.suppress(OSError):  # the process has just ended
-                if status.st_uid != _ROOT and Path(f"/proc/{header.pid}").stat().st_uid != status.st_uid:
+                if uid != ROOT and Path(f"/proc/{header.pid}").stat().st_uid != uid:
                     raise _Refused("another user's process")
-                if self._is_here(header, status.st_uid):
+                if self._is_here(header, uid):
                     stack.pop_all()
                     self._events.register(process, select.POLLIN)
-                    return _File(fd, process, header, status.st_uid)
+                    return _File(fd, process, header, uid)
             return None
 
     def _is_here(self, header: Header, uid: int) -> bool:
         """Whether the process is in this host's namespace; what users say of it is not believed."""
-        if uid == _ROOT and header.netns:
+        if uid == ROOT and header.netns:
             return header.netns == self._cookie
-        try:
-            return netns_cookie(f"/proc/{header.pid}/ns/net") == self._cookie
-        except EbpfError:
-            return False
+        return _identity(Path(f"/proc/{header.pid}/ns/net")) == self._netns
 
-    def _heard(self, file: _File) -> list[_Claim]:
+    def _heard(self, name: str, file: _File, left: Quota) -> list[_Claim]:
         """What the entries of a file say. Mostly it says the same as before, and one reading is all that it
-        takes: bytes that were found whole once are whole."""
+        takes: bytes that were found whole once are whole, and what was refused once is refused.
+        """
         data = os.pread(file.fd, file.size, 0)
-        if data != file.data:
-            if len(data) < file.size:
-                raise _Refused("truncated")
-            entries = _entries(file, data)
-            file.size = HEADER.size + len(entries) * ENTRY.size
-            file.data = b"".join([data[: HEADER.size], *(each or b"" for each in entries)])
-            file.said = list(self._said(file, entries))
+        if file.recheck_in:
+            file.recheck_in -= 1
+            if not file.recheck_in:
+                file.data = None
+                file.seen = {n: each for n, each in file.seen.items() if file.refused.get(n) != _NO_SOCKET}
+        if data == file.data:
+            self.refused.update(file.refused.values())
+            return file.said
+        if len(data) < file.size:
+            raise _Refused("truncated")
+        file.data = None
+        if not left.spend(quota.READ):
+            self._late.add(name)
+            return file.said
+        self._count_entries(file, data)
+        entries = _entries(file, data, left)
+        file.said = list(self._said(file, entries, left))
+        if left.exhausted:
+            self._late.add(name)
+        elif None not in entries:
+            file.data = data[: HEADER.size] + b"".join(each for each in entries if each)
         return file.said
 
-    def _said(self, file: _File, entries: list[bytes | None]) -> Iterator[_Claim]:
+    def _count_entries(self, file: _File, data: bytes) -> None:
+        """Find out how many entries are read: those in use, as far as the user may have so many."""
+        used = min(int.from_bytes(data[_USED : _USED + 4], "little"), file.capacity)
+        if file.uid != ROOT:
+            room = FLOWS_PER_USER - self._flows[file.uid] + file.count
+            if used > room:
+                self.refused["too many flows"] += 1
+            used = min(used, room)
+        self._flows[file.uid] += used - file.count
+        file.count = used
+
+    def _said(self, file: _File, entries: list[bytes | None], left: Quota) -> Iterator[_Claim]:
+        """What the entries say; of those that the quota leaves out, what they said last."""
         for number, data in enumerate(entries):
             if data is None:
-                self._refuse(file, "never stands still")
-                if number in file.last:  # its writer lost the processor: what it said last stands
-                    yield file.last[number]
-            elif not data[_DIRECTION]:
-                file.seen[number] = data
-            elif file.seen.get(number) == data:
-                yield file.last[number]
-            else:
-                try:
-                    progress = self._checked(file, number, data)
-                except _Refused as reason:
-                    self._refuse(file, str(reason))
-                    continue
-                file.seen[number] = data
-                file.last[number] = data[_CLAIM], progress
+                self.refused["never stands still"] += 1
+            elif file.seen.get(number) != data:
+                with contextlib.suppress(_Postponed):
+                    self._judge(file, number, data, left)
+            if data is not None and number in file.refused:
+                self.refused[file.refused[number]] += 1
+            elif number in file.last and (data is None or data[_DIRECTION]):
                 yield file.last[number]
 
-    def _refuse(self, file: _File, reason: str) -> None:
-        """Count what an entry says, at the next reading again."""
-        self.refused[reason] += 1
-        file.data = None
+    def _judge(self, file: _File, number: int, data: bytes, left: Quota) -> None:
+        """Keep what an entry says, or why it is refused."""
+        if not left.spend(quota.READ):
+            raise _Postponed
+        reason = ""
+        if data[_DIRECTION]:
+            try:
+                file.last[number] = data[_CLAIM], self._checked(file, number, data, left)
+            except _Refused as refusal:
+                reason = str(refusal)
+        file.seen[number] = data
+        file.refused.pop(number, None)
+        if reason:
+            file.refused[number] = reason
+        if reason == _NO_SOCKET and not file.recheck_in:
+            file.recheck_in = _RECHECKED
 
-    def _checked(self, file: _File, number: int, data: bytes) -> FlowProgress:
+    def _checked(self, file: _File, number: int, data: bytes, left: Quota) -> FlowProgress:
         """What an entry in use says, if that can be; raises _Refused."""
         (
             _, source, destination, source_port, destination_port, protocol, direction, role, group,
@@ -292,9 +396,11 @@ class Monitor:
             if iteration < last.iteration or carried < last.carried:
                 raise _Refused("going backwards")
         flow = _flow(source, destination, source_port, destination_port, protocol)
-        if file.uid != _ROOT and file.owned.get(number) != flow:
-            if not _is_flow_of(flow, _DIRECTIONS[direction], file.pid, file.uid):
-                raise _Refused("another user's flow")
+        if file.uid != ROOT and file.owned.get(number) != flow:
+            if not left.spend(quota.LOOKUP):
+                raise _Postponed
+            if not self._is_flow_of(flow, _DIRECTIONS[direction], file.uid):
+                raise _Refused(_NO_SOCKET)
             file.owned[number] = flow
         return FlowProgress(
             job=file.job,
@@ -313,13 +419,25 @@ class Monitor:
             updated_ns=updated_ns,
         )
 
+    def _is_flow_of(self, flow: Flow, direction: Direction, uid: int) -> bool:
+        """Whether a socket of the user's on this host sends, or receives, `flow`."""
+        if flow.protocol not in (socket.IPPROTO_TCP, socket.IPPROTO_UDP):
+            return False
+        found = self._diag.find(flow, received=direction is Direction.RECEIVED)
+        return found is not None and found.uid == uid
+
     def _forget(self, name: str) -> None:
-        del self._known[name]
+        uid = self._known.pop(name).uid
+        self._by_user[uid] -= 1
         self._trusted = 0  # if it is still there, it is looked at anew
         file = self._files.pop(name, None)
         if file:
+            self._flows[file.uid] -= file.count
             self._events.unregister(file.process)
             file.close()
+        for counter in (self._by_user, self._flows):
+            if not counter[uid]:
+                del counter[uid]
 
     def _remove(self, name: str) -> None:
         self._unlink(name)
@@ -333,6 +451,8 @@ class Monitor:
         """Close all files."""
         for name in list(self._known):
             self._forget(name)
+        self._end_scan()
+        self._diag.close()
         if self._changes >= 0:
             self._events.unregister(self._changes)
             os.close(self._changes)
@@ -366,7 +486,7 @@ def _header(fd: int, status: os.stat_result) -> Header:
     if header.magic != MAGIC:
         raise _Refused("no progress file")
     if header.version != VERSION:
-        raise _Refused(f"version {header.version}")
+        raise _Refused("another version")
     if not 0 < header.capacity <= CAPACITY_MAX:
         raise _Refused("unlikely capacity")
     if status.st_size < HEADER.size + header.capacity * ENTRY.size:
@@ -374,12 +494,22 @@ def _header(fd: int, status: os.stat_result) -> Header:
     return header
 
 
+def _identity(netns: Path) -> tuple[int, int]:
+    """Tells network namespaces apart."""
+    status = netns.stat()
+    return status.st_dev, status.st_ino
+
+
 def _process(header: Header) -> int | None:
     """A descriptor of the process (pidfd), readable when it ends; None: it has. Start 0 stands for any."""
     try:
         process = os.pidfd_open(header.pid)
-    except (OSError, OverflowError):
+    except (ProcessLookupError, OverflowError):
         return None
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # no number of a process
+            return None
+        raise _Refused("cannot be opened") from None
     start = process_start(header.pid)
     if start is not None and header.start in (0, int(start)):
         return process
@@ -387,17 +517,15 @@ def _process(header: Header) -> int | None:
     return None
 
 
-def _entries(file: _File, data: bytes) -> list[bytes | None]:
+def _entries(file: _File, data: bytes, left: Quota) -> list[bytes | None]:
     """The entries in use as they were at one moment each; None for one that was always being written.
 
     `data` is a reading of the file from its beginning: an entry in it that is as it was seen is whole, and
     for the others it is the first of three readings.
     """
-    count = min(int.from_bytes(data[_USED : _USED + 4], "little"), file.capacity)
-    size = HEADER.size + count * ENTRY.size
-    if len(data) < size:
-        data = _read(file.fd, size, 0)
-    places = range(HEADER.size, size, ENTRY.size)
+    if len(data) < file.size:
+        data = _read(file.fd, file.size, 0)
+    places = range(HEADER.size, file.size, ENTRY.size)
     found: list[bytes | None] = [data[at : at + ENTRY.size] for at in places]
     changed = [number for number, each in enumerate(found) if file.seen.get(number) != each]
     if not changed:
@@ -407,7 +535,7 @@ def _entries(file: _File, data: bytes) -> list[bytes | None]:
     found[first:end] = _whole(file.fd, begin, data[begin : HEADER.size + end * ENTRY.size])
     for number in range(first, end):
         for _ in range(_ATTEMPTS):
-            if found[number] is not None:
+            if found[number] is not None or not left.spend(quota.READ):
                 break
             [found[number]] = _whole(file.fd, places[number], _read(file.fd, ENTRY.size, places[number]))
     return found
@@ -432,21 +560,3 @@ def _whole(fd: int, begin: int, before: bytes) -> list[bytes | None]:
 def _read(fd: int, size: int, begin: int) -> bytes:
     """What stands there; zeros (not in use) for what lies beyond the file's end."""
     return os.pread(fd, size, begin).ljust(size, b"\0")
-
-
-def _is_flow_of(flow: Flow, direction: Direction, pid: int, uid: int) -> bool:
-    """Whether the kernel has a socket of the user's for `flow` in the process's network namespace."""
-    table = {socket.IPPROTO_TCP: "tcp", socket.IPPROTO_UDP: "udp"}.get(flow.protocol)
-    if table is None:
-        return False
-    ends = [
-        f"{int.from_bytes(socket.inet_aton(address), 'little'):08X}:{port:04X}"
-        for address, port in ((flow.source, flow.source_port), (flow.destination, flow.destination_port))
-    ]
-    local, remote = ends if direction is Direction.SENT else ends[::-1]
-    with contextlib.suppress(OSError), Path(f"/proc/{pid}/net/{table}").open() as lines:
-        for line in lines:
-            fields = line.split()
-            if fields[1] == local and fields[2] == remote:
-                return fields[7] == str(uid)
-    return False

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import ipaddress
 import os
 import socket
 import struct
@@ -35,11 +34,61 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Socket:
-    """One TCP socket: its congestion control, and the number of its inode."""
+    """The socket at one end of a flow: its congestion control (TCP), its inode and its owner."""
 
     flow: Flow
     control: str
     inode: int
+    uid: int
+
+
+class SocketDiag:
+    """Finds sockets of one network namespace by their flow (sock_diag(7)); one thread uses it at a time.
+
+    Each question is one lookup in the kernel's hash tables, however many sockets there are.
+    """
+
+    def __init__(self, netns: str | None = None) -> None:
+        """Ask about the namespace `netns` (a name or path; None: the present one)."""
+        self._netlink = in_netns(
+            netns, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG)
+        )
+
+    def find(self, flow: Flow, *, received: bool = False) -> Socket | None:
+        """The connected socket that sends `flow`, or the one that receives it; None where there is none.
+
+        Raises EntrainError where the kernel cannot look up sockets of the flow's protocol.
+        """
+        source = (flow.source_port, socket.inet_aton(flow.source))
+        destination = (flow.destination_port, socket.inet_aton(flow.destination))
+        ends = (destination, source) if received else (source, destination)
+        # For UDP the kernel takes the remote end as source (udp_dump_one).
+        (near_port, near), (far_port, far) = ends[::-1] if flow.protocol == socket.IPPROTO_UDP else ends
+        body = _REQUEST.pack(socket.AF_INET, flow.protocol, 1 << (_CONTROL - 1), 0xFFFFFFFF)
+        body += _SOCKET_ID.pack(near_port, far_port, near, far)
+        body += struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)  # any interface, any cookie
+        self._netlink.send(_HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, 1, 1, 0) + body)
+        data = self._netlink.recv(1 << 16)
+        length, kind, *_ = _HEADER.unpack_from(data)
+        if kind != _BY_FAMILY:
+            (code,) = struct.unpack_from("=i", data, _HEADER.size)
+            if -code == errno.ENOENT:
+                return None
+            raise EntrainError(f"sock_diag: {os.strerror(-code)}; a kernel with CONFIG_INET_DIAG is needed")
+        family, _, _, _, found, _, _, _, uid, inode = _ANSWER.unpack_from(data, _HEADER.size)
+        if _ends(family, found) != ends:  # a listener, or an unconnected socket
+            return None
+        return Socket(flow, _control(data[_HEADER.size + _ANSWER.size : length]), inode, uid)
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._netlink.close()
+
+
+def find(flow: Flow, netns: str | None = None) -> Socket | None:
+    """The socket that sends `flow` in network namespace `netns`; None where there is none."""
+    with contextlib.closing(SocketDiag(netns)) as diag:
+        return diag.find(flow)
 
 
 @dataclass(frozen=True)
@@ -78,11 +127,6 @@ class Descriptor:
         return False
 
 
-def find(flow: Flow, netns: str | None = None) -> Socket | None:
-    """The socket that sends TCP `flow` in network namespace `netns`; None where there is none."""
-    return in_netns(netns, lambda: _find(flow))
-
-
 def opened(wanted: Iterable[Socket]) -> dict[Flow, Descriptor]:
     """Where sockets are open, of all processes that this one sees; takes some 10 ms."""
     links = {f"socket:[{each.inode}]": each.flow for each in wanted}
@@ -97,22 +141,11 @@ def opened(wanted: Iterable[Socket]) -> dict[Flow, Descriptor]:
     return found
 
 
-def _find(flow: Flow) -> Socket | None:
-    source, destination = (ipaddress.IPv4Address(each).packed for each in (flow.source, flow.destination))
-    body = _REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, 1 << (_CONTROL - 1), 0xFFFFFFFF)
-    body += _SOCKET_ID.pack(flow.source_port, flow.destination_port, source, destination)
-    body += struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)  # any interface, any cookie
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as diag:
-        diag.send(_HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, 1, 1, 0) + body)
-        data = diag.recv(1 << 16)
-    length, kind, *_ = _HEADER.unpack_from(data)
-    if kind != _BY_FAMILY:
-        (code,) = struct.unpack_from("=i", data, _HEADER.size)
-        if -code == errno.ENOENT:
-            return None
-        raise EntrainError(f"sock_diag: {os.strerror(-code)}; a kernel with CONFIG_INET_DIAG is needed")
-    inode: int = _ANSWER.unpack_from(data, _HEADER.size)[-1]
-    return Socket(flow, _control(data[_HEADER.size + _ANSWER.size : length]), inode)
+def _ends(family: int, found: bytes) -> tuple[tuple[int, bytes], tuple[int, bytes]]:
+    """The local and the remote end of a socket; of IPv6 sockets the IPv4 addresses that theirs map."""
+    port, far_port, address, far_address = _SOCKET_ID.unpack_from(found)
+    part = slice(0, 4) if family == socket.AF_INET else slice(12, 16)
+    return (port, address[part]), (far_port, far_address[part])
 
 
 def _control(attributes: bytes) -> str:

@@ -16,6 +16,7 @@ import mmap
 import os
 import socket
 import struct
+import tempfile
 import time
 from enum import IntEnum
 from pathlib import Path
@@ -100,14 +101,19 @@ def progress_directory() -> Path:
 
 
 def make_directory(directory: Path) -> None:
-    """Make the directory that any user may publish in, none removing another's file; root's task at start-up.
+    """Make the directory in which any user may publish and nobody can remove another user's file.
 
-    Raises EntrainError where that is not allowed.
+    A directory that exists stays as it is. Raises EntrainError where it cannot be made.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        if directory.stat().st_uid == os.geteuid():
-            directory.chmod(0o1777)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            directory.mkdir(0o700)
+        except FileExistsError:
+            if not directory.is_dir():
+                raise
+        else:
+            directory.chmod(0o1777)  # whatever the umask
     except OSError as error:
         raise EntrainError(
             f"{directory}: cannot be made: {error.strerror}; let root make it, or set {DIRECTORY_VARIABLE}"
@@ -186,19 +192,10 @@ class Publisher:
             _netns_cookie(),
             job.encode()[:63],
         )
-        draft = directory / f".{name}.{self._pid}"
         try:
             if not directory.is_dir():
                 make_directory(directory)
-            # Whole from the start: the agent never sees a file without its header.
-            fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                os.truncate(fd, size)
-                os.pwrite(fd, HEADER.pack(*header), 0)
-                self._memory = mmap.mmap(fd, size)
-            finally:
-                os.close(fd)
-            draft.rename(self.path)
+            self._memory = _published(self.path, HEADER.pack(*header).ljust(size, b"\0"))
         except OSError as error:
             raise EntrainError(
                 f"{self.path}: cannot publish progress there: {error.strerror}; set {DIRECTORY_VARIABLE}"
@@ -254,6 +251,26 @@ class Publisher:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _published(path: Path, content: bytes) -> mmap.mmap:
+    """A new file, mapped. It appears whole: the agent never sees one without its header.
+
+    Others can write in the directory, so the draft has a random name and is opened with O_EXCL and
+    O_NOFOLLOW (`mkstemp`): no file and no link that somebody has put there is ever opened.
+    """
+    fd, name = tempfile.mkstemp(prefix=f".{path.stem}.", dir=path.parent)
+    draft = Path(name)
+    try:
+        with os.fdopen(fd, "r+b") as file:
+            file.write(content)
+            file.flush()
+            memory = mmap.mmap(fd, len(content))
+        draft.rename(path)
+    except OSError:
+        draft.unlink()
+        raise
+    return memory
 
 
 def _netns_cookie() -> int:

@@ -79,7 +79,7 @@ class Paced:
         self.looks = 0
         idle = tmp_path / "idle"
         idle.write_text("1")
-        found = Socket(self.flow, "slot_cubic", 1)
+        found = Socket(self.flow, "slot_cubic", 1, 0)
         monkeypatch.setattr("hostbpf.enforcers._IDLE_SYSCTL", idle)
         monkeypatch.setattr(sockets, "find", lambda flow, netns: found)
         monkeypatch.setattr(sockets, "opened", lambda wanted: {self.flow: self})

@@ -7,23 +7,30 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 
 import pytest
 
-from hostbpf import progress
+from hostbpf import progress, quota
 from hostbpf.progress import BYTES_MAX, Direction, FlowProgress, Monitor, Phase, Publisher, Role
-from hostbpf.slots import Flow, netns_cookie
+from hostbpf.quota import Quota
+from hostbpf.slots import Flow
 from machine.errors import BadInput, EntrainError
-from machine.progress import ENTRY, HEADER, Fields, Header
+from machine.progress import ENTRY, HEADER, Fields, Header, make_directory
+
+from .conftest import Pair
 
 HERE = Path(__file__).parent
 INCLUDE = HERE.parents[1] / "hostbpf"
 FLOW = Flow("10.0.0.1", 20000, "10.0.0.2", 7000)
+NOBODY = 65534
 COMPILERS = [
     ("cc", "c"),
     ("clang", "c"),
@@ -345,17 +352,34 @@ def test_the_directory_is_left_alone_while_nothing_changes_there(
 def test_of_too_many_files_some_are_left_until_there_is_room(
     tmp_path: Path, monitor: Monitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "FILES_MAX", 1)
+    monkeypatch.setattr(progress, "FILES_PER_USER", 1)
     with Publisher("a", directory=tmp_path) as one, Publisher("b", directory=tmp_path) as other:
         one.flow(FLOW, Direction.SENT)
         other.flow(FLOW, Direction.RECEIVED)
-        for times in (1, 2):
+        for _ in range(2):
             [first] = monitor.read()
-            assert monitor.refused == {"too many files": times}
+            assert monitor.refused == {"too many files": 1}
         (one if first.job == "a" else other).path.unlink()
         [second] = monitor.read()
         assert {first.job, second.job} == {"a", "b"}
-        assert monitor.refused == {"too many files": 2}
+        assert monitor.refused == {"too many files": 1}
+
+
+def test_a_crowded_directory_is_looked_at_bit_by_bit(
+    tmp_path: Path, monitor: Monitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was found before is read meanwhile, and what is new is found in the end."""
+    monkeypatch.setattr(progress, "LOOKED_AT", 3)
+    with Publisher("first", directory=tmp_path) as one:
+        one.flow(FLOW, Direction.SENT)
+        assert len(monitor.read()) == 1
+        for number in range(100):
+            (tmp_path / f"litter-{number}").touch()
+        with Publisher("second", directory=tmp_path) as other:
+            other.flow(FLOW, Direction.RECEIVED)
+            found = [{each.job for each in monitor.read()} for _ in range(102 // 3 + 2)]
+    assert all("first" in each for each in found)
+    assert found[-1] == {"first", "second"}
 
 
 def test_a_dead_process_leaves_nothing(program: Path, tmp_path: Path, monitor: Monitor) -> None:
@@ -383,7 +407,7 @@ def test_the_file_of_a_process_whose_number_another_has_now_is_removed(tmp_path:
     [
         (b"", "no progress file"),
         (b"x" * 4096, "no progress file"),
-        (HEADER.pack(b"ENTRPROG", 2, 1, 1, 1, 0, 0, b"") + bytes(128), "version 2"),
+        (HEADER.pack(b"ENTRPROG", 2, 1, 1, 1, 0, 0, b"") + bytes(128), "another version"),
         (HEADER.pack(b"ENTRPROG", 1, 2**31, 1, 1, 0, 0, b"") + bytes(128), "unlikely capacity"),
         (HEADER.pack(b"ENTRPROG", 1, 2, 2, 1, 0, 0, b"") + bytes(128), "truncated"),
     ],
@@ -444,48 +468,221 @@ def test_a_file_that_says_it_has_more_entries_than_room_is_read_as_far_as_it_goe
 
 
 @pytest.mark.root
-def test_the_progress_of_another_host_is_not_ours(tmp_path: Path) -> None:
-    with Publisher("job", directory=tmp_path) as publisher, Monitor(tmp_path, cookie=1) as other:
+def test_the_progress_of_another_host_is_not_ours(tmp_path: Path, pair: Pair) -> None:
+    with Publisher("job", directory=tmp_path) as publisher:
         publisher.flow(FLOW, Direction.SENT)
-        assert other.read() == []
-        with Monitor(tmp_path, netns_cookie()) as own:
+        with Monitor(tmp_path, pair.a) as other, Monitor(tmp_path) as own:
+            assert other.read() == []
             assert len(own.read()) == 1
+
+
+@contextlib.contextmanager
+def as_user(uid: int, publish: Callable[[], object]) -> Iterator[None]:
+    """Within, a process of user `uid` has called `publish`, and waits."""
+    reading, writing = os.pipe()
+    back, done = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.close(done)
+            os.setuid(uid)
+            kept = publish()
+            os.write(writing, b"!")
+            os.read(back, 1)
+            del kept
+        finally:
+            os._exit(0)
+    try:
+        assert os.read(reading, 1) == b"!"
+        yield
+    finally:
+        for each in (reading, writing, back, done):
+            os.close(each)
+        os.waitpid(child, 0)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Path]:
+    """A directory that all users can publish in."""
+    directory = tmp_path / "progress"
+    make_directory(directory)
+    for parent in directory.parents[:3]:  # pytest keeps its directories to itself
+        parent.chmod(parent.stat().st_mode | 0o011)
+    yield directory
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as result:
+        yield result
 
 
 @pytest.mark.root
 @pytest.mark.parametrize("own", [True, False])
-def test_a_user_can_speak_for_own_connections_alone(own: bool, tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    directory = tmp_path / "progress"
-    nobody = 65534
-    listener = socket.create_server(("127.0.0.1", 0))
-    with Monitor(directory) as monitor, listener:
-        for parent in (directory, *directory.parents[:3]):  # pytest keeps its directories to itself
-            parent.chmod(parent.stat().st_mode | 0o011)
-        mine = socket.create_connection(listener.getsockname())
-        reading, writing = os.pipe()
-        back, done = os.pipe()
-        child = os.fork()
-        if not child:
-            try:
-                os.setuid(nobody)
-                theirs = socket.create_connection(listener.getsockname())
-                publisher = Publisher("theirs", directory=directory)
-                publisher.flow(Flow.of(theirs if own else mine), Direction.SENT)
-                os.write(writing, b"!")
-                os.read(back, 1)
-                publisher.close()
-            finally:
-                os._exit(0)
-        assert os.read(reading, 1) == b"!"
-        found = monitor.read()
-        os.write(done, b"!")
-        os.waitpid(child, 0)
-        mine.close()
-        for each in (reading, writing, back, done):
-            os.close(each)
+def test_a_user_can_speak_for_own_connections_alone(own: bool, shared: Path, listener: socket.socket) -> None:
+    with Monitor(shared) as monitor, socket.create_connection(listener.getsockname()) as mine:
+
+        def publish() -> object:
+            theirs = socket.create_connection(listener.getsockname())
+            publisher = Publisher("theirs", directory=shared)
+            publisher.flow(Flow.of(theirs if own else mine), Direction.SENT)
+            return theirs, publisher
+
+        with as_user(NOBODY, publish):
+            found = monitor.read()
         assert len(found) == (1 if own else 0)
         assert monitor.refused == ({} if own else {"another user's flow": 1})
+
+
+@pytest.mark.root
+def test_a_flow_is_believed_once_its_connection_is_there(shared: Path, listener: socket.socket) -> None:
+    """A refusal is remembered, and not for ever."""
+    port, ours = 40_000 + os.getpid() % 10_000, listener.getsockname()
+    flow = Flow("127.0.0.1", port, *ours)
+    back, go = os.pipe()
+    reading, writing = os.pipe()
+
+    def publish() -> object:
+        publisher = Publisher("early", directory=shared)
+        publisher.flow(flow, Direction.SENT)
+
+        def connect() -> None:
+            os.read(back, 1)
+            kept.append(socket.create_connection(ours, source_address=("127.0.0.1", port)))
+            os.write(writing, b"!")
+
+        threading.Thread(target=connect, daemon=True).start()
+        return publisher
+
+    kept: list[socket.socket] = []
+    with Monitor(shared) as monitor, as_user(NOBODY, publish):
+        assert monitor.read() == []
+        os.write(go, b"!")
+        os.read(reading, 1)
+        assert any(monitor.read() for _ in range(progress._RECHECKED + 1))
+    for each in (back, go, reading, writing):
+        os.close(each)
+
+
+class Work:
+    """Counts what a monitor does with the system in one reading."""
+
+    def __init__(self, monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts: Counter[str] = Counter()
+        for name, owner, function in (
+            ("lookups", monitor._diag, "find"),
+            ("opened", monitor, "_open"),
+            ("checked", monitor, "_checked"),
+        ):
+            self._count(monkeypatch, name, owner, function)
+        self._count(monkeypatch, "reads", os, "pread")
+
+    def _count(self, monkeypatch: pytest.MonkeyPatch, name: str, owner: object, function: str) -> None:
+        original = getattr(owner, function)
+
+        def counted(*args: object, **options: object) -> object:
+            self.counts[name] += 1
+            return original(*args, **options)
+
+        monkeypatch.setattr(owner, function, counted)
+
+
+def _spoil(directory: Path, how: str) -> object:
+    """As a hostile user: many files, full of claims to the flows of others."""
+    publishers = []
+    for number in range(150):
+        publisher = Publisher(f"bad-{number}", directory=directory, capacity=100)
+        for port in range(100):
+            publisher.flow(Flow("127.0.0.1", port + 1, "127.0.0.1", number + 1), Direction.SENT)
+        publishers.append(publisher)
+    if how == "being written":
+        for publisher in publishers:
+            for number in range(100):
+                at = HEADER.size + number * ENTRY.size
+                publisher._memory[at : at + 8] = (2**32 + 1).to_bytes(8, "little")
+    return publishers
+
+
+def _respoil(directory: Path, how: str, turn: int) -> None:
+    """From outside, because it has to happen between two readings: every file, or every entry, is another."""
+    for path in directory.glob("bad-*.progress"):
+        if how == "new files":
+            again = path.with_name(f"{path.stem}'.progress")
+            path.rename(again.with_suffix(".draft"))
+            again.with_suffix(".draft").rename(again)
+        elif how == "new claims":
+            with path.open("r+b") as file:
+                data = bytearray(file.read())
+                for at in range(HEADER.size, len(data), ENTRY.size):
+                    data[at + 16 : at + 18] = (turn * 100 + at // ENTRY.size).to_bytes(2, "little")
+                file.seek(0)
+                file.write(data)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("how", ["the same claims", "new claims", "new files", "being written"])
+def test_bad_files_of_one_user_cost_others_nothing(
+    how: str, shared: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's flows, and root's, are read anew in every turn, and what a turn does is bounded."""
+    connection = socket.create_connection(listener.getsockname())
+    reading, writing = os.pipe()
+
+    def publish() -> object:
+        theirs = socket.create_connection(listener.getsockname())
+        publisher = Publisher("good", directory=shared)
+        os.write(writing, str(theirs.getsockname()[1]).encode())
+        return theirs, publisher, publisher.flow(Flow.of(theirs), Direction.SENT)
+
+    with (
+        as_user(NOBODY - 1, publish),
+        Publisher("roots", directory=shared) as roots,
+        connection,
+        Monitor(shared) as monitor,
+    ):
+        port = int(os.read(reading, 10))
+        path = next(shared.glob("good-*"))
+        entry = roots.flow(Flow.of(connection), Direction.SENT)
+        assert len(monitor.read()) == 2
+        with as_user(NOBODY, lambda: _spoil(shared, how)):
+            work, total = Work(monitor, monkeypatch), Counter[str]()
+            for turn in range(1, 51):
+                _respoil(shared, how, turn)
+                entry.update(turn, Phase.COMMUNICATING, 3, 2, 1)
+                with path.open("r+b") as file:  # as its process does by memory
+                    file.seek(HEADER.size + 32)
+                    file.write(turn.to_bytes(8, "little"))
+                work.counts.clear()
+                found = {each.flow.source_port: each.iteration for each in monitor.read()}
+                assert found[port] == found[entry_port(connection)] == turn
+                assert work.counts["lookups"] <= quota.WORK // quota.LOOKUP
+                assert work.counts["opened"] <= quota.WORK // quota.OPEN
+                assert work.counts["checked"] <= quota.WORK // quota.READ + 2
+                assert work.counts["reads"] <= 4 * quota.WORK
+                total.update(work.counts)
+            assert total["opened"] > quota.WORK // quota.OPEN  # there was more than one reading may do
+    os.close(reading)
+    os.close(writing)
+
+
+def entry_port(connection: socket.socket) -> int:
+    return int(connection.getsockname()[1])
+
+
+def test_one_turn_gives_a_user_some_steps_and_all_users_some_time() -> None:
+    now = 0
+    share = Quota(100, 1000, lambda: now)
+    with share:
+        assert [share.spend(40) for _ in range(4)] == [True, True, False, False]
+    slow = Quota(100, 1000, lambda: now)
+    with slow:
+        now = 900
+        assert slow.spend(1)
+    now = 5000  # others' work
+    with slow:
+        assert slow.spend(1)
+        now = 5200
+        assert not slow.spend(1)
 
 
 @pytest.mark.root
@@ -495,6 +692,44 @@ def test_a_user_cannot_speak_for_a_process_of_root(tmp_path: Path, monitor: Moni
         os.chown(publisher.path, 65534, 65534)
         assert monitor.read() == []
         assert monitor.refused == {"another user's process": 1}
+
+
+def test_a_directory_that_exists_keeps_its_mode(tmp_path: Path) -> None:
+    own, made = tmp_path / "own", tmp_path / "made" / "progress"
+    own.mkdir(0o750)
+    for directory in (own, made):
+        with Monitor(directory), Publisher("job", directory=directory):
+            pass
+    assert stat.S_IMODE(own.stat().st_mode) == 0o750
+    assert stat.S_IMODE(made.stat().st_mode) == 0o1777
+
+
+@pytest.mark.parametrize("language", ["python", "c"])
+def test_a_file_that_somebody_has_put_in_the_way_is_not_written(
+    language: str, program: Path, tmp_path: Path, monitor: Monitor
+) -> None:
+    """At names with the job's name and the process's number, which others can guess."""
+    code = (
+        "from machine.progress import Publisher; import sys\n"
+        "with Publisher('from-c') as publisher: print('ready', flush=True); sys.stdin.read(1)\n"
+    )
+    command = [str(program), "publish"] if language == "c" else [sys.executable, "-c", code]
+    traps = 'for name in ".from-c-$$" ".from-c.$$" ".from-c-$$.$$"; do : > "$1/$name"; done; shift; exec "$@"'
+    process = subprocess.Popen(
+        ["sh", "-c", traps, "sh", tmp_path, *command],
+        env={**os.environ, "ENTRAIN_PROGRESS": str(tmp_path), "PYTHONPATH": str(INCLUDE.parent)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == b"ready\n"
+    monitor.read()
+    assert not monitor.refused
+    left = [each for each in tmp_path.iterdir() if each.name.startswith(".")]
+    assert len(left) == 3
+    assert all(each.read_bytes() == b"" for each in left)
+    process.communicate(b"\n", timeout=30)
+    assert process.returncode == 0
 
 
 def test_what_cannot_be_published_is_refused(tmp_path: Path) -> None:
