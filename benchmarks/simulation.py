@@ -16,6 +16,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -190,8 +191,6 @@ def compare(ours: dict[str, float], theirs: dict[str, float]) -> Figures:
 
 def measure(trace: Path, classes: Path | None, limit: int | None, servers: int, jobs: int) -> Figures:
     """Return all figures."""
-    import tempfile
-
     figures: Figures = {"coflows": limit or "all", "trace": trace.name}
     for policy in ("varys", "aalo", "fifo", "fair"):
         _child(f"coflows:{policy}", trace, 5)
@@ -233,11 +232,15 @@ def main(argv: list[str]) -> None:
         figures["rss_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(json.dumps(figures))
         return
-    from simulation.experiments import default_trace
+    from simulation.facebook import facebook_coflows
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks simulation", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--trace", type=Path, help="FB2010 trace (default: ../shared/data or $ENTRAIN_DATA)")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        help="FB2010-1Hr-150-0.txt of coflow/coflow-benchmark (default: drawn with its distributions)",
+    )
     parser.add_argument(
         "--coflowsim", type=Path, default=os.environ.get("COFLOWSIM"), help="its compiled classes"
     )
@@ -245,9 +248,13 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--servers", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=1200)
     options = parser.parse_args(argv)
-    trace = options.trace or default_trace("FB2010-1Hr-150-0.txt")
     classes = Path(options.coflowsim) if options.coflowsim else None
-    figures = measure(trace, classes, options.limit, options.servers, options.jobs)
+    with tempfile.TemporaryDirectory() as scratch:
+        trace = options.trace
+        if trace is None:
+            trace = Path(scratch, "drawn-coflows.txt")
+            trace.write_text(facebook_coflows())
+        figures = measure(trace, classes, options.limit, options.servers, options.jobs)
     if options.json:
         print(json.dumps(figures))
         return

@@ -7,7 +7,6 @@ can run anywhere in any order with the same result.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+import data
 from machine.errors import BadInput
 from schedulers.ccml import best_shift
 from schedulers.parrot import Parrot
@@ -22,6 +22,7 @@ from schedulers.profile import Profile, up_down
 from schedulers.slots import HORIZON, PARTIAL
 from simulation import detail, two_jobs
 from simulation.engine import Outcome, Simulation, SimulationError
+from simulation.facebook import facebook_coflows
 from simulation.jobs import Coflow, Job
 from simulation.latency import decision_latencies
 from simulation.policies import coflow_policy
@@ -29,7 +30,7 @@ from simulation.scheduled import ScheduledTransport, percentiles
 from simulation.sharing import SharedTransport
 from simulation.slotted import SlottedTransport
 from simulation.topology import GBIT, Topology, switch, tree
-from simulation.traces import read_coflow_benchmark, read_tiresias
+from simulation.traces import CoflowTrace, parse_coflow_benchmark, read_coflow_benchmark, read_tiresias
 from simulation.usage import Usage
 from simulation.workloads import MODELS, ClusterJob, ParrotScale, cluster_jobs, parrot_jobs, sample_jobs
 
@@ -49,30 +50,36 @@ THETA_MAX = 0.9
 
 
 @dataclass(frozen=True)
+class PublicTrace:
+    """A trace that is public as `file` of `project`, a GitHub repository. `path` is where it is included;
+    None: its licence does not allow that, and the experiment's default is drawn at random."""
+
+    file: str
+    project: str
+    licence: str
+    path: Path | None = None
+
+    @property
+    def origin(self) -> str:
+        """Where to get it, and under which terms."""
+        return f"{self.file} of https://github.com/{self.project} (licence: {self.licence})"
+
+
+TIRESIAS = PublicTrace("simulator/60_job.csv", "SymbioticLab/Tiresias", "Apache-2.0", data.TIRESIAS)
+FACEBOOK = PublicTrace("FB2010-1Hr-150-0.txt", "coflow/coflow-benchmark", "none stated")
+
+
+@dataclass(frozen=True)
 class Experiment:
     """`points(limit, seed, policy)` lists what to run; `paper` maps a claim to the paper's words about it."""
 
     name: str
     title: str
-    trace: str | None
+    trace: PublicTrace | None
     policies: tuple[str, ...]
     points: Callable[[Point, tuple[str, ...]], list[Point]]
     run: Callable[[Point], Result]
     paper: dict[str, str]
-
-
-def default_trace(name: str) -> Path:
-    """Return where the public trace `name` lies: $ENTRAIN_DATA or ../shared/data; raise BadInput if
-    nowhere."""
-    places = [Path(__file__).resolve().parent.parent.parent / "shared" / "data"]
-    if os.environ.get("ENTRAIN_DATA"):
-        places.insert(0, Path(os.environ["ENTRAIN_DATA"]))
-    for place in places:
-        if (place / name).is_file():
-            return place / name
-    raise BadInput(
-        f"trace {name} is not in {' or '.join(map(str, places))}; give it by --trace FILE or set ENTRAIN_DATA"
-    )
 
 
 def _usage(point: Point, topology: Topology) -> Usage | None:
@@ -249,9 +256,17 @@ def _parrot_ps(base: Point, policies: tuple[str, ...]) -> list[Point]:
     ]
 
 
+def _coflow_trace(point: Point) -> CoflowTrace:
+    """Read the point's trace, or draw one with the distributions of Facebook's."""
+    if "trace" in point:
+        return read_coflow_benchmark(Path(point["trace"]), limit=point["limit"])
+    drawn = facebook_coflows(point["seed"]).splitlines()
+    return parse_coflow_benchmark(drawn, Path("drawn coflows"), limit=point["limit"])
+
+
 def run_coflows(point: Point) -> Result:
     """Run a policy on a coflow-benchmark trace over a non-blocking switch of 1 Gbit/s ports."""
-    trace = read_coflow_benchmark(Path(point["trace"]), limit=point["limit"])
+    trace = _coflow_trace(point)
     topology = switch(trace.ports, point["gbps"] * GBIT)
     flow_times, usage = point.get("flow_times", False), _usage(point, topology)
     seconds: list[float] = []
@@ -420,7 +435,7 @@ EXPERIMENTS = {
         Experiment(
             "parrot-jct",
             "Parrot, figures 5 and 6: completion times of 60 jobs",
-            "tiresias-60-jobs.csv",
+            TIRESIAS,
             (*PARROT_SET, "d-clas", "d-clas-job", "varys", "fifo", "fair"),
             _parrot_jct,
             run_parrot,
@@ -434,7 +449,7 @@ EXPERIMENTS = {
         Experiment(
             "parrot-readings",
             "Parrot's text read in other ways: who gets what is left over",
-            "tiresias-60-jobs.csv",
+            TIRESIAS,
             (*PARROT_READINGS, *RIVAL_READINGS),
             _parrot_readings,
             run_parrot,
@@ -448,7 +463,7 @@ EXPERIMENTS = {
         Experiment(
             "parrot-scale",
             "Parrot's workload: how far iterations and arrivals must be cut",
-            "tiresias-60-jobs.csv",
+            TIRESIAS,
             (*PARROT_READINGS, "aalo", "lccf"),
             _parrot_scale,
             run_parrot,
@@ -457,7 +472,7 @@ EXPERIMENTS = {
         Experiment(
             "parrot-eta",
             "Parrot, figure 7: observing interval",
-            "tiresias-60-jobs.csv",
+            TIRESIAS,
             PARROT_SET,
             _parrot_eta,
             run_parrot,
@@ -466,7 +481,7 @@ EXPERIMENTS = {
         Experiment(
             "parrot-theta",
             "Parrot, figure 8: maximum occupancy ratio",
-            "tiresias-60-jobs.csv",
+            TIRESIAS,
             (*PARROT_READINGS, "parrot-wo-wc"),
             _parrot_theta,
             run_parrot,
@@ -475,7 +490,7 @@ EXPERIMENTS = {
         Experiment(
             "parrot-load",
             "Parrot, figure 9: time between arrivals, 100 jobs",
-            "tiresias-60-jobs.csv",
+            TIRESIAS,
             PARROT_SET,
             _parrot_load,
             run_parrot,
@@ -487,7 +502,7 @@ EXPERIMENTS = {
         Experiment(
             "parrot-ps",
             "Parrot, figure 10: most parameter servers per job",
-            "tiresias-60-jobs.csv",
+            TIRESIAS,
             PARROT_SET,
             _parrot_ps,
             run_parrot,
@@ -535,8 +550,8 @@ EXPERIMENTS = {
         ),
         Experiment(
             "coflow-fb2010",
-            "Facebook's trace: coflow completion time",
-            "FB2010-1Hr-150-0.txt",
+            "Facebook's coflows: coflow completion time",
+            FACEBOOK,
             ("varys", "d-clas", "fair", "fifo"),
             _coflow_points,
             run_coflows,
@@ -600,8 +615,13 @@ def points(
     if usage_s is not None:
         base["usage_s"] = usage_s
     if experiment.trace is not None:
-        path = trace or default_trace(experiment.trace)
-        if not path.is_file():
-            raise BadInput(f"{path}: there is no such file; name an existing trace file")
-        base["trace"] = str(path.resolve())
+        path = trace or experiment.trace.path
+        if path is not None and not path.is_file():
+            default = "the included one" if experiment.trace.path else "one drawn with its distributions"
+            raise BadInput(
+                f"{path}: there is no such file; get {experiment.trace.origin}, "
+                f"or leave out --trace for {default}"
+            )
+        if path is not None:
+            base["trace"] = str(path.resolve())
     return experiment, experiment.points(base, policies)

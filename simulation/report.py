@@ -193,7 +193,8 @@ def _fb2010(summary: Summary) -> str:
         ]
         for p in summary["points"]
     ]
-    return "\n" + table(["policy", "mean CCT (s)", "p95 CCT (s)", "sum (s)", "events"], rows)
+    drawn = "" if "trace" in summary["settings"] else "\nCoflows drawn with the trace's distributions:\n"
+    return drawn + "\n" + table(["policy", "mean CCT (s)", "p95 CCT (s)", "sum (s)", "events"], rows)
 
 
 def _plain(summary: Summary) -> str:
@@ -233,6 +234,15 @@ NAMES = (*SECTIONS, *(name for name in EXPERIMENTS if name not in SECTIONS))
 """All experiments, in the order of their sections."""
 
 
+def _options(summary: Summary, trace: str) -> str:
+    """The options that make `summary` again; `trace` is the name of the file it was read from, if any."""
+    options = f"--seed {summary['seed']}"
+    included = EXPERIMENTS[summary["experiment"]].trace
+    if trace and not (included and included.path and included.path.name == trace):
+        options += f" --trace {trace}"
+    return options + (f" --limit {summary['limit']}" if summary["limit"] else "")
+
+
 def sections(directory: Path) -> dict[str, str]:
     """By title, the section of each experiment of which `directory`'s sub-directories hold summaries."""
     summaries = [json.loads(path.read_text()) for path in sorted(directory.glob("*/summary.json"))]
@@ -244,9 +254,8 @@ def sections(directory: Path) -> dict[str, str]:
             continue
         title, text = EXPERIMENTS[name].title, ""
         for summary in here:
-            limit = f" --limit {summary['limit']}" if summary["limit"] else ""
-            text += f"\n`entrain simulate {name} --seed {summary['seed']}{limit}`"
-            settings = {k: v for k, v in summary["settings"].items() if k != "trace"}
+            settings = dict(summary["settings"])
+            text += f"\n`entrain simulate {name} {_options(summary, Path(settings.pop('trace', '')).name)}`"
             text += (
                 f" with {', '.join(f'{k} = {v}' for k, v in settings.items())}" if settings else ""
             ) + "\n"

@@ -1,6 +1,6 @@
 """Readers of public traces. Each checks what it reads: an error names file, line, column and remedy.
 
-The formats are those of the published files; the project ships none of them.
+The formats are those of the published files; `data/` holds one of them.
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from __future__ import annotations
 import ast
 import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -104,13 +103,25 @@ class CoflowTrace:
 def read_coflow_benchmark(
     path: Path, *, limit: int | None = None, whole_megabytes: bool = False, epoch_s: float = 0.0
 ) -> CoflowTrace:
-    """Read coflow-benchmark's format (FB2010): a reducer's MB (2^20 bytes) come in equal parts from its
-    mappers.
+    """Read the file `path` as `parse_coflow_benchmark` does."""
+    lines = _lines(path)
+    return parse_coflow_benchmark(lines, path, limit=limit, whole_megabytes=whole_megabytes, epoch_s=epoch_s)
+
+
+def parse_coflow_benchmark(
+    lines: Sequence[str],
+    path: Path,
+    *,
+    limit: int | None = None,
+    whole_megabytes: bool = False,
+    epoch_s: float = 0.0,
+) -> CoflowTrace:
+    """Parse coflow-benchmark's format (FB2010): a reducer's MB (2^20 bytes) come in equal parts from its
+    mappers. `path` is what errors name.
 
     `limit` takes the first coflows only. `whole_megabytes` rounds each flow up to a whole MB and `epoch_s`
     moves arrivals down to the last multiple before them, as CoflowSim does, to compare with it.
     """
-    lines = _lines(path)
     if not lines or len(lines[0].split()) != 2:
         raise BadInput(f"{path}, line 1: the header is missing; write: ports coflows")
     head = Place(path, 1)
@@ -234,33 +245,6 @@ def read_tiresias(path: Path) -> list[TrainingJob]:
     return _sorted(path, jobs, places)
 
 
-def read_philly(path: Path) -> list[TrainingJob]:
-    """Read Philly's jobs: timestamp, duration, num_gpus, gpu_time, cluster; sorted by time, which the file is
-    not."""
-    jobs, places = [], []
-    start: datetime | None = None
-    for place, row in _rows(path, ("timestamp", "duration", "num_gpus", "gpu_time", "cluster")):
-        try:
-            at = datetime.fromisoformat(row["timestamp"])
-        except ValueError:
-            remedy = "write YYYY-MM-DD HH:MM:SS"
-            raise place.error("timestamp", f"{row['timestamp']!r} is no time", remedy) from None
-        start = start or at
-        jobs.append(
-            TrainingJob(
-                f"{place.line}",
-                (at - start).total_seconds(),
-                place.integer("num_gpus", row["num_gpus"], low=1),
-                place.number("duration", row["duration"]),
-            )
-        )
-        places.append(place)
-    _sorted(path, jobs, places, by_time=False)
-    first = min(job.arrival_s for job in jobs)
-    shifted = [TrainingJob(j.ident, j.arrival_s - first, j.gpus, j.duration_s) for j in jobs]
-    return sorted(shifted, key=lambda job: (job.arrival_s, int(job.ident)))
-
-
 def read_pollux_workload(path: Path) -> list[TrainingJob]:
     """Read a Pollux workload: name, time, application, num_replicas, batch_size; durations are not in it
     (0)."""
@@ -343,17 +327,3 @@ def read_vclos_requests(path: Path) -> list[TrainingJob]:
             )
             places.append(place)
     return _sorted(path, jobs, places)
-
-
-def read_lingjun_topology(path: Path) -> list[tuple[str, str, str, str]]:
-    """Read where hosts hang: ip, DSW, PSW, ASW (core, pod and access switch)."""
-    return [
-        (row["ip"], row["DSW"], row["PSW"], row["ASW"]) for _, row in _rows(path, ("ip", "DSW", "PSW", "ASW"))
-    ]
-
-
-def read_helios_usage(path: Path) -> list[tuple[str, int]]:
-    """Read the GPUs of a Helios cluster per day: date and total."""
-    return [
-        (row["date"], place.integer("total", row["total"])) for place, row in _rows(path, ("date", "total"))
-    ]

@@ -21,7 +21,7 @@ from machine.signals import ending_once
 @click.option(
     "--trace",
     type=click.Path(path_type=Path),
-    help="Trace file; by default the public one of the experiment.",
+    help="Trace file; by default the one included, or coflows drawn with the distributions of Facebook's.",
 )
 @click.option("--policy", help="Run these policies only, separated by commas.")
 @click.option(
@@ -88,6 +88,13 @@ def command(
                     capacity_gbit_s
     NAME.png and usage.png plot them; .parquet files of the same columns lie
     beside the .csv files where pyarrow is installed.
+
+    \b
+    Three policies of parrot-... and coflow-fb2010 are called Aalo somewhere:
+      aalo        all coflows of a job as one, least bytes sent first (Parrot's
+                  evaluation)
+      d-clas-job  all coflows of a job as one, in D-CLAS' queues (Parrot's description)
+      d-clas      each coflow by itself, in D-CLAS' queues (Aalo's paper)
     """
     # The simulator loads numpy and numba, which `entrain --help` need not wait for.
     from simulation import output, sweep
@@ -116,6 +123,12 @@ def command(
         raise BadInput("--flows and --usage write files; give --out DIR")
     experiment, todo = points(name, trace, policy, limit, seed, flow_times=flows, usage_s=usage)
     console = Console(stderr=True)
+    if experiment.trace is not None and experiment.trace.path is None and trace is None:
+        console.print(
+            f"note: the workload is drawn at random with the distributions of {experiment.trace.origin}; "
+            "entrain does not include that file: download it and name it by --trace to use it",
+            highlight=False,
+        )
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=as_json or not sys.stderr.isatty()) as progress:
         task = progress.add_task(name, total=len(todo))

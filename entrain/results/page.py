@@ -24,9 +24,10 @@ HEAD = f"""# Results, beside the papers'
 Every figure here was measured by the command above its table; this page is made by
 
     for name in parrot-jct parrot-readings parrot-scale parrot-eta parrot-theta parrot-load parrot-ps \\
-            slots-jct slots-models slots-tau slots-latency coflow-fb2010 mltcp-two-jobs; do
+            slots-jct slots-models slots-tau slots-latency mltcp-two-jobs; do
         entrain simulate $name --out results/$name
     done
+    entrain simulate coflow-fb2010 --trace FB2010-1Hr-150-0.txt --out results/coflow-fb2010
     entrain simulate slots-jct --limit 100 --out results/slots-jct-100
     for name in {_LIVE}; do
         entrain run experiments/$name.toml --out results/live/$name

@@ -128,3 +128,10 @@ def test_nothing_advises_to_install_entrain_from_a_package_index() -> None:
     sources = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     for path in [*PAGES, ROOT / "Makefile", *sources]:
         assert not re.search(r"install [^\n]*['\" ]entrain\b(?![./-])", path.read_text()), path
+
+
+def test_no_default_lies_outside_the_checkout() -> None:
+    """What a default needs is included; nobody else has the directory beside this checkout."""
+    sources = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    for path in [*PAGES, *sources]:
+        assert "shared/data" not in path.read_text(), path

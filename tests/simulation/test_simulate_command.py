@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,17 +18,18 @@ import numpy as np
 import psutil
 import pytest
 
-from machine.errors import BadInput, MissingTool
+from machine.errors import MissingTool
 from schedulers.coflow import Varys
 from simulation import output, report, sweep
 from simulation.engine import Simulation
-from simulation.experiments import EXPERIMENTS, default_trace, points
+from simulation.experiments import EXPERIMENTS, points
 from simulation.plots import plot
 from simulation.scheduled import ScheduledTransport
 from simulation.topology import GBIT, switch
 from simulation.traces import read_coflow_benchmark
 
 HERE = Path(__file__).parent / "data"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def entrain(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -88,7 +90,15 @@ def test_coflows_keep_the_traces_ids(tmp_path: Path) -> None:
         (["parrot-jct", "--policy", "magic"], "policy 'magic' is unknown"),
         (["slots-jct", "--policy", "d-clas"], "policy 'd-clas' is unknown to slots-jct"),
         (["slots-jct", "--trace", "x"], "leave out --trace"),
-        (["parrot-jct", "--trace", "/no/such/file"], "/no/such/file"),
+        (
+            ["parrot-jct", "--trace", "/no/such/file"],
+            "/no/such/file: there is no such file; get simulator/60_",
+        ),
+        (
+            ["coflow-fb2010", "--trace", "FB2010-1Hr-150-0.txt"],
+            "get FB2010-1Hr-150-0.txt of https://github.com/coflow/coflow-benchmark (licence: none stated), "
+            "or leave out --trace for",
+        ),
         (["parrot-jct", "--limit", "0"], "--limit is 0"),
         (["results"], "results needs --out DIR"),
     ],
@@ -201,11 +211,23 @@ def test_a_missing_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         sweep.run_points(small_points()[:1], engine="ray")
 
 
+def test_by_default_nothing_outside_the_repository_is_read() -> None:
+    for name in EXPERIMENTS:
+        for point in points(name, None, None, None, 0)[1]:
+            assert Path(point.get("trace", ROOT)).is_relative_to(ROOT), name
+
+
+def test_drawn_coflows_are_called_so() -> None:
+    done = entrain("coflow-fb2010", "--limit", "2", "--policy", "fifo", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "trace" not in json.loads(done.stdout)["settings"]
+    words = ("FB2010-1Hr-150-0.txt", "coflow/coflow-benchmark", "licence: none stated", "--trace")
+    assert all(word in " ".join(done.stderr.split()) for word in words)
+
+
 def test_every_experiment_runs_small_and_gets_its_section(tmp_path: Path) -> None:
     for name, experiment in EXPERIMENTS.items():
-        trace = {"FB2010-1Hr-150-0.txt": HERE / "coflows.txt", "tiresias-60-jobs.csv": HERE / "jobs.csv"}
-        given = trace.get(experiment.trace) if experiment.trace else None
-        todo = points(name, given, None, 3, 0)[1]
+        todo = points(name, None, None, 3, 0)[1]
         if name == "parrot-load":
             todo = [p for p in todo if p["gap_ms"] == 1000]
         if name in ("slots-models", "slots-tau"):
@@ -218,15 +240,14 @@ def test_every_experiment_runs_small_and_gets_its_section(tmp_path: Path) -> Non
     assert report.sections(tmp_path / "points") == {}
 
 
-def test_varys_agrees_with_coflowsim_on_the_first_hundred_coflows() -> None:
+def test_varys_agrees_with_coflowsim_on_the_first_hundred_coflows(
+    public_trace: Callable[[str], Path],
+) -> None:
     """CoflowSim (coflow/coflowsim at its HEAD, SEBF) gives a sum of 281.880 s on these, in steps of 8 ms.
 
     Arrivals, sizes and capacity are taken as it takes them: epochs of 10.24 s, whole MB, 1 MB per 8 ms.
     """
-    try:
-        path = default_trace("FB2010-1Hr-150-0.txt")
-    except BadInput as missing:
-        pytest.skip(str(missing))
+    path = public_trace("FB2010-1Hr-150-0.txt")
     trace = read_coflow_benchmark(path, limit=100, whole_megabytes=True, epoch_s=10.24)
     topology = switch(trace.ports, 125 * 2**20)
     outcome = Simulation(trace.jobs, ScheduledTransport(topology, Varys(dynamic=False), check=True)).run()

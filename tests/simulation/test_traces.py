@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import data
 from machine.errors import BadInput
 from simulation import traces
 from simulation.jobs import Coflow
 from simulation.traces import MB, read_coflow_benchmark
 
 HERE = Path(__file__).parent / "data"
-
-
-def public(name: str) -> Path:
-    """Return the public trace, or skip where it is not."""
-    places = [Path(__file__).resolve().parents[3] / "shared" / "data"]
-    if os.environ.get("ENTRAIN_DATA"):
-        places.append(Path(os.environ["ENTRAIN_DATA"]))
-    for place in places:
-        if (place / name).is_file():
-            return place / name
-    pytest.skip(f"public trace {name} is neither in ../shared/data nor in $ENTRAIN_DATA")
 
 
 def test_a_reducers_bytes_come_in_equal_parts_from_its_mappers() -> None:
@@ -39,8 +29,8 @@ def test_a_reducers_bytes_come_in_equal_parts_from_its_mappers() -> None:
     assert len(read_coflow_benchmark(HERE / "coflows.txt", limit=2).jobs) == 2
 
 
-def test_fb2010_has_the_published_size() -> None:
-    trace = read_coflow_benchmark(public("FB2010-1Hr-150-0.txt"))
+def test_fb2010_has_the_published_size(public_trace: Callable[[str], Path]) -> None:
+    trace = read_coflow_benchmark(public_trace("FB2010-1Hr-150-0.txt"))
     assert (trace.ports, len(trace.jobs), trace.flows) == (150, 526, 706397)
 
 
@@ -119,22 +109,34 @@ def test_wrong_job_traces_are_named(tmp_path: Path, rows: list[str], message: st
 @pytest.mark.parametrize(
     ("reader", "name", "count"),
     [
-        (traces.read_tiresias, "tiresias-60-jobs.csv", 60),
-        (traces.read_philly, "philly.csv", 82247),
         (traces.read_pollux_workload, "pollux/workload-1.csv", 160),
         (traces.read_pollux_placements, "pollux/bert_placements.csv", 540),
         (traces.read_vclos_elastic, "vclos-elastic-trace.txt", 43395),
         (traces.read_vclos_requests, "vclos-request-sequence.txt", 1574),
-        (traces.read_lingjun_topology, "lingjun-topology.csv", 847),
-        (traces.read_helios_usage, "helios-venus-gpu-number.csv", 181),
     ],
 )
-def test_public_traces_are_read_whole(reader: object, name: str, count: int) -> None:
-    rows = reader(public(name))  # type: ignore[operator]
+def test_public_traces_are_read_whole(
+    public_trace: Callable[[str], Path], reader: object, name: str, count: int
+) -> None:
+    rows = reader(public_trace(name))  # type: ignore[operator]
     assert len(rows) == count
     if rows and isinstance(rows[0], traces.TrainingJob):
         arrivals = np.array([job.arrival_s for job in rows])
         assert (np.diff(arrivals) >= 0.0).all()
+
+
+def test_the_included_trace_is_read_whole() -> None:
+    assert len(traces.read_tiresias(data.TIRESIAS)) == 60
+
+
+def test_the_notice_names_every_included_file() -> None:
+    directory = Path(data.__file__).parent
+    notice = (directory / "NOTICE").read_text()
+    for path in directory.iterdir():
+        if path.suffix not in (".py", "") and path.is_file():
+            entry = notice.partition(f"\n{path.name}\n")[2].partition("\n\n\n")[0]
+            assert all(word in entry for word in ("Origin:", "Licence:", "Changes:")), path.name
+            assert path.stat().st_size < 2**20
 
 
 def test_bad_triples_are_named(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""Coflows drawn at random with the distributions of Facebook's published trace.
+
+The trace (FB2010-1Hr-150-0.txt of the project coflow/coflow-benchmark) states no licence, so entrain contains
+its distributions and not the file. The four classes of coflows and their shares are those of Varys (SIGCOMM
+2014): short or long (longest flow from 5 MB on), narrow or wide (more than 50 flows). Quantiles within a
+class were measured on the trace.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr
+
+PORTS = 150
+COFLOWS = 526
+LONG_MB = 5
+WIDE_FLOWS = 51
+
+_LEVELS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1.0)
+_GAPS_S = (0.007, 0.28, 1.07, 3.06, 9.2, 18.4, 24.7, 82.4)
+"""Times between arrivals, by quantile."""
+
+Quantiles = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class _Class:
+    """Coflows of a kind: their share of all, and by quantile the numbers of mappers and reducers, the longest
+    flow (MB), and how many times the mean it is. `coupling` correlates reducers and longest flow."""
+
+    share: float
+    wide: bool
+    mappers: Quantiles
+    reducers: Quantiles
+    longest_mb: Quantiles
+    skew: Quantiles
+    coupling: float = 0.0
+
+
+_CLASSES = (
+    _Class(  # short and narrow
+        0.60,
+        False,
+        (1, 1, 1, 3, 7, 23, 27, 30),
+        (1, 1, 1, 1, 1, 2, 33, 48),
+        (1, 1, 1, 1, 1, 2, 3, 4),
+        (1, 1, 1, 1, 1, 1, 2.2, 3.3),
+    ),
+    _Class(  # long and narrow
+        0.16,
+        False,
+        (1, 1, 1, 2, 2, 4, 6.5, 16),
+        (1, 1, 1, 1, 6, 35, 42, 50),
+        (5, 6, 15, 25, 60, 145, 365, 2180),
+        (1, 1, 1, 1, 1.06, 2.5, 4, 25),
+    ),
+    _Class(  # short and wide
+        0.12,
+        True,
+        (1, 2.6, 25, 63, 121, 145, 147, 147),
+        (1, 5, 20, 55, 69, 86, 133, 136),
+        (1, 1, 1, 2, 3, 4, 4, 4),
+        (1, 1, 1, 1.5, 2, 2.9, 2.9, 3.8),
+    ),
+    _Class(  # long and wide
+        0.12,
+        True,
+        (1, 4, 13, 30, 138, 147, 147, 147),
+        (4, 9, 16, 113, 122, 141, 143, 145),
+        (5, 7.7, 16, 50, 156, 253, 504, 2470),
+        (1, 1.07, 1.8, 2.6, 3.2, 5.5, 11, 75),
+        coupling=0.6,
+    ),
+)
+
+
+def facebook_coflows(seed: int = 0) -> str:
+    """Return a trace in coflow-benchmark's format: as many ports and coflows as the published one has.
+
+    Every flow has whole MB, as there. The flows of a coflow's reducers are spread below the longest such that
+    the mean comes out on average.
+    """
+    rng = np.random.default_rng(seed)
+    shares = np.array([kind.share for kind in _CLASSES])
+    lines = [f"{PORTS} {COFLOWS}"]
+    arrival_s = 0.0
+    for number in range(1, COFLOWS + 1):
+        mappers, flow_mb = _coflow(rng, _CLASSES[rng.choice(len(_CLASSES), p=shares)])
+        sources = rng.permutation(PORTS)[:mappers]
+        sinks = rng.permutation(PORTS)[: len(flow_mb)]
+        reducers = [f"{port}:{mappers * mb}" for port, mb in zip(sinks, flow_mb, strict=True)]
+        fields = (number, round(1000 * arrival_s), mappers, *sources, len(reducers), *reducers)
+        lines.append(" ".join(map(str, fields)))
+        arrival_s += _quantile(_GAPS_S, rng.random())
+    return "\n".join(lines) + "\n"
+
+
+def _coflow(rng: np.random.Generator, kind: _Class) -> tuple[int, list[int]]:
+    """Draw a coflow: its number of mappers, and for each reducer the MB that each mapper sends it."""
+    while True:
+        mappers = round(_quantile(kind.mappers, rng.random()))
+        rank = rng.normal()
+        reducers = round(_quantile(kind.reducers, ndtr(rank)))
+        if (mappers * reducers >= WIDE_FLOWS) == kind.wide:
+            break
+    rank = kind.coupling * rank + math.sqrt(1.0 - kind.coupling**2) * rng.normal()
+    longest = round(_quantile(kind.longest_mb, ndtr(rank)))
+    # U^(s-1) of a uniform U has the mean 1/s.
+    part = rng.random(reducers) ** (_quantile(kind.skew, rng.random()) - 1.0)
+    part[0] = 1.0
+    return mappers, [max(1, round(longest * each)) for each in part]
+
+
+def _quantile(values: Quantiles, level: float) -> float:
+    """Return the value at `level` (0 to 1), interpolated geometrically between those at `_LEVELS`."""
+    return float(np.exp(np.interp(level, _LEVELS, np.log(values))))
