@@ -89,7 +89,7 @@ class Cross:
         self._network = network
         self._waiting = list(reversed(flows))
         self._serving: list[CrossFlow] = []
-        self._log = log.open("wb")
+        self._log = log
         self._processes: list[subprocess.Popen[bytes]] = []
         self.started: list[CrossFlow] = []
         self._origin = 0.0
@@ -122,7 +122,6 @@ class Cross:
         """End all flows."""
         self._network.end(self._processes)
         self._processes.clear()
-        self._log.close()
 
     def _run(self, host: str, command: list[str]) -> None:
         self._processes.append(self._network.popen(host, command, self._log))

@@ -161,7 +161,7 @@ def schedulers(
     with contextlib.ExitStack() as stack:
         paths: Mapping[str, Path] = {}
         if table.loads == "emulated":
-            emulated = emulated_switches(network.topology, routing, record, directory, slot_ms=table.slot_ms)
+            emulated = emulated_switches(network, routing, record, directory, slot_ms=table.slot_ms)
             paths = stack.enter_context(emulated)
         asking = agents(network, record, directory, slot_ms=table.slot_ms, scheduling=scheduling, paths=paths)
         topology = network.topology

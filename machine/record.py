@@ -4,15 +4,23 @@ A *record* is a journal, one file per run, that names every namespace, interface
 that the run makes, written *before* the thing is made. Closing the record removes them in reverse order. A
 record whose owner is dead is stale: the next start, or `entrain clean`, removes what it names. Nothing is
 ever found by name pattern.
+
+An owner keeps its record's file locked for as long as it lives, and the kernel unlocks it however the owner
+ends. So a record is stale if and only if it is not locked. Process ids tell nothing: in a container, which
+shares `RECORDS` but has a PID namespace of its own, they are other processes' or nobody's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import itertools
 import json
+import logging
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Iterator
@@ -21,20 +29,26 @@ from pathlib import Path
 from typing import Any, Literal
 
 from machine.errors import EntrainError
+from machine.state import check_owner, locked, own_directory
 
 RECORDS = Path("/run/entrain")
+VERSION = 2
+"""The format of a record's file. Records of other formats are left alone."""
 
-Kind = Literal["netns", "link", "qdisc", "process", "path"]
+Kind = Literal["netns", "link", "qdisc", "sysctl", "process", "path"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Resource:
     """One thing on the machine.
 
-    `name` is the namespace's or interface's name, the process id, or the path. `netns` is the named namespace
-    that a link or qdisc lives in (empty: the one in which it was written down). `detail` is a process's start
-    time in clock ticks, so that a reused id is never killed, or a qdisc's parent (`clsact`, `root`, or
-    `root handle 8001:` where another one may be in its place).
+    `name` is the namespace's or interface's name, the process id, the path, or the path of a system setting
+    below /proc/sys. `netns` is the named namespace that a link or qdisc lives in (empty: the one in which it
+    was written down). `detail` is a process's start time in clock ticks, so that a reused id is never killed;
+    a qdisc's parent (`clsact`, `root`, or `root handle 8001:` where another one may be in its place); or the
+    value that a system setting gets back.
     """
 
     kind: Kind
@@ -43,13 +57,43 @@ class Resource:
     detail: str = ""
 
 
+@dataclass(frozen=True)
+class Owned:
+    """A resource on this machine; equal ones are the same thing.
+
+    `namespace` is the network namespace of a link, qdisc or system setting without `netns`, and
+    `pid_namespace` the one in which a process has its number (inodes; 0 for everything else).
+    """
+
+    resource: Resource
+    namespace: int = 0
+    pid_namespace: int = 0
+
+
+def _here(resource: Resource) -> Owned:
+    """`resource` as it is meant in the present namespaces."""
+    if resource.kind == "process":
+        return Owned(resource, pid_namespace=_pid_namespace())
+    if resource.kind in ("link", "qdisc", "sysctl") and not resource.netns:
+        return Owned(resource, namespace=_namespace())
+    return Owned(resource)
+
+
+class AlreadyRuns(EntrainError):
+    """A live process has the record already; `process_id` is its number in its own PID namespace."""
+
+    def __init__(self, path: Path, process_id: int) -> None:
+        super().__init__(f"{path}: process {process_id} has this record already; end it first")
+        self.process_id = process_id
+
+
 def process_start(pid: int) -> str | None:
     """Start time of a process in clock ticks since boot, or None when it does not run (a zombie does not)."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = stat.rpartition(")")[2].split()
+    fields = text.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]
 
 
@@ -63,6 +107,25 @@ def _namespace() -> int:
     return Path("/proc/thread-self/ns/net").stat().st_ino
 
 
+def _pid_namespace() -> int:
+    """Identifies our PID namespace."""
+    return Path("/proc/self/ns/pid").stat().st_ino
+
+
+def _pid_here(pid: int, pid_namespace: int) -> int | None:
+    """The number that process `pid` of another PID namespace has in ours; None where we do not see it."""
+    if pid_namespace == _pid_namespace():
+        return pid
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if (status.parent / "ns/pid").stat().st_ino != pid_namespace:
+                continue
+            numbers = next(line for line in status.read_text().splitlines() if line.startswith("NSpid:"))
+            if int(numbers.split()[-1]) == pid:
+                return int(status.parent.name)
+    return None
+
+
 def _entering(namespace: int) -> list[str] | None:
     """What to put before a command so that it runs in `namespace`; None where nobody is in it any more."""
     if namespace == _namespace():
@@ -74,12 +137,11 @@ def _entering(namespace: int) -> list[str] | None:
     return None
 
 
-def _run(command: list[str]) -> None:
-    subprocess.run(command, capture_output=True, check=False)
+def _run(command: list[str], text: str = "") -> None:
+    subprocess.run(command, input=text.encode(), capture_output=True, check=False)
 
 
-def _end_process(resource: Resource, grace_s: float = 3.0) -> None:
-    pid = int(resource.name)
+def _end_process(resource: Resource, pid: int, grace_s: float = 3.0) -> None:
 
     def runs() -> bool:
         with contextlib.suppress(ChildProcessError):
@@ -96,26 +158,25 @@ def _end_process(resource: Resource, grace_s: float = 3.0) -> None:
             time.sleep(0.01)
 
 
-def remove(resource: Resource, namespace: int | None = None) -> None:
-    """Remove one resource; it is not an error that it is already gone.
+def remove(resource: Resource) -> None:
+    """Remove one resource of the present namespaces; it is not an error that it is already gone."""
+    _remove(_here(resource))
 
-    `namespace` is the network namespace in which a resource without `netns` was made, by default the present
-    one. A namespace that cannot be entered any more has taken what was in it along.
-    """
-    netns = ["-n", resource.netns] if resource.netns else []
+
+def _remove(owned: Owned) -> None:
+    """Remove one resource wherever it is; a namespace that has gone has taken it along."""
+    resource = owned.resource
     match resource.kind:
         case "process":
-            _end_process(resource)
+            pid = _pid_here(int(resource.name), owned.pid_namespace)
+            if pid is not None:
+                _end_process(resource, pid)
         case "netns":
             _run(["ip", "netns", "del", resource.name])
-        case "link" | "qdisc":
-            enter = [] if netns or namespace is None else _entering(namespace)
-            if enter is None:
-                return
-            if resource.kind == "link":
-                _run([*enter, "ip", *netns, "link", "del", resource.name])
-            else:
-                _run([*enter, "tc", *netns, "qdisc", "del", "dev", resource.name, *resource.detail.split()])
+        case "link" | "qdisc" | "sysctl":
+            enter = [] if resource.netns else _entering(owned.namespace)
+            if enter is not None:
+                _undo(resource, enter)
         case "path":
             path = Path(resource.name)
             if path.is_dir() and not path.is_symlink():
@@ -124,42 +185,73 @@ def remove(resource: Resource, namespace: int | None = None) -> None:
                 path.unlink(missing_ok=True)
 
 
+def _undo(resource: Resource, enter: list[str]) -> None:
+    """Remove a link or a qdisc, or restore a system setting, by commands that begin with `enter`."""
+    netns = ["-n", resource.netns] if resource.netns else []
+    match resource.kind:
+        case "link":
+            _run([*enter, "ip", *netns, "link", "del", resource.name])
+        case "qdisc":
+            _run([*enter, "tc", *netns, "qdisc", "del", "dev", resource.name, *resource.detail.split()])
+        case "sysctl":
+            _run([*enter, "tee", f"/proc/sys/{resource.name}"], resource.detail)
+
+
 class Record:
     """The journal of one run. Use it as a context manager; `own` first, then make the thing.
 
-    Several processes of one run may share a record by path (`Record.join`): appends are single writes.
+    `path` is its file, NAME-PID.jsonl in `records`. With `exclusive` the file is NAME.jsonl, so that one live
+    process at a time has the record, and the next one first removes what a dead one has left.
     """
 
-    def __init__(self, name: str, *, records: Path = RECORDS) -> None:
-        """Start a record called `name` in `records`; raises EntrainError where that is not writable."""
-        self._owner = os.getpid()
-        self.path = records / f"{name}-{self._owner}.jsonl"
-        try:
-            records.mkdir(parents=True, exist_ok=True)
-            # Whole from the start: others, who may be cleaning just now, never see it without its owner.
-            draft = self.path.with_suffix(".draft")
-            draft.write_text(json.dumps({"owner": asdict(process(self._owner)), "name": name}) + "\n")
-            draft.rename(self.path)
-        except PermissionError as error:
-            raise EntrainError(f"cannot write the record {self.path}: run as root") from error
+    def __init__(self, name: str, *, records: Path = RECORDS, exclusive: bool = False) -> None:
+        """Start a record called `name` in `records`.
+
+        Raises AlreadyRuns for an exclusive record that a live process has, and EntrainError where the record
+        cannot be written or `records` is not safe (`own_directory`).
+        """
+        owner = process(os.getpid())
+        self._owned: dict[Owned, None] = {}
+        with _turn(records):  # whole from the start: others never see it without its lock or its first line
+            if exclusive:
+                self.path = records / f"{name}.jsonl"
+                self._file = _make(self.path)
+            else:
+                self.path, self._file = _make_next(records / f"{name}-{owner.name}.jsonl")
+            self._append({"version": VERSION, "owner": asdict(owner), "name": name})
 
     def _append(self, line: dict[str, Any]) -> None:
-        with self.path.open("a") as journal:
-            journal.write(json.dumps(line) + "\n")
+        os.write(self._file, (json.dumps(line) + "\n").encode())
+
+    def _write(self, what: str, owned: Owned) -> None:
+        namespaces = {"namespace": owned.namespace, "pid_namespace": owned.pid_namespace}
+        self._append({what: asdict(owned.resource), **namespaces})
 
     def own(self, resource: Resource) -> Resource:
         """Write down that this run owns `resource`. Call it before making a named thing."""
-        self._append({"own": asdict(resource), "namespace": _namespace()})
+        owned = _here(resource)
+        self._owned[owned] = None
+        self._write("own", owned)
         return resource
 
     def release(self, resource: Resource) -> None:
         """Remove `resource` now and strike it from the record."""
-        remove(resource)
-        self._append({"released": asdict(resource)})
+        owned = _here(resource)
+        _remove(owned)
+        self._owned.pop(owned, None)
+        self._write("released", owned)
 
     def close(self) -> None:
         """Remove everything that is still owned, last made first, and then the record itself."""
-        _remove_all(self.path)
+        if self._file not in _held:  # closed already, or inherited by a fork
+            return
+        for owned in reversed(list(self._owned)):
+            _remove(owned)
+        self._owned.clear()
+        self.path.unlink(missing_ok=True)
+        _held.discard(self._file)
+        os.close(self._file)
+        self._file = -1
 
     def __enter__(self) -> Record:
         return self
@@ -168,48 +260,144 @@ class Record:
         self.close()
 
 
-def _read(path: Path) -> tuple[Resource, dict[Resource, int]]:
-    """The owner, and what is still owned, in the order of making, with the network namespace of each."""
-    lines = []
-    for text in path.read_text().splitlines():
-        with contextlib.suppress(json.JSONDecodeError):  # the crash may have cut the last line
-            lines.append(json.loads(text))
-    if not lines or "owner" not in lines[0]:
-        return Resource("process", "0", detail="gone"), {}
-    owned: dict[Resource, int] = {}
-    for line in lines[1:]:
-        if "own" in line:
-            owned[Resource(**line["own"])] = line.get("namespace", 0)
-        else:
-            owned.pop(Resource(**line["released"]), None)
-    return Resource(**lines[0]["owner"]), owned
+_held: set[int] = set()
+"""The descriptors that keep this process's records locked."""
 
 
-def _remove_all(path: Path) -> list[Resource]:
+def _let_go() -> None:
+    """A forked child owns nothing: its copies would keep the records locked after our end."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+def _turn(root: Path) -> contextlib.AbstractContextManager[None]:
+    """Within, nobody else makes or cleans records in `root`."""
+    return locked(own_directory(root) / ".lock")
+
+
+def _make(path: Path) -> int:
+    """A new, locked, empty record; what a dead owner of one at the same place left is removed first.
+
+    Within `_turn`. Raises AlreadyRuns where a live process has it, EntrainError where it cannot be made.
+    """
+    found = _look(path)
+    if found is not None:
+        if found.alive:
+            raise AlreadyRuns(path, int(found.owner.name))
+        _clean(found, _needed(_all(path.parent)))
     try:
-        _, owned = _read(path)
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise EntrainError(f"{path}: cannot be written ({error.strerror})") from error
+    fcntl.flock(file, fcntl.LOCK_EX)
+    _held.add(file)
+    return file
+
+
+def _make_next(path: Path) -> tuple[Path, int]:
+    """As `_make`, with a number in the name where a process of another PID namespace has the same id."""
+    others = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
+    for free in itertools.chain([path], others):
+        with contextlib.suppress(AlreadyRuns):
+            return free, _make(free)
+    raise AssertionError("there is always a next number")
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A record in a directory of records."""
+
+    path: Path
+    name: str
+    owner: Resource
+    owned: list[Owned]
+    alive: bool
+
+
+def _look(path: Path) -> _Found | None:
+    """The record at `path`; None where there is none. Raises EntrainError where it is foreign or broken."""
+    from machine.journal import BrokenRecord, parse  # needs pydantic, which few processes have to load
+
+    try:
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        return []
-    for resource, namespace in reversed(owned.items()):
-        remove(resource, namespace)
-    path.unlink(missing_ok=True)
-    return list(owned)
+        return None
+    except OSError as error:
+        raise EntrainError(f"{path}: cannot be opened ({error.strerror}); remove it") from error
+    with open(file, "rb") as journal:  # noqa: PTH123 (a descriptor)
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise EntrainError(f"{path}: is not a file; remove it")
+        check_owner(path, os.fstat(file).st_uid)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            alive = False
+        except BlockingIOError:
+            alive = True
+        if not os.fstat(file).st_nlink:  # its owner has just closed it
+            return None
+        try:
+            name, owner, owned = parse(journal.read().decode(errors="replace"))
+        except BrokenRecord as error:
+            raise EntrainError(f"{path}: is not a record of this version ({error}); remove it") from error
+    return _Found(path, name, owner, owned, alive)
+
+
+def _all(root: Path) -> list[_Found]:
+    """Every record in `root` but those that are foreign or broken, which are only named."""
+    found = []
+    for path in sorted(root.glob("*.jsonl")):
+        try:
+            found.append(_look(path))
+        except EntrainError as error:
+            log.warning("a record is left alone: %s", error)
+    return [each for each in found if each is not None]
+
+
+def _needed(found: list[_Found]) -> set[Owned]:
+    """What live owners have. A dead one may have had the same thing before (a directory of pins, say)."""
+    return {each for record in found if record.alive for each in record.owned}
+
+
+def _clean(stale: _Found, needed: set[Owned]) -> list[Resource]:
+    """Remove a stale record and all that it names but what is `needed`; returns what was removed."""
+    owned = [each for each in stale.owned if each not in needed]
+    for each in reversed(owned):
+        _remove(each)
+    stale.path.unlink(missing_ok=True)
+    return [each.resource for each in owned]
 
 
 def records(root: Path = RECORDS) -> Iterator[tuple[Path, Resource, list[Resource], bool]]:
-    """Every record: its path, its owner, what it owns, and whether the owner still runs."""
-    for path in sorted(root.glob("*.jsonl")) if root.is_dir() else []:
-        try:
-            owner, owned = _read(path)
-        except FileNotFoundError:  # its owner has just closed it
-            continue
-        yield path, owner, list(owned), process_start(int(owner.name)) == owner.detail
+    """Every record: its path, its owner, what it owns, and whether the owner lives."""
+    if not root.is_dir():
+        return
+    with _turn(root):
+        found = _all(root)
+    for each in found:
+        yield each.path, each.owner, [owned.resource for owned in each.owned], each.alive
+
+
+def running(name: str, root: Path = RECORDS) -> bool:
+    """Whether a live process has a record called `name`."""
+    if not root.is_dir():
+        return False
+    with _turn(root):
+        return any(each.alive and each.name == name for each in _all(root))
 
 
 def clean_stale(root: Path = RECORDS) -> list[Resource]:
     """Remove what dead owners left behind; returns what was removed."""
+    if not root.is_dir():
+        return []
     removed: list[Resource] = []
-    for path, _, _, alive in list(records(root)):
-        if not alive:
-            removed += _remove_all(path)
+    with _turn(root):
+        found = _all(root)
+        needed = _needed(found)
+        for each in found:
+            if not each.alive:
+                removed += _clean(each, needed)
     return removed

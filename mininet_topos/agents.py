@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from controlplane.topology import Host
 from hostbpf.agent import Scheduling
-from machine import record as records
-from machine.errors import EntrainError
+from machine.process import launch
 from machine.record import Record
 from mininet_topos.network import Network
+
+READY_TIMEOUT_S = 60.0
+"""How long an agent may take to start: as many as there are hosts compile and load programs at once."""
 
 
 @contextlib.contextmanager
@@ -31,33 +32,24 @@ def agents(
     With `scheduling` the agents schedule their hosts' flows; `paths` are the hosts' paths files, where they
     ask emulated switches. What they say is in `directory`/agent-HOST.log.
     The agents stay in the caller's namespaces, and only their eBPF programs are on the hosts. Where the
-    machine's congestion controls are not registered yet, the first holds them for all. Raises EntrainError
-    with what an agent that does not start says.
+    machine's congestion controls are not registered yet, the first holds them for all. An agent that ends is
+    found by `network.check`. Raises EntrainError with the log's end of an agent that does not start.
     """
     with contextlib.ExitStack() as stack:
-        started = {}
+        started = []
+        addresses = {}
         for host in network.topology.hosts:
-            address = f"unix:{directory}/agent-{host.name}.sock"
+            address = addresses[host.name] = f"unix:{directory}/agent-{host.name}.sock"
             own_paths = (paths or {}).get(host.name)
             command = agent_command(network, host, address, slot_ms, scheduling, own_paths)
             log = directory / f"agent-{host.name}.log"
-            with log.open("w") as sink:
-                process = subprocess.Popen(
-                    ["setpriv", "--pdeathsig", "TERM", *command],
-                    stdout=subprocess.PIPE,
-                    stderr=sink,
-                    text=True,
-                )
-            stack.callback(process.wait)
-            stack.callback(record.release, record.own(records.process(process.pid)))
-            started[host.name] = (process, address)
-        for name, (process, _) in started.items():
-            assert process.stdout is not None
-            if not process.stdout.readline().startswith("ready"):
-                process.wait()
-                said = (directory / f"agent-{name}.log").read_text().strip()
-                raise EntrainError(f"the agent of {name} does not start: {said}")
-        yield {name: address for name, (_, address) in started.items()}
+            agent = launch(record, f"the agent of host {host.name}", command, log=log, tells=True)
+            stack.callback(agent.end)
+            started.append(agent)
+        for agent in started:
+            agent.wait_ready(READY_TIMEOUT_S)
+        with network.watching(started):
+            yield addresses
 
 
 def agent_command(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from controlplane.network import Host, Switch, Topology
 from controlplane.routing import Routing, fixed_path
-from machine import record as records
-from machine.errors import EntrainError
+from machine.process import launch
 from machine.record import Record
+from mininet_topos.network import Network
+
+READY_TIMEOUT_S = 60.0
+"""How long an emulated switch may take to start, together with all others."""
 
 
 def switch_file(switch: Switch, listen: str, slot_ms: float = 60.0) -> str:
@@ -67,31 +69,26 @@ def write_files(
 
 @contextlib.contextmanager
 def emulated_switches(
-    topology: Topology, routing: Routing, record: Record, directory: Path, *, slot_ms: float = 60.0
+    network: Network, routing: Routing, record: Record, directory: Path, *, slot_ms: float = 60.0
 ) -> Iterator[dict[str, Path]]:
-    """Within, a process stands for every switch; yields the hosts' paths files, by host.
+    """Within, a process stands for every switch of `network`; yields the hosts' paths files, by host.
 
-    They listen on Unix sockets in `directory`, as the agents do. Raises EntrainError with what a process
-    that does not start says.
+    They listen on Unix sockets in `directory`, as the agents do, and log to `directory`/emulated-SWITCH.log.
+    One that ends is found by `network.check`. Raises EntrainError with the log's end of one that does not
+    start.
     """
+    topology = network.topology
     addresses = {switch.name: f"unix:{directory}/{switch.name}.sock" for switch in topology.switches}
     files, paths = write_files(topology, routing, directory, addresses, slot_ms)
     with contextlib.ExitStack() as stack:
-        started = {}
+        started = []
         for name, file in files.items():
             command = [sys.executable, "-m", "entrain.cli", "emulated-switch", str(file)]
-            process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "TERM", *command],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            stack.callback(process.communicate)
-            stack.callback(record.release, record.own(records.process(process.pid)))
-            started[name] = process
-        for name, process in started.items():
-            assert process.stdout is not None
-            if not process.stdout.readline().startswith("ready"):
-                said = process.communicate()[1].strip()
-                raise EntrainError(f"emulated switch {name} does not start: {said}")
-        yield paths
+            log = directory / f"emulated-{name}.log"
+            switch = launch(record, f"emulated switch {name}", command, log=log, tells=True)
+            stack.callback(switch.end)
+            started.append(switch)
+        for switch in started:
+            switch.wait_ready(READY_TIMEOUT_S)
+        with network.watching(started):
+            yield paths

@@ -39,8 +39,11 @@ def enter(namespace: Path) -> None:
 
 @contextlib.contextmanager
 def private_namespace(record: Record) -> Iterator[str]:
-    """Make a namespace that `record` owns and be in it; yields its name. Leaves and removes it at the end."""
-    name = f"entrain-{os.getpid()}"
+    """Make a namespace that `record` owns and be in it; yields its name. Leaves and removes it at the end.
+
+    It is called after the record, whose name no other live one on this machine has.
+    """
+    name = f"entrain-{record.path.stem}"
     resource = record.own(Resource("netns", name))
     for command in (["netns", "add", name], ["-n", name, "link", "set", "lo", "up"]):
         done = subprocess.run(["ip", *command], capture_output=True, text=True, check=False)

@@ -11,6 +11,7 @@ command after the other take longer than the experiment.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import resource as limits
@@ -21,11 +22,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from controlplane.topology import Host, Link, Topology
-from machine import record as records
 from machine.errors import BadInput, EntrainError, MissingTool
+from machine.process import Child, launch
 from machine.record import Record, Resource
 from mininet_topos.links import Shaping, check_classifier, check_impairments, gso_max_bytes, tc_commands
 from mininet_topos.switches import NODES, SwitchNode, wait_ready
@@ -129,7 +130,8 @@ class Network:
         self._namespace = namespace
         self._log_level = log_level
         self._links: list[Resource] = []
-        self._children: dict[subprocess.Popen[bytes], Resource] = {}
+        self._children: dict[subprocess.Popen[bytes], Child] = {}
+        self._watched: list[Child] = []
         self.net = _empty_mininet()
 
     # -- life cycle
@@ -192,26 +194,32 @@ class Network:
         return {node.name: node for node in self.net.switches}
 
     def check(self) -> None:
-        """Raise EntrainError with the end of its log if a switch has ended."""
+        """Raise EntrainError with the end of its log if a switch, or a process that is watched, has ended."""
         for node in self.switches.values():
             node.check()
+        for child in self._watched:
+            child.check()
 
-    def popen(
-        self, host: str, command: Sequence[str], output: IO[bytes] | None = None
-    ) -> subprocess.Popen[bytes]:
-        """Start `command` on `host`, owned by the record; its output goes to `output`, else nowhere."""
-        sink: IO[bytes] | int = subprocess.DEVNULL if output is None else output
-        process: subprocess.Popen[bytes] = self.net[host].popen(
-            ["setpriv", "--pdeathsig", "KILL", *command], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink
-        )
-        self._children[process] = self._record.own(records.process(process.pid))
-        return process
+    @contextlib.contextmanager
+    def watching(self, children: Sequence[Child]) -> Iterator[None]:
+        """Within, the network needs `children`, too: `check` finds one that has ended."""
+        self._watched += children
+        try:
+            yield
+        finally:
+            self._watched = [child for child in self._watched if child not in children]
+
+    def popen(self, host: str, command: Sequence[str], log: Path | None = None) -> subprocess.Popen[bytes]:
+        """Start `command` on `host`, owned by the record; `log` gets its output at the end, else nobody."""
+        inside = ["mnexec", "-a", str(self.net[host].pid), *command]
+        child = launch(self._record, f"{command[0]} on host {host}", inside, log=log, death="KILL")
+        self._children[child.process] = child
+        return child.process
 
     def end(self, processes: Iterable[subprocess.Popen[bytes]]) -> None:
         """End processes that `popen` started; those that have ended are only struck from the record."""
         for process in processes:
-            self._record.release(self._children.pop(process))
-            process.wait()
+            self._children.pop(process).end()
 
     def run(self, host: str, command: Sequence[str], *, timeout_s: float = 30.0) -> str:
         """Run `command` on `host` and return its output; raises EntrainError with its error output."""

@@ -7,9 +7,7 @@ not become ready, or ends, says so with the end of its log.
 from __future__ import annotations
 
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -21,16 +19,13 @@ from finsy.proto import p4r, p4r_grpc
 from mininet.node import Switch as MininetSwitch
 
 from controlplane.topology import Switch, Target
-from machine import record as records
 from machine.errors import EntrainError, MissingTool
+from machine.process import Child, launch
 from machine.record import Record
 from wire.slot_header import ETHERTYPE
 
 CPU_PORT = 255
 """The port through which a switch and its controller exchange packets."""
-
-LOG_LINES = 15
-"""How much of a switch's log an error shows."""
 
 _RECONNECT_AT_ONCE = [
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -55,7 +50,7 @@ class SwitchNode(MininetSwitch):  # type: ignore[misc]
         self.log = directory / f"{name}.log"
         self.log_level = log_level
         self._record = record
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
 
     @classmethod
     def require(cls) -> None:
@@ -68,24 +63,17 @@ class SwitchNode(MininetSwitch):  # type: ignore[misc]
     def start(self, controllers: Sequence[object] = ()) -> None:
         """Start the process; raises EntrainError where its gRPC port is taken."""
         self._check_port()
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", *self.command()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # a SIGINT of the terminal is the run's, which then ends us in order
-            )
-        self._process = process
-        self._owned = self._record.own(records.process(process.pid))
+        what = f"switch {self.name} ({self.target})"
+        self._child = launch(self._record, what, self.command(), log=self.log, death="KILL")
 
     def wait_ready(self, timeout_s: float = 30.0) -> None:
         """Wait until the P4Runtime server answers; raises EntrainError with the log's end if it does not."""
+        child = self._running()
         deadline = time.monotonic() + timeout_s
         with grpc.insecure_channel(self.switch.grpc_address, options=_RECONNECT_AT_ONCE) as channel:
             ask = p4r_grpc.P4RuntimeStub(channel).Capabilities
             while True:
-                self.check()
+                child.check()
                 answer = ask.future(p4r.CapabilitiesRequest(), timeout=0.25, wait_for_ready=True)
                 try:
                     answer.result()
@@ -94,27 +82,27 @@ class SwitchNode(MininetSwitch):  # type: ignore[misc]
                     if error.code() == grpc.StatusCode.UNIMPLEMENTED:
                         return  # it serves, which is what was asked
                     if time.monotonic() > deadline:
-                        raise self._failure(f"did not serve P4Runtime within {timeout_s:.0f} s") from error
+                        raise child.failure(f"did not serve P4Runtime within {timeout_s:.0f} s") from error
 
     def check(self) -> None:
         """Raise EntrainError with the log's end if the process has ended."""
-        if self._process is None:
+        self._running().check()
+
+    def _running(self) -> Child:
+        if self._child is None:
             raise EntrainError(f"switch {self.name} was not started")
-        status = self._process.poll()
-        if status is not None:
-            raise self._failure(_describe(status))
+        return self._child
 
     def stop(self, deleteIntfs: bool = False) -> None:  # noqa: N803 (Mininet's name)
         """End the process. The interfaces belong to the network, which removes them."""
-        if self._process is not None:
-            self._record.release(self._owned)
-            self._process.wait()
-            self._process = None
+        if self._child is not None:
+            self._child.end()
+            self._child = None
 
     def ask_to_end(self) -> None:
         """Tell the process to end, without waiting for it."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
+        if self._child is not None and self._child.process.poll() is None:
+            self._child.process.terminate()
 
     def restart(self) -> None:
         """End the process and start it anew; it comes back empty, for the controller to set again."""
@@ -125,20 +113,7 @@ class SwitchNode(MininetSwitch):  # type: ignore[misc]
     @property
     def process_id(self) -> int | None:
         """The id of the switch's process while it runs."""
-        return self._process.pid if self._process is not None else None
-
-    def log_end(self) -> str:
-        """The last lines of the log."""
-        try:
-            lines = self.log.read_text(errors="replace").splitlines()
-        except FileNotFoundError:
-            lines = []
-        return "\n".join(f"  | {line}" for line in lines[-LOG_LINES:]) or "  | (the log is empty)"
-
-    def _failure(self, what: str) -> EntrainError:
-        return EntrainError(
-            f"switch {self.name} ({self.target}) {what}; the end of {self.log}:\n{self.log_end()}"
-        )
+        return self._child.process.pid if self._child is not None else None
 
     def _check_port(self) -> None:
         with socket.socket() as trial:
@@ -213,10 +188,3 @@ def wait_ready(nodes: Iterable[SwitchNode], timeout_s: float = 30.0) -> None:
     deadline = time.monotonic() + timeout_s
     for node in nodes:
         node.wait_ready(max(1.0, deadline - time.monotonic()))
-
-
-def _describe(status: int) -> str:
-    """What `Popen.returncode` says, in words."""
-    if status < 0:
-        return f"was killed by {signal.Signals(-status).name}"
-    return f"ended with status {status}"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import select
+import time
 from pathlib import Path
 
 import click
@@ -12,6 +11,7 @@ import click
 from machine.errors import EntrainError
 
 TIMEOUT_S = 30.0
+POLL_S = 0.05
 
 
 @click.command()
@@ -34,16 +34,13 @@ def command(file: Path | None, network: str | None, as_json: bool) -> None:
 
 
 def _wait(process_id: int, name: str) -> None:
-    """Wait until the controller has removed everything and ended."""
-    try:
-        handle = os.pidfd_open(process_id)
-    except ProcessLookupError:
-        return
-    try:
-        ended, _, _ = select.select([handle], [], [], TIMEOUT_S)
-    finally:
-        os.close(handle)
-    if not ended:
-        raise EntrainError(
-            f"network {name}: process {process_id} is still taking it down after {TIMEOUT_S:g} s"
-        )
+    """Wait until the controller has removed everything: its record goes last."""
+    from machine.record import running
+
+    deadline = time.monotonic() + TIMEOUT_S
+    while running(f"up-{name}"):
+        if time.monotonic() > deadline:
+            raise EntrainError(
+                f"network {name}: process {process_id} is still taking it down after {TIMEOUT_S:g} s"
+            )
+        time.sleep(POLL_S)

@@ -186,14 +186,14 @@ def _run(
     Runs what is not among `finished`; `ended` is called with each run that has ended.
     """
     from entrain.runner import bring_up, run_all
-    from machine.record import RECORDS, Record, Resource, clean_stale
+    from machine.record import Record, Resource, clean_stale
     from machine.signals import ending_once
     from mininet_topos.isolation import private_namespace
 
     with ending_once() as ignore_signals, Record("run") as record, _progress(console) as report:
         if stale := clean_stale():
             console.print(f"removed {len(stale)} things that a crashed run had left", highlight=False)
-        directory = RECORDS / f"run-{os.getpid()}"
+        directory = record.path.with_suffix("")
         record.own(Resource("path", str(directory)))
         directory.mkdir()
         try:

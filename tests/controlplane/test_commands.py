@@ -196,7 +196,7 @@ def test_what_a_carrier_plans_is_read_on_each_link_of_its_path(network: str) -> 
 def test_a_killed_switch_is_started_and_set_again(network: str) -> None:
     """Unasked: the test only kills, and then reads from the switch through the controller."""
     entrain("deploy", "--target", network, "--network", NAME)  # whatever an earlier test did
-    namespace = f"entrain-{controller_pid()}"
+    namespace = f"entrain-up-{NAME}-{controller_pid()}"
     pids = subprocess.check_output(["ip", "netns", "pids", namespace], text=True).split()
     [leaf1] = [pid for pid in pids if b"\0--device-id\x001\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     log = RECORDS / "networks" / NAME / "controller.log"
@@ -220,7 +220,7 @@ def test_a_killed_switch_is_started_and_set_again(network: str) -> None:
 
 @pytest.mark.root
 def test_a_second_controller_is_told_who_is_primary(network: str, topology: Path) -> None:
-    namespace = f"entrain-{controller_pid()}"
+    namespace = f"entrain-up-{NAME}-{controller_pid()}"
     command = ["ip", "netns", "exec", namespace, sys.executable, "-m", "entrain.cli", "deploy"]
     done = subprocess.run(
         [*command, "--target", network, "--topology", str(topology)],

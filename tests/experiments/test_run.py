@@ -79,7 +79,7 @@ class Run:
 
     @property
     def namespace(self) -> Path:
-        return Path(f"/run/netns/entrain-{self.process.pid}")
+        return Path(f"/run/netns/entrain-run-{self.process.pid}")
 
     def look(self) -> None:
         """Remember every process that came of it."""

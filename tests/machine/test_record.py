@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from machine.record import Record, Resource, clean_stale, process, process_start, records
+from machine.record import AlreadyRuns, Record, Resource, clean_stale, process_start, records
+
+NEW_PIDS = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""Run what follows in a PID namespace of its own, as a container does."""
 
 _OWNER = textwrap.dedent(
     """
@@ -48,7 +54,7 @@ def test_a_signal_removes_all_that_is_owned(tmp_path: Path, end: signal.Signals)
     owner.wait(10)
     assert process_start(child) is None
     assert not (tmp_path / "mine").exists()
-    assert not list((tmp_path / "records").iterdir())
+    assert not list((tmp_path / "records").glob("*.jsonl"))
 
 
 def test_what_a_killed_owner_left_is_removed_by_the_next_start(tmp_path: Path) -> None:
@@ -91,15 +97,279 @@ def test_what_was_released_is_not_removed_again(tmp_path: Path) -> None:
     assert path.exists()
 
 
+def _left_by_dead(root: Path, *names: Path, end: str = "") -> Path:
+    """The record of an owner of `names` that is dead; `end` comes behind what it has written."""
+    script = """
+import os, sys
+from pathlib import Path
+from machine.record import Record, Resource
+record = Record("dead", records=Path(sys.argv[1]))
+for name in sys.argv[2:]:
+    record.own(Resource("path", name))
+    Path(name).write_text("mine")
+print(record.path, flush=True)
+os._exit(1)
+"""
+    command = [sys.executable, "-c", script, str(root), *map(str, names)]
+    path = Path(subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip())
+    with path.open("a") as journal:
+        journal.write(end)
+    return path
+
+
 def test_a_journal_cut_in_the_middle_of_a_line_still_cleans(tmp_path: Path) -> None:
     path = tmp_path / "mine"
-    path.write_text("mine")
-    record = Record("test", records=tmp_path / "records")
-    record.own(Resource("path", str(path)))
-    journal = record.path.read_text().replace(process(os.getpid()).detail, "1")
-    record.path.write_text(journal + '{"own": {"kind": "pa')
+    _left_by_dead(tmp_path / "records", path, end='{"own": {"kind": "pa')
     assert [resource.name for resource in clean_stale(tmp_path / "records")] == [str(path)]
     assert not list(records(tmp_path / "records"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "what is this",
+        '{"own": {"kind": "path", "name": "/", "netns": "", "detail": ""}}',
+        '{"own": {"kind": "disk", "name": "/", "netns": "", "detail": ""}, "namespace": 0, '
+        '"pid_namespace": 0}',
+        '{"own": {"kind": "path", "name": "/", "netns": "", "detail": "", "mode": "all"}, "namespace": 0, '
+        '"pid_namespace": 0}',
+        '{"own": {"kind": "process", "name": "-1", "netns": "", "detail": ""}, "namespace": 0, '
+        '"pid_namespace": 0}',
+        '{"own": {"kind": "path", "name": "here", "netns": "", "detail": ""}, "namespace": 0, '
+        '"pid_namespace": 0}',
+        '{"disowned": "everything"}',
+    ],
+)
+def test_a_record_with_a_line_that_is_not_understood_is_not_obeyed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, line: str
+) -> None:
+    mine = tmp_path / "mine"
+    record = _left_by_dead(tmp_path / "records", mine, end=line + "\n")
+    assert clean_stale(tmp_path / "records") == []
+    assert mine.exists()
+    assert record.exists()
+    assert f"{record}: is not a record of this version (line 3" in caplog.text
+
+
+@pytest.mark.parametrize("header", [{}, {"version": 1}, {"version": 3}, {"version": 2, "colour": "red"}])
+def test_a_record_of_another_version_is_not_obeyed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, header: dict[str, object]
+) -> None:
+    mine = tmp_path / "mine"
+    record = _left_by_dead(tmp_path / "records", mine)
+    first, *rest = record.read_text().splitlines(keepends=True)
+    written = json.loads(first)
+    del written["version"]
+    record.write_text(json.dumps({**written, **header}) + "\n" + "".join(rest))
+    assert clean_stale(tmp_path / "records") == []
+    assert mine.exists()
+    assert str(record) in caplog.text
+
+
+@pytest.mark.root
+def test_a_record_of_another_user_is_not_obeyed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    mine = tmp_path / "mine"
+    record = _left_by_dead(tmp_path / "records", mine)
+    os.chown(record, 65534, 65534)
+    assert clean_stale(tmp_path / "records") == []
+    assert mine.exists()
+    assert f"{record}: belongs to nobody" in caplog.text
+    assert list(records(tmp_path / "records")) == []
+
+
+def test_what_is_no_file_is_no_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = tmp_path / "records"
+    mine = tmp_path / "mine"
+    record = _left_by_dead(root, mine)
+    elsewhere = record.rename(tmp_path / "elsewhere")
+    (root / "link.jsonl").symlink_to(elsewhere)
+    (root / "directory.jsonl").mkdir()
+    os.mkfifo(root / "pipe.jsonl")
+    assert clean_stale(root) == []
+    assert mine.exists()
+    assert all(f"{name}.jsonl" in caplog.text for name in ("link", "directory", "pipe"))
+
+
+def test_no_other_user_can_hold_a_lock(tmp_path: Path) -> None:
+    """To lock a file one has to open it."""
+    before = os.umask(0)
+    try:
+        with Record("test", records=tmp_path / "records"):
+            modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "records").iterdir()]
+    finally:
+        os.umask(before)
+    assert len(modes) == 2
+    assert set(modes) == {0o600}
+
+
+def test_an_exclusive_record_has_one_owner(tmp_path: Path) -> None:
+    with (
+        Record("only", records=tmp_path, exclusive=True),
+        pytest.raises(AlreadyRuns, match=f"process {os.getpid()} ") as raised,
+    ):
+        Record("only", records=tmp_path, exclusive=True)
+    assert raised.value.process_id == os.getpid()
+    Record("only", records=tmp_path, exclusive=True).close()
+
+
+def test_the_next_owner_of_an_exclusive_record_removes_what_a_dead_one_left(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    _left_by_dead(tmp_path / "records", mine).rename(tmp_path / "records/only.jsonl")
+    with Record("only", records=tmp_path / "records", exclusive=True):
+        assert not mine.exists()
+
+
+def test_what_a_live_owner_has_too_stays_when_a_dead_ones_record_is_cleaned(tmp_path: Path) -> None:
+    root, shared, own = tmp_path / "records", tmp_path / "shared", tmp_path / "own"
+    _left_by_dead(root, shared, own)
+    with Record("heir", records=root) as heir:
+        heir.own(Resource("path", str(shared)))
+        assert [resource.name for resource in clean_stale(root)] == [str(own)]
+        assert shared.exists()
+    assert not shared.exists()
+
+
+def test_children_do_not_keep_the_record_of_a_dead_owner(tmp_path: Path) -> None:
+    script = """
+import os, sys
+from pathlib import Path
+from machine.record import Record
+record = Record("parent", records=Path(sys.argv[1]))
+there, here = os.pipe()
+if os.fork():
+    os.read(there, 1)
+    print("ready", flush=True)
+    os._exit(1)
+os.write(here, b"!")
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"ready\n"
+        os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
+        assert [alive for *_, alive in records(tmp_path)] == [False]
+
+
+@pytest.fixture
+def contained(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """`_OWNER`, and a child of its own, in a PID namespace in which a shell is the first process."""
+    command = [sys.executable, "-c", _OWNER, str(tmp_path / "records"), str(tmp_path / "mine")]
+    shell = subprocess.Popen(
+        [*NEW_PIDS, "sh", "-c", '"$@"; sleep 1000', "sh", *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert shell.stdout is not None
+    shell.stdout.readline()
+    yield shell
+    shell.kill()
+    shell.communicate()
+
+
+def _child(pid: int) -> int:
+    """The first child of a process."""
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+@pytest.mark.root
+def test_an_owner_in_a_container_is_alive_for_all_others(
+    tmp_path: Path, contained: subprocess.Popen[str]
+) -> None:
+    root = tmp_path / "records"
+    clean = "import pathlib, sys, machine.record as r; print(r.clean_stale(pathlib.Path(sys.argv[1])))"
+    sibling = [*NEW_PIDS, sys.executable, "-c", clean, str(root)]
+    assert subprocess.run(sibling, capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert clean_stale(root) == []
+    assert (tmp_path / "mine").exists()
+    assert [alive for *_, alive in records(root)] == [True]
+
+
+@pytest.mark.root
+def test_an_owner_is_alive_for_a_container(tmp_path: Path) -> None:
+    clean = "import pathlib, sys, machine.record as r; print(r.clean_stale(pathlib.Path(sys.argv[1])))"
+    with Record("test", records=tmp_path / "records") as record:
+        record.own(Resource("path", str(tmp_path / "mine")))
+        (tmp_path / "mine").write_text("mine")
+        container = [*NEW_PIDS, sys.executable, "-c", clean, str(tmp_path / "records")]
+        assert subprocess.run(container, capture_output=True, text=True, check=True).stdout == "[]\n"
+        assert (tmp_path / "mine").exists()
+
+
+@pytest.mark.root
+def test_what_a_killed_owner_in_a_container_left_is_removed_from_outside(
+    tmp_path: Path, contained: subprocess.Popen[str]
+) -> None:
+    shell = _child(contained.pid)
+    owner = _child(shell)
+    child = _child(owner)
+    handle = os.pidfd_open(owner)
+    os.kill(owner, signal.SIGKILL)
+    assert select.select([handle], [], [], 10)[0]
+    os.close(handle)
+    assert process_start(child) is not None
+    removed = clean_stale(tmp_path / "records")
+    assert {resource.kind for resource in removed} == {"process", "path"}
+    assert process_start(child) is None
+    assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.root
+def test_owners_with_the_same_process_id_do_not_share_a_record(tmp_path: Path) -> None:
+    """Both are process 1 of their container."""
+    owner = """
+import sys
+from pathlib import Path
+from machine.record import Record
+with Record("twin", records=Path(sys.argv[1])) as record:
+    print(record.path.name, flush=True)
+    sys.stdin.read()
+"""
+    twins = [
+        subprocess.Popen(
+            [*NEW_PIDS, sys.executable, "-c", owner, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    names = {twin.stdout.readline() for twin in twins if twin.stdout}
+    assert names == {"twin-1.jsonl\n", "twin-1-2.jsonl\n"}
+    for twin in twins:
+        twin.communicate()
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
+_IDLE = Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle")
+
+
+@pytest.mark.root
+def test_a_setting_gets_its_value_back_in_the_namespace_where_it_was_changed(tmp_path: Path) -> None:
+    name = f"rec{os.getpid()}"
+    change = """
+import os, sys
+from pathlib import Path
+from machine.record import Record, Resource
+idle = Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle")
+record = Record("test", records=Path(sys.argv[1]))
+record.own(Resource("sysctl", "net/ipv4/tcp_slow_start_after_idle", detail="1"))
+idle.write_text("0")
+os._exit(1)
+"""
+    here = _IDLE.read_text()
+    inside = ["ip", "netns", "exec", name]
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        subprocess.run([*inside, sys.executable, "-c", change, str(tmp_path)], check=False)
+        assert subprocess.run([*inside, "cat", str(_IDLE)], capture_output=True, check=True).stdout == b"0\n"
+        assert [resource.kind for resource in clean_stale(tmp_path)] == ["sysctl"]
+        assert subprocess.run([*inside, "cat", str(_IDLE)], capture_output=True, check=True).stdout == b"1\n"
+        assert _IDLE.read_text() == here
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=True)
 
 
 def test_records_may_come_and_go_while_others_clean(tmp_path: Path) -> None:

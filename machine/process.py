@@ -1,0 +1,114 @@
+"""Child processes that end with their parent, and show the end of their log when they fail."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from machine.errors import EntrainError
+from machine.record import Record, Resource, process
+
+LOG_LINES = 15
+"""How many lines of a log an error shows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Child:
+    """A process that `launch` started. `what` is what messages call it: "the agent of host h1"."""
+
+    what: str
+    process: subprocess.Popen[bytes]
+    log: Path | None
+    _record: Record
+    _owned: Resource
+
+    def check(self) -> None:
+        """Raise EntrainError with the log's end if the process has ended."""
+        status = self.process.poll()
+        if status is not None:
+            raise self.failure(describe(status))
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Wait until the process writes a line that begins with `ready`; for one launched with `tells`.
+
+        Raises EntrainError with the log's end if it ends, says something else, or takes longer.
+        """
+        assert self.process.stdout is not None
+        deadline, said = time.monotonic() + timeout_s, b""
+        while b"\n" not in said:
+            left_s = max(0.0, deadline - time.monotonic())
+            if not select.select([self.process.stdout], [], [], left_s)[0]:
+                raise self.failure(f"was not ready within {timeout_s:g} s")
+            new = os.read(self.process.stdout.fileno(), 4096)
+            if not new:
+                self.process.wait()
+                raise self.failure(describe(self.process.returncode))
+            said += new
+        if not said.startswith(b"ready"):
+            raise self.failure(f"said {said.decode(errors='replace').strip()!r} and not that it is ready")
+
+    def failure(self, problem: str) -> EntrainError:
+        """An error that says who has the problem, and shows the end of the log."""
+        where = f"; the end of {self.log}:" if self.log is not None else ""
+        return EntrainError(f"{self.what} {problem}{where}{self.log_end()}")
+
+    def log_end(self) -> str:
+        """The last lines of the log, each on a line of its own; empty without a log."""
+        if self.log is None:
+            return ""
+        try:
+            lines = self.log.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            lines = []
+        return "".join(f"\n  | {line}" for line in lines[-LOG_LINES:] or ["(the log is empty)"])
+
+    def end(self) -> None:
+        """End the process, if it has not ended, and strike it from the record."""
+        self._record.release(self._owned)
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+def launch(
+    record: Record,
+    what: str,
+    command: Sequence[str],
+    *,
+    log: Path | None = None,
+    death: Literal["TERM", "KILL"] = "TERM",
+    tells: bool = False,
+) -> Child:
+    """Start `command`, owned by `record`; the kernel sends it signal `death` when the calling *thread* ends.
+
+    Its output goes to the end of `log`, else nowhere; with `tells` its standard output is read by
+    `Child.wait_ready`. It has a session of its own: a SIGINT of the terminal reaches us alone, who end it in
+    order.
+    """
+    sink = log.open("ab") if log is not None else None
+    try:
+        started = subprocess.Popen(
+            ["setpriv", "--pdeathsig", death, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if tells else sink or subprocess.DEVNULL,
+            stderr=sink or subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    finally:
+        if sink is not None:
+            sink.close()
+    return Child(what, started, log, record, record.own(process(started.pid)))
+
+
+def describe(status: int) -> str:
+    """What `Popen.returncode` says, in words."""
+    if status < 0:
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
