@@ -429,20 +429,6 @@ class LeastCompletedCoflows(PriorityPolicy):
         return np.lexsort((view.order, view.job_completed))
 
 
-class FixedOrder(PriorityPolicy):
-    """Serves coflows in the order of a given list of their numbers, for examples and tests."""
-
-    name = "fixed-order"
-
-    def __init__(self, idents: list[int], *, conservation: Conservation = "ordered") -> None:
-        super().__init__(conservation=conservation)
-        self.position = {ident: i for i, ident in enumerate(idents)}
-
-    def ranking(self, view: View) -> Ints:
-        """By place in the list."""
-        return np.argsort([self.position[int(i)] for i in view.ident], kind="stable")
-
-
 class DClas(PriorityPolicy):
     """Aalo's D-CLAS (SIGCOMM 2015, 4): queues by bytes sent, FIFO within a queue, no sizes needed.
 

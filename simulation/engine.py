@@ -106,11 +106,6 @@ class Outcome:
     coflows: list[CoflowRecord] = field(default_factory=list)
     events: int = 0
 
-    @property
-    def total_jct(self) -> float:
-        """Sum of the jobs' completion times, s."""
-        return sum(job.jct for job in self.jobs)
-
 
 @dataclass(slots=True)
 class _Progress:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-import data
 from machine.errors import BadInput
 from schedulers.ccml import best_shift
 from schedulers.parrot import Parrot
@@ -30,7 +29,13 @@ from simulation.scheduled import ScheduledTransport, percentiles
 from simulation.sharing import SharedTransport
 from simulation.slotted import SlottedTransport
 from simulation.topology import GBIT, Topology, switch, tree
-from simulation.traces import CoflowTrace, parse_coflow_benchmark, read_coflow_benchmark, read_tiresias
+from simulation.traces import (
+    INCLUDED,
+    CoflowTrace,
+    parse_coflow_benchmark,
+    read_coflow_benchmark,
+    read_tiresias,
+)
 from simulation.usage import Usage
 from simulation.workloads import MODELS, ClusterJob, ParrotScale, cluster_jobs, parrot_jobs, sample_jobs
 
@@ -65,7 +70,9 @@ class PublicTrace:
         return f"{self.file} of https://github.com/{self.project} (licence: {self.licence})"
 
 
-TIRESIAS = PublicTrace("simulator/60_job.csv", "SymbioticLab/Tiresias", "Apache-2.0", data.TIRESIAS)
+TIRESIAS = PublicTrace(
+    "simulator/60_job.csv", "SymbioticLab/Tiresias", "Apache-2.0", INCLUDED / "tiresias-60-jobs.csv"
+)
 FACEBOOK = PublicTrace("FB2010-1Hr-150-0.txt", "coflow/coflow-benchmark", "none stated")
 
 

@@ -18,6 +18,8 @@ from machine.errors import BadInput
 from simulation.jobs import Coflow, Job, chain
 
 MB = 2**20
+INCLUDED = Path(__file__).resolve().parents[1] / "data"
+"""Where the repository, and an installation, has public data; NOTICE there gives origins and licences."""
 MOST_ITERATIONS = 10**8
 """No job of a trace has more; a larger number is a slip, and would be simulated for ever."""
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import data
 from machine.errors import BadInput
 from simulation import traces
 from simulation.jobs import Coflow
@@ -126,14 +125,13 @@ def test_public_traces_are_read_whole(
 
 
 def test_the_included_trace_is_read_whole() -> None:
-    assert len(traces.read_tiresias(data.TIRESIAS)) == 60
+    assert len(traces.read_tiresias(traces.INCLUDED / "tiresias-60-jobs.csv")) == 60
 
 
 def test_the_notice_names_every_included_file() -> None:
-    directory = Path(data.__file__).parent
-    notice = (directory / "NOTICE").read_text()
-    for path in directory.iterdir():
-        if path.suffix not in (".py", "") and path.is_file():
+    notice = (traces.INCLUDED / "NOTICE").read_text()
+    for path in traces.INCLUDED.iterdir():
+        if path.name != "NOTICE":
             entry = notice.partition(f"\n{path.name}\n")[2].partition("\n\n\n")[0]
             assert all(word in entry for word in ("Origin:", "Licence:", "Changes:")), path.name
             assert path.stat().st_size < 2**20
