@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from schedulers.coflow import CoflowPolicy, DClas, Fifo, Varys, View, equal_in_order
+from schedulers.coflow.allocation import equal_in_order
+from schedulers.coflow.rivals import DClas, Fifo, Varys
+from schedulers.coflow.view import CoflowPolicy, View
 from schedulers.compiled import Floats, Ints
 from simulation.jobs import Job
 from simulation.topology import Topology

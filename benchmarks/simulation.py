@@ -31,7 +31,8 @@ ALIKE = "-alike"
 
 def _coflows(policy: str, trace: Path, limit: int | None) -> Figures:
     from benchmarks.coflowsim import STEP_S, as_coflowsim
-    from schedulers.coflow import CoflowPolicy, DClas, Varys
+    from schedulers.coflow.rivals import DClas, Varys
+    from schedulers.coflow.view import CoflowPolicy
     from simulation.engine import Simulation
     from simulation.policies import coflow_policy
     from simulation.scheduled import ScheduledTransport
@@ -64,7 +65,7 @@ def _coflows(policy: str, trace: Path, limit: int | None) -> Figures:
 
 
 def _parrot(jobs: int) -> Figures:
-    from simulation.experiments import EXPERIMENTS, points
+    from simulation.experiments.registry import EXPERIMENTS, points
 
     name = "parrot-jct" if jobs == 60 else "parrot-load"
     _, todo = points(name, None, "parrot", None, 0)
@@ -74,7 +75,7 @@ def _parrot(jobs: int) -> Figures:
 
 
 def _slots(servers: int, jobs: int) -> Figures:
-    from simulation.experiments import run_cluster
+    from simulation.experiments.slots import run_cluster
 
     point = {
         "policy": "slots",

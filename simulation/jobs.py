@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from machine.errors import BadInput
-from schedulers.coflow import bottleneck_time
+from schedulers.coflow.allocation import bottleneck_time
 from schedulers.compiled import Floats, Ints
 from simulation.topology import Topology
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from machine.errors import BadInput
+from schedulers.cassini.profile import Profile
 from schedulers.mltcp import Gain
-from schedulers.profile import Profile
 
 STEP = 1e-2
 """How long shares are held at most, as a part of the shortest phase of sending. The error of an iteration's

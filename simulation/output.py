@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from simulation import detail
-from simulation.experiments import Experiment, Point, Result
+from simulation.experiments.experiment import Experiment, Point, Result
 from simulation.plots import plot
 
 HIDDEN = (

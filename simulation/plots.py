@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulation.experiments import Point, Result
+from simulation.experiments.experiment import Point, Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from machine.errors import BadInput
-from schedulers.coflow import (
-    CoflowPolicy,
+from schedulers.coflow.parrot import Parrot
+from schedulers.coflow.rivals import (
     DClas,
     FairSharing,
     Fifo,
@@ -15,7 +15,7 @@ from schedulers.coflow import (
     Mcs,
     Varys,
 )
-from schedulers.parrot import Parrot
+from schedulers.coflow.view import CoflowPolicy
 
 COFLOW_POLICIES: dict[str, Callable[[], CoflowPolicy]] = {
     "parrot": Parrot,

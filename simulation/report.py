@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from simulation.experiments import EXPERIMENTS, PARROT_READINGS, RIVAL_READINGS
+from simulation.experiments.parrot import PARROT_READINGS, RIVAL_READINGS
+from simulation.experiments.registry import EXPERIMENTS
 
 Summary = dict[str, Any]
 

@@ -12,9 +12,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from schedulers.coflow import CoflowPolicy, View, bottleneck_time
+from schedulers.coflow.allocation import bottleneck_time
+from schedulers.coflow.filling import link_loads, squeeze
+from schedulers.coflow.view import CoflowPolicy, View
 from schedulers.compiled import Floats, Ints, Routes
-from schedulers.filling import link_loads, squeeze
 from simulation.engine import SAME, Finished, SimulationError, checking
 from simulation.flows import CoflowTable, FlowTable
 from simulation.jobs import Coflow

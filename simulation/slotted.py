@@ -26,8 +26,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from machine.errors import BadInput
+from schedulers.coflow.filling import equal_share, progressive_fill, squeeze
 from schedulers.compiled import Floats, Ints, Routes, compiled
-from schedulers.filling import equal_share, progressive_fill, squeeze
 from schedulers.slots import (
     FLOOR,
     HORIZON,

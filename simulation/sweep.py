@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from machine.errors import MissingTool
-from simulation.experiments import EXPERIMENTS, Point, Result
+from simulation.experiments.experiment import Point, Result
+from simulation.experiments.registry import EXPERIMENTS
 
 Engine = Literal["local", "ray", "dask"]
 _PR_SET_PDEATHSIG = 1

@@ -98,7 +98,8 @@ def command(
     """
     # The simulator loads numpy and numba, which `entrain --help` need not wait for.
     from simulation import output, sweep
-    from simulation.experiments import Point, points
+    from simulation.experiments.experiment import Point
+    from simulation.experiments.registry import points
 
     if name == "results":
         if out is None or not out.is_dir():

@@ -13,7 +13,7 @@ from pathlib import Path
 from entrain.results import live as live_results
 from machine.errors import BadInput
 from simulation import report
-from simulation.experiments import EXPERIMENTS
+from simulation.experiments.registry import EXPERIMENTS
 
 _LIVE = textwrap.fill(" ".join(live_results.NAMES), 95, break_on_hyphens=False).replace(
     "\n", " \\\n            "

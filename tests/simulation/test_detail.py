@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 from entrain.commands.simulate import command
 from machine.errors import BadInput
-from schedulers.coflow import FairSharing, Varys
+from schedulers.coflow.rivals import FairSharing, Varys
 from simulation.collectives import parameter_server, ring, training_job
 from simulation.engine import Outcome, Simulation, Transport
-from simulation.experiments import points
+from simulation.experiments.registry import points
 from simulation.jobs import Coflow, Compute, Job, chain, coflow
 from simulation.scheduled import ScheduledTransport
 from simulation.sharing import SharedTransport

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from machine.errors import BadInput
+from schedulers.cassini.profile import Phase, Profile, up_down
 from schedulers.mltcp import FAIR, Gain
-from schedulers.profile import Phase, Profile, up_down
 from simulation.mltcp import PeriodicJob, best_period, fluid, shares, summary
 
 MLTCP = Gain()

@@ -19,10 +19,10 @@ import psutil
 import pytest
 
 from machine.errors import MissingTool
-from schedulers.coflow import Varys
+from schedulers.coflow.rivals import Varys
 from simulation import output, report, sweep
 from simulation.engine import Simulation
-from simulation.experiments import EXPERIMENTS, points
+from simulation.experiments.registry import EXPERIMENTS, points
 from simulation.plots import plot
 from simulation.scheduled import ScheduledTransport
 from simulation.topology import GBIT, switch

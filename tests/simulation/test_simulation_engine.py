@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from machine.errors import BadInput
-from schedulers.coflow import FairSharing, Fifo, PriorityPolicy, Varys, View
-from schedulers.parrot import Parrot
+from schedulers.coflow.parrot import Parrot
+from schedulers.coflow.rivals import FairSharing, Fifo, PriorityPolicy, Varys
+from schedulers.coflow.view import View
 from simulation.engine import Simulation, SimulationError
-from simulation.experiments import check_theorem_4
+from simulation.experiments.parrot import check_theorem_4
 from simulation.jobs import Coflow, Compute, Job, Task, chain, coflow
 from simulation.policies import COFLOW_POLICIES, coflow_policy
 from simulation.scheduled import ScheduledTransport

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from machine.errors import BadInput
-from schedulers.coflow import Mcs
+from schedulers.coflow.rivals import Mcs
 from schedulers.slots import Role
 from simulation.collectives import parameter_server, push_pull, ring, ring_flows, ring_steps, training_job
 from simulation.engine import Simulation

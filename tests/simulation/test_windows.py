@@ -7,8 +7,8 @@ import math
 import pytest
 
 from machine.errors import BadInput
+from schedulers.cassini.profile import up_down
 from schedulers.mltcp import FAIR, Gain, Progress
-from schedulers.profile import up_down
 from simulation.mltcp import PeriodicJob, summary
 from simulation.windows import CONTROLS, SEGMENT, Bottleneck, Cubic, Dctcp, Reno, configured, run
 

@@ -5,20 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from schedulers.coflow import (
-    CoflowPolicy,
-    DClas,
-    Fifo,
-    LeastBytesSent,
-    LeastCompletedCoflows,
-    Mcs,
-    Varys,
-    View,
-    bottleneck_time,
-    primal_dual_order,
-)
-from schedulers.filling import link_loads
-from schedulers.parrot import Parrot
+from schedulers.coflow.allocation import bottleneck_time, primal_dual_order
+from schedulers.coflow.filling import link_loads
+from schedulers.coflow.parrot import Parrot
+from schedulers.coflow.rivals import DClas, Fifo, LeastBytesSent, LeastCompletedCoflows, Mcs, Varys
+from schedulers.coflow.view import CoflowPolicy, View
 
 
 def view(coflows: list[list[tuple[int, int, float]]], ports: int = 4, **columns: list[float]) -> View:

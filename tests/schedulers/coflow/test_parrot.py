@@ -8,9 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from schedulers.coflow import CoflowPolicy, Conservation, PriorityPolicy, Varys, View
+from schedulers.coflow.parrot import Parrot, by_attained_service, inferred_weight, occupancy_ratio
+from schedulers.coflow.rivals import Conservation, PriorityPolicy, Varys
+from schedulers.coflow.view import CoflowPolicy, View
 from schedulers.compiled import Ints
-from schedulers.parrot import Parrot, by_attained_service, inferred_weight, occupancy_ratio
 from simulation.engine import Outcome, Simulation
 from simulation.jobs import Coflow, Job, chain, coflow
 from simulation.scheduled import ScheduledTransport

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from schedulers.cassini.profile import Profile
 from schedulers.compiled import Floats
-from schedulers.profile import Profile
 
 
 def excess(

@@ -8,10 +8,10 @@ do.
 from __future__ import annotations
 
 import math
-from typing import Any
 
+from schedulers.cassini.profile import up_down
 from schedulers.mltcp import FAIR, Gain, Progress
-from schedulers.profile import up_down
+from simulation.experiments.experiment import Experiment, Point, Result
 from simulation.mltcp import PeriodicJob, best_period, fluid, summary
 from simulation.windows import CONTROLS, Bottleneck, run
 
@@ -26,7 +26,7 @@ SETTLED = 1.02
 """An iteration within this factor of the best possible counts as settled."""
 
 
-def points(base: dict[str, Any], policies: tuple[str, ...]) -> list[dict[str, Any]]:
+def points(base: Point, policies: tuple[str, ...]) -> list[Point]:
     """Return the points to run: for each share of the period that a job sends (percent), each model and
     policy. The limit is the number of iterations."""
     return [
@@ -37,7 +37,7 @@ def points(base: dict[str, Any], policies: tuple[str, ...]) -> list[dict[str, An
     ]
 
 
-def run_point(point: dict[str, Any]) -> dict[str, Any]:
+def run_point(point: Point) -> Result:
     """Run one point. Iteration times are over both jobs; `settled_after` counts the iterations before both
     jobs stay within 2 % of the best period (None: they do not)."""
     part = point["sending_percent"] / 100.0
@@ -45,7 +45,7 @@ def run_point(point: dict[str, Any]) -> dict[str, Any]:
     jobs = [PeriodicJob(profile, i * APART * PERIOD_S) for i in range(2)]
     count = point["limit"] or ITERATIONS
     mltcp = point["policy"] == "mltcp"
-    result: dict[str, Any] = {}
+    result: Result = {}
     if point["model"] == "fluid":
         times = fluid(jobs, RATE, count, Gain() if mltcp else FAIR)
     else:
@@ -79,3 +79,20 @@ def run_point(point: dict[str, Any]) -> dict[str, Any]:
             for i, (job, each) in enumerate(zip(jobs, times, strict=True))
         ],
     }
+
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    Experiment(
+        "mltcp-two-jobs",
+        "MLTCP: iteration times of two equal jobs on one link",
+        None,
+        POLICIES,
+        points,
+        run_point,
+        {
+            "iterations until interleaved": "about 30",
+            "mean and p99 iteration": "up to 1.9x and 2.7x shorter",
+        },
+        sends_flows=False,
+    ),
+)

@@ -8,9 +8,10 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from schedulers.coflow import Network, View, bottleneck_time, take
+from schedulers.coflow.allocation import bottleneck_time, take
+from schedulers.coflow.filling import common_factor, link_loads, progressive_fill
+from schedulers.coflow.view import Network, View
 from schedulers.compiled import Floats, Ints, compiled
-from schedulers.filling import common_factor, link_loads, progressive_fill
 
 Conservation = Literal["factor", "filling", "ordered", "none"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from simulation.two_jobs import POLICIES, points, run_point
+from simulation.experiments.mltcp import POLICIES, points, run_point
 
 
 def _results(limit: int | None, model: str) -> dict[tuple[str, int], dict[str, Any]]:

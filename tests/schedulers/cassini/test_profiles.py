@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from schedulers.ccml import best_shift, excess
-from schedulers.profile import Phase, Profile, up_down
+from schedulers.cassini.ccml import best_shift, excess
+from schedulers.cassini.profile import Phase, Profile, up_down
 
 
 def test_a_profile_repeats() -> None:

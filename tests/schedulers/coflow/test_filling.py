@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedulers.filling import common_factor, equal_share, link_loads, max_min, progressive_fill, squeeze
+from schedulers.coflow.filling import (
+    common_factor,
+    equal_share,
+    link_loads,
+    max_min,
+    progressive_fill,
+    squeeze,
+)
 
 
 def random_network(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,0 +1,78 @@
+"""What the run of a point over a network reports."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulation import detail
+from simulation.engine import Outcome
+from simulation.experiments.experiment import Point, Result
+from simulation.jobs import Job
+from simulation.scheduled import percentiles
+from simulation.topology import Topology
+from simulation.usage import Usage
+
+
+def recorded_usage(point: Point, topology: Topology) -> Usage | None:
+    """Return what records the links' use, if the point asks for it."""
+    return Usage(len(topology.capacity), point["usage_s"]) if "usage_s" in point else None
+
+
+def result_of(
+    outcome: Outcome,
+    jobs: list[Job],
+    topology: Topology,
+    seconds: list[float],
+    *,
+    waits: list[float] | None = None,
+    flow_times: bool = False,
+    usage: Usage | None = None,
+) -> Result:
+    """Return the completion times of `jobs`, and what the point asks for besides.
+
+    `seconds` are the decisions' times, `waits` (s, per job) how long each job was held back before it
+    started, which counts as waiting.
+    """
+    held = np.array(waits) if waits else np.zeros(len(jobs))
+    jct = np.array([record.jct for record in outcome.jobs]) + held
+    arrivals = np.array([record.arrival for record in outcome.jobs]) - held
+    bound = np.array([job.lower_bound(topology) for job in jobs])
+    single = {job.ident for job in jobs if job.iterations == 1 and len(job.tasks) == 1}
+    names = [c.job if c.job in single else c.ident for c in outcome.coflows]
+    result: Result = {
+        "total_jct_s": float(jct.sum()),
+        "mean_jct_s": float(jct.mean()),
+        "p95_jct_s": float(np.percentile(jct, 95)),
+        "p99_jct_s": float(np.percentile(jct, 99)),
+        "max_jct_s": float(jct.max()),
+        "lower_bound_s": float(bound.sum()),
+        "within_10_s": float((jct < 10.0).mean()),
+        "bound_within_10_s": float((bound < 10.0).mean()),
+        "events": outcome.events,
+        "decision": percentiles(seconds),
+        "jobs": [
+            {
+                "job": r.ident,
+                "arrival_s": float(a),
+                "jct_s": float(t),
+                "waiting_s": r.waiting + float(h),
+                "lower_bound_s": float(b),
+            }
+            for r, a, t, h, b in zip(outcome.jobs, arrivals, jct, held, bound, strict=True)
+        ],
+        "coflows": [
+            {
+                "coflow": name,
+                "arrival_s": c.arrival,
+                "cct_s": c.cct,
+                "bytes": c.bytes,
+            }
+            for name, c in zip(names, outcome.coflows, strict=True)
+        ],
+    }
+    if flow_times:
+        result["flow_times"] = detail.flow_columns(names, outcome.coflows)
+    if usage is not None:
+        end = max(record.finish for record in outcome.jobs)
+        result["usage"] = detail.usage_record(usage, topology, end)
+    return result

@@ -1,0 +1,66 @@
+"""All experiments by the names that users type."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from machine.errors import BadInput
+from simulation.experiments import coflows, mltcp, parrot, slots
+from simulation.experiments.experiment import Experiment, Point
+
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for module in (parrot, slots, coflows, mltcp)
+    for experiment in module.EXPERIMENTS
+}
+
+
+def points(
+    name: str,
+    trace: Path | None,
+    policy: str | None,
+    limit: int | None,
+    seed: int,
+    *,
+    flow_times: bool = False,
+    usage_s: float | None = None,
+) -> tuple[Experiment, list[Point]]:
+    """Return the experiment called `name` and its points; raise BadInput for what does not exist or makes no
+    sense. `flow_times` records the time of each flow, `usage_s` the links' utilisation in bins of so many s.
+    """
+    if name not in EXPERIMENTS:
+        raise BadInput(f"experiment {name!r} is unknown; use one of {', '.join(EXPERIMENTS)}")
+    experiment = EXPERIMENTS[name]
+    if limit is not None and limit < 1:
+        raise BadInput(f"--limit is {limit}; give at least 1")
+    policies = experiment.policies
+    if policy is not None:
+        policies = tuple(policy.split(","))
+        known = experiment.accepts or experiment.policies
+        for one in policies:
+            if one not in known:
+                raise BadInput(f"policy {one!r} is unknown to {name}; use one of {', '.join(known)}")
+    if trace is not None and experiment.trace is None:
+        raise BadInput(f"{name} makes its own workload; leave out --trace")
+    if usage_s is not None and not (math.isfinite(usage_s) and usage_s > 0.0):
+        raise BadInput(f"--usage is {usage_s}; give the width of a bin, a positive number of seconds")
+    if (flow_times or usage_s is not None) and not experiment.sends_flows:
+        raise BadInput(f"{name} has no flows over a network to record; leave out --flows and --usage")
+    base: Point = {"experiment": name, "limit": limit, "seed": seed}
+    # Only what is asked for, so that results kept without either are found again.
+    if flow_times:
+        base["flow_times"] = True
+    if usage_s is not None:
+        base["usage_s"] = usage_s
+    if experiment.trace is not None:
+        path = trace or experiment.trace.path
+        if path is not None and not path.is_file():
+            default = "the included one" if experiment.trace.path else "one drawn with its distributions"
+            raise BadInput(
+                f"{path}: there is no such file; get {experiment.trace.origin}, "
+                f"or leave out --trace for {default}"
+            )
+        if path is not None:
+            base["trace"] = str(path.resolve())
+    return experiment, experiment.points(base, policies)
