@@ -1,9 +1,8 @@
 """Coflows drawn at random with the distributions of Facebook's published trace.
 
 The trace (FB2010-1Hr-150-0.txt of the project coflow/coflow-benchmark) states no licence, so entrain contains
-its distributions and not the file. The four classes of coflows and their shares are those of Varys (SIGCOMM
-2014): short or long (longest flow from 5 MB on), narrow or wide (more than 50 flows). Quantiles within a
-class were measured on the trace.
+its distributions, measured on the file, and not the file. Coflows come in the four classes of Varys (SIGCOMM
+2014): short or long (longest flow of 5 MB or more), narrow or wide (more than 50 flows).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class _Class:
 
 _CLASSES = (
     _Class(  # short and narrow
-        0.60,
+        0.59,
         False,
         (1, 1, 1, 3, 7, 23, 27, 30),
         (1, 1, 1, 1, 1, 2, 33, 48),
@@ -50,7 +49,7 @@ _CLASSES = (
         (1, 1, 1, 1, 1, 1, 2.2, 3.3),
     ),
     _Class(  # long and narrow
-        0.16,
+        0.17,
         False,
         (1, 1, 1, 2, 2, 4, 6.5, 16),
         (1, 1, 1, 1, 6, 35, 42, 50),
@@ -58,7 +57,7 @@ _CLASSES = (
         (1, 1, 1, 1, 1.06, 2.5, 4, 25),
     ),
     _Class(  # short and wide
-        0.12,
+        0.11,
         True,
         (1, 2.6, 25, 63, 121, 145, 147, 147),
         (1, 5, 20, 55, 69, 86, 133, 136),
@@ -66,7 +65,7 @@ _CLASSES = (
         (1, 1, 1, 1.5, 2, 2.9, 2.9, 3.8),
     ),
     _Class(  # long and wide
-        0.12,
+        0.13,
         True,
         (1, 4, 13, 30, 138, 147, 147, 147),
         (4, 9, 16, 113, 122, 141, 143, 145),
