@@ -73,6 +73,22 @@ def source_port(topology: Topology, switch: Switch, ingress: int, group: Sequenc
     return group[_index(topology, switch, ingress) % len(group)]
 
 
+def check_source_routing(topology: Topology) -> None:
+    """Raise BadInput where `source` routing cannot give each host port of a leaf an uplink of its own."""
+    if not topology.is_leaf_spine:
+        raise BadInput(
+            "maps host ports to uplinks, so it needs leaves and spines; use a leaf-spine topology or ecmp"
+        )
+    for leaf in (switch for switch in topology.switches if switch.role == "leaf"):
+        hosts = len(topology.hosts_of(leaf.name))
+        uplinks = sum(port.peer in topology.switch_by_name for port in leaf.ports)
+        if hosts > uplinks:
+            raise BadInput(
+                f"gives each host of a leaf an uplink of its own, and {leaf.name} has {hosts} hosts and "
+                f"{uplinks} uplinks; add spines or links_per_pair, or use ecmp"
+            )
+
+
 def fixed_path(
     topology: Topology, routing: Routing, source: Host, destination: Host
 ) -> tuple[tuple[str, int], ...]:

@@ -35,7 +35,8 @@ from pydantic import Field
 
 from controlplane.network import MAX_PORT, Host, Link, Port, Role, Switch, Target, Topology, build
 from machine.errors import BadInput
-from machine.toml import Strict, check, read_toml
+from machine.explain import suggestion
+from machine.toml import Strict, check, matching, read_toml
 
 __all__ = [
     "Host",
@@ -59,7 +60,13 @@ TABLES = ("topology", "switch", "host", "link")
 """The tables of a TOML file that make up a topology (an experiment file has others beside them)."""
 
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")]
+Name = Annotated[
+    str,
+    matching(
+        r"[A-Za-z][A-Za-z0-9_.-]*",
+        "must begin with a letter and go on with letters, digits, _, . and -",
+    ),
+]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Positive = Annotated[int, Field(ge=1)]
 PortNumber = Annotated[int, Field(ge=1, le=MAX_PORT)]
@@ -337,7 +344,8 @@ def _number_links(file: TopologyFile, switch_index: Mapping[str, int]) -> list[L
     for number, entry in enumerate(file.link, 1):
         for key, node, port in (("a", entry.a, entry.a_port), ("b", entry.b, entry.b_port)):
             if node not in known:
-                raise ValueError(f"[[link]] {number}, {key}: there is no switch or host {node!r}")
+                near = suggestion(node, known)
+                raise ValueError(f"[[link]] {number}, {key}: there is no switch or host {node!r}; {near}")
             if port is not None and node not in switch_index:
                 raise ValueError(f"[[link]] {number}, {key}_port: {node} is a host; it has no port number")
             if port is not None:

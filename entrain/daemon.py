@@ -21,7 +21,8 @@ from controlplane.client import NETWORKS, SOCKET
 from controlplane.controller import Controller, serve
 from controlplane.routing import Routing
 from controlplane.store import Store
-from controlplane.topology import Target, Topology, load_topology
+from controlplane.topology import Target, Topology
+from entrain.experiment import load_network
 from machine.errors import BadInput, EntrainError
 from machine.record import Record, Resource
 from machine.signals import ending_once
@@ -150,7 +151,7 @@ def main(arguments: list[str]) -> int:
             pipe.close()
 
     try:
-        topology = load_topology(file)
+        topology = load_network(Path(file))
         if target != "-":
             wanted: Target = target  # type: ignore[assignment]
             topology = topology.with_target(wanted)

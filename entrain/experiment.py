@@ -31,30 +31,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, Field
 
-from controlplane.routing import Routing, fixed_path
+from controlplane.routing import Routing, check_source_routing, fixed_path
 from controlplane.topology import TABLES, Host, Target, Topology, load_topology, parse_topology
 from hostbpf.agent import Loads
 from hostbpf.mltcp import PLAIN, VARIANTS, Params
 from machine.errors import BadInput
-from machine.toml import Strict, check, read_toml
+from machine.toml import NAME, Strict, check, matching, read_toml
 from mininet_topos.links import Shaping
 from workloads.jobs import JobSpec, parse_job
 
+Kind = Literal["jobs", "slot-rates"]
+"""Jobs in a network, or `entrain.slot_rates`."""
+
 Policy = Literal["none", "mltcp", "slots"]
-Control = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,15}$")]
 """What decides when and how fast flows send; `none` leaves it to TCP."""
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Control = Annotated[str, matching(r"[a-z][a-z0-9_]{0,14}", "must be a congestion control, such as cubic")]
+Name = Annotated[str, NAME]
 Positive = Annotated[int, Field(ge=1)]
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-
-
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, int) else value
 
 
 FIRST_PORT = 7000
@@ -75,16 +74,25 @@ class ExperimentTable(Strict):
     """The `[experiment]` table."""
 
     name: Name
+    kind: Literal["jobs"] = "jobs"
     routing: Annotated[tuple[Routing, ...], Field(min_length=1, strict=False)] = ("ecmp",)
     policy: Annotated[tuple[Policy, ...], Field(min_length=1, strict=False)] = ("none",)
     congestion_control: Annotated[tuple[Control, ...], Field(min_length=1, strict=False)] | None = None
-    seed: Annotated[tuple[Seed, ...], BeforeValidator(_as_list), Field(min_length=1, strict=False)] = (1,)
+    seed: Annotated[tuple[Seed, ...], Field(min_length=1, strict=False)] = (1,)
     start_spread_ms: Milliseconds = 0.0
     alone_iterations: Annotated[int, Field(ge=0)] = 0
     sample_ms: Factor | None = None
     target: Target | None = None
     topology: str | None = None
     timeout_s: Factor = 120.0
+
+
+class _KindTable(BaseModel):
+    kind: Kind = "jobs"
+
+
+class _KindFile(BaseModel):
+    experiment: _KindTable = _KindTable()
 
 
 class NetworkTable(Strict):
@@ -250,6 +258,13 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
     Raises BadInput that names the file, the key and the remedy.
     """
     tables = read_toml(path)
+    if "experiment" not in tables and set(TABLES) & set(tables):
+        raise BadInput(
+            f"{path}: a topology, which has nothing to run; `entrain up {path}` brings it up. An experiment "
+            f'has [experiment] with topology = "{path.name}", and a [[job]] at least'
+        )
+    if kind_of(tables, str(path)) != "jobs":
+        raise BadInput(f"{path}: [experiment], kind: has no network of jobs; `entrain run {path}` runs it")
     file = check(ExperimentFile, {key: tables[key] for key in tables if key not in TABLES}, str(path))
     table = file.experiment
     topology = _topology(path, table.topology, tables)
@@ -281,6 +296,18 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
         slots=file.slots,
         cross=_cross(path, file.cross, topology),
     )
+
+
+def load_network(path: Path) -> Topology:
+    """The topology in the TOML file `path`, or that of the experiment in it. Raises BadInput."""
+    if "experiment" in read_toml(path):
+        return load_experiment(path).topology
+    return load_topology(path)
+
+
+def kind_of(tables: Mapping[str, Any], source: str) -> Kind:
+    """What kind of experiment the tables of a TOML file are; raises BadInput for an unknown one."""
+    return check(_KindFile, tables, source).experiment.kind
 
 
 def _check_paths(path: Path, routings: Sequence[Routing], topology: Topology) -> None:
@@ -332,11 +359,11 @@ def _topology(path: Path, reference: str | None, tables: Mapping[str, Any]) -> T
 
 
 def _check_routing(path: Path, routing: tuple[str, ...], topology: Topology) -> None:
-    if "source" in routing and not topology.is_leaf_spine:
-        raise BadInput(
-            f'{path}: [experiment], routing: "source" maps host ports to uplinks, so it needs leaves and '
-            f'spines; use a leaf-spine topology, or routing = ["ecmp"]'
-        )
+    if "source" in routing:
+        try:
+            check_source_routing(topology)
+        except BadInput as error:
+            raise BadInput(f'{path}: [experiment], routing: "source" {error}') from None
 
 
 def _jobs(path: Path, tables: tuple[JobTable, ...], topology: Topology, mltcp: MltcpTable) -> tuple[Job, ...]:
@@ -371,8 +398,8 @@ def _hosts(where: str, table: JobTable, topology: Topology, free: list[str]) -> 
     if table.hosts is not None:
         for name in table.hosts:
             _check_host(f"{where}, hosts", name, topology)
-        if len(set(table.hosts)) < len(table.hosts):
-            raise BadInput(f"{where}, hosts: a host stands there twice; every rank needs one of its own")
+        for name in (name for name, count in Counter(table.hosts).items() if count > 1):
+            raise BadInput(f"{where}, hosts: {name} is listed twice; every rank needs one of its own")
         return table.hosts
     count = table.count or 0
     if count > len(free):
@@ -397,5 +424,5 @@ def _spread(topology: Topology, taken: set[str]) -> list[str]:
 def _unique(path: Path, key: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
     for value, count in Counter(values).items():
         if count > 1:
-            raise BadInput(f"{path}: [experiment], {key}: {value!r} stands there {count} times; list it once")
+            raise BadInput(f"{path}: [experiment], {key}: {value!r} is listed {count} times; list it once")
     return values

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from controlplane.fabric import Applied, Fabric
 from controlplane.pipeline import Pipeline
 from controlplane.routing import Policy, Routing, desired_state
 from controlplane.topology import Topology
+from ebpf.struct_ops import available_congestion_controls
 from entrain.contention import attribute, contention, per_job
 from entrain.cross import NAME as CROSS
 from entrain.cross import Cross, CrossFlow, crossing
@@ -34,12 +36,12 @@ from hostbpf.controls import controls
 from hostbpf.mltcp import PLAIN, VARIANTS, JobKey, Jobs
 from hostbpf.slots import PACED, netns_cookie
 from machine import record as records
-from machine.errors import EntrainError
+from machine.errors import BadInput, EntrainError
 from machine.record import Record
 from mininet_topos.ecn import thresholds
 from mininet_topos.linkmonitor import Burst, Flow, LinkMonitor
 from mininet_topos.loss import lossy
-from mininet_topos.network import FabricPort, Network, Tcp
+from mininet_topos.network import FabricPort, Network, Tcp, check_possible
 from workloads.jobs import JobSpec
 from workloads.records import Records, read_records, summarize
 
@@ -81,6 +83,33 @@ class Running:
     def links(self) -> dict[int, str]:
         """The names of the fabric's links, one for each direction, by interface index."""
         return {port.ifindex: port.link for port in self.ports}
+
+
+def check_machine(experiment: Experiment) -> None:
+    """Whether this machine can run the experiment; looks only, makes nothing.
+
+    Raises what `mininet_topos.network.check_possible` does, and BadInput for a congestion control that is
+    not there.
+    """
+    check_possible(experiment.topology, experiment.network.shaping)
+    kernels = available_congestion_controls()
+    ours = (*PLAIN, *VARIANTS, *PACED)
+    asked = [("[network]", experiment.network.congestion_control, kernels)]
+    asked += [("[experiment]", name, (*kernels, *ours)) for name in experiment.controls]
+    for table, name, there in asked:
+        if name is not None and name not in there and not _has_module(f"tcp_{name}"):
+            raise BadInput(
+                f"{experiment.source}: {table}, congestion_control: this kernel has no {name!r}; use one of "
+                f"{', '.join(sorted(there))}"
+            )
+
+
+def _has_module(name: str) -> bool:
+    """Whether the kernel could load it, as it does by itself when a socket asks."""
+    if shutil.which("modprobe") is None:
+        return False
+    found = subprocess.run(["modprobe", "--dry-run", "--quiet", name], check=False, capture_output=True)
+    return found.returncode == 0
 
 
 @contextlib.contextmanager

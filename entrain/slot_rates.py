@@ -16,6 +16,7 @@ from rich.table import Table
 
 from ebpf import Map
 from ebpf.struct_ops import available_congestion_controls
+from entrain.experiment import kind_of
 from entrain.results.store import Kind, whole
 from hostbpf.slots import PACED, pacing_registered
 from hostbpf.trial import Outcome, Trial, run_trial
@@ -95,9 +96,8 @@ class TrialResult:
 
 
 def is_slot_rates(path: Path) -> bool:
-    """Whether the file says that it is of this kind."""
-    table = read_toml(path).get("experiment")
-    return isinstance(table, dict) and table.get("kind") == "slot-rates"
+    """Whether the file says that it is of this kind. Raises BadInput for an unknown kind."""
+    return kind_of(read_toml(path), str(path)) == "slot-rates"
 
 
 @dataclass(frozen=True)

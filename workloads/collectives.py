@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from machine.explain import suggestion
+
 
 class Transfer(NamedTuple):
     """Units `first` .. `first + units - 1` of `src` go to units `into` .. of `dst`."""
@@ -270,7 +272,8 @@ def schedule(collective: str, ranks: int, options: Options = Options()) -> Sched
     if collective == DDP:
         collective = "ring"
     if collective not in COLLECTIVES:
-        raise ValueError(f"collective: {collective!r} is not one of {', '.join((*COLLECTIVES, DDP))}")
+        near = suggestion(collective, (*COLLECTIVES, DDP))
+        raise ValueError(f"collective: there is no {collective!r}; {near}")
     if ranks < 2:
         raise ValueError(f"hosts: a {collective} needs at least two ranks, not {ranks}")
     return COLLECTIVES[collective](ranks, options)

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from machine.errors import BadInput
+from machine.explain import explained, suggestion
+from machine.toml import NAME
 from workloads.collectives import COLLECTIVES, DDP, Options, Schedule, schedule
 from workloads.models import MODELS
 
@@ -28,7 +30,7 @@ class JobSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    name: Annotated[str, NAME]
     hosts: Annotated[tuple[IPv4Address, ...], Field(min_length=2)]
     rendezvous: Path
     """Directory for the start barrier; each job needs one of its own."""
@@ -91,19 +93,17 @@ class JobSpec(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.model is not None and self.model not in MODELS:
-            raise ValueError(
-                f"model: {self.model!r} is not one of {', '.join(MODELS)}; or give bytes and compute_ms"
-            )
+            near = suggestion(self.model, MODELS)
+            raise ValueError(f"model: there is no {self.model!r}; {near}")
         if (self.model is None) == (self.bytes is None):
             raise ValueError("bytes: give either a model or bytes, and not both")
         if self.collective not in (*COLLECTIVES, DDP):
-            raise ValueError(
-                f"collective: {self.collective!r} is not one of {', '.join((*COLLECTIVES, DDP))}"
-            )
+            near = suggestion(self.collective, (*COLLECTIVES, DDP))
+            raise ValueError(f"collective: there is no {self.collective!r}; {near}")
         if self.collective == DDP:
             self._trainable()
         if len(set(self.hosts)) < len(self.hosts):
-            raise ValueError("hosts: an address stands there twice; every rank needs an address of its own")
+            raise ValueError("hosts: an address is listed twice; every rank needs an address of its own")
         if self.port_base in SOURCE_PORTS:
             raise ValueError(
                 f"port_base: {self.port_base} is in the range of source ports, "
@@ -155,7 +155,7 @@ def parse_job(data: object, source: str) -> JobSpec:
     try:
         return JobSpec.model_validate(data)
     except ValidationError as error:
-        raise BadInput("\n".join(f"{source}: {_problem(item)}" for item in error.errors())) from error
+        raise BadInput("\n".join(f"{source}: {line}" for line in explained(JobSpec, data, error))) from error
 
 
 def load_job(path: Path) -> JobSpec:
@@ -166,13 +166,3 @@ def load_job(path: Path) -> JobSpec:
         raise BadInput(f"{path}: no such file") from error
     except json.JSONDecodeError as error:
         raise BadInput(f"{path}: not JSON: {error}") from error
-
-
-def _problem(item: Any) -> str:
-    key = ".".join(map(str, item["loc"]))
-    if item["type"] == "extra_forbidden":
-        return f"{key}: no such key; the keys are {', '.join(JobSpec.model_fields)}"
-    if item["type"] == "missing":
-        return f"{key}: missing; give it"
-    message = str(item["msg"]).removeprefix("Value error, ")
-    return f"{key}: {message}, not {item['input']!r}" if key else message

@@ -54,9 +54,9 @@ def command(
     if file is not None and network is not None:
         raise BadInput("--topology and --network: give one of the two")
     if file is not None:
-        from controlplane.topology import load_topology
+        from entrain.experiment import load_network
 
-        topology = load_topology(file).with_target(target)  # type: ignore[arg-type]
+        topology = load_network(file).with_target(target)  # type: ignore[arg-type]
         result = _deploy_directly(topology, target, routing or "ecmp", program, p4info)
     else:
         result = _deploy_to_network(target, network, routing or "", program, p4info)

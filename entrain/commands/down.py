@@ -15,17 +15,17 @@ POLL_S = 0.05
 
 
 @click.command()
-@click.argument("file", metavar="[TOPOLOGY.toml]", required=False, type=click.Path(path_type=Path))
+@click.argument("file", metavar="[FILE.toml]", required=False, type=click.Path(path_type=Path))
 @click.option("--network", help="Which network; not needed when only one is up.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(file: Path | None, network: str | None, as_json: bool) -> None:
-    """Take the network of TOPOLOGY.toml down, or the only one that is up."""
+    """Take the network of FILE.toml down, or the only one that is up."""
     from controlplane.api_pb2 import ShutdownRequest
     from controlplane.client import call, choose
-    from controlplane.topology import load_topology
+    from entrain.experiment import load_network
 
     if file is not None:
-        network = load_topology(file).name
+        network = load_network(file).name
     chosen = choose(network)
     with call(chosen) as stub:
         process_id = stub.Shutdown(ShutdownRequest()).process_id

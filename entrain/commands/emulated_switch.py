@@ -45,10 +45,10 @@ def command(file: Path, directory: Path | None, routing: Routing, address: str, 
 
 
 def _write(file: Path, directory: Path, routing: Routing, address: str, first_port: int) -> None:
-    from controlplane.topology import load_topology
+    from entrain.experiment import load_network
     from mininet_topos.emulated_switches import write_files
 
-    topology = load_topology(file)
+    topology = load_network(file)
     addresses = {
         switch.name: f"{address}:{first_port + number}" for number, switch in enumerate(topology.switches)
     }

@@ -52,8 +52,8 @@ def command(
     """
     from entrain.experiment import load_experiment
     from entrain.results import files, store
+    from entrain.runner import check_machine
     from entrain.slot_rates import is_slot_rates
-    from mininet_topos.network import check_possible
 
     if resume and out is None:
         raise click.UsageError("--resume continues what a directory holds: give it by --out")
@@ -62,7 +62,7 @@ def command(
         _run_slot_rates(file, out, resume, as_json, seed, console)
         return
     experiment = load_experiment(file, target=target, seed=seed)  # type: ignore[arg-type]
-    check_possible(experiment.topology, experiment.network.shaping)
+    check_machine(experiment)
     if keep and not sys.stdin.isatty():
         raise click.UsageError("--keep waits for Enter: it needs a terminal")
     with contextlib.ExitStack() as stack:

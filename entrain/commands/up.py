@@ -1,4 +1,4 @@
-"""`entrain up TOPOLOGY.toml`: bring a network up and leave it running, with its controller."""
+"""`entrain up FILE.toml`: bring a network up and leave it running, with its controller."""
 
 from __future__ import annotations
 
@@ -16,22 +16,28 @@ from machine.errors import BadInput, EntrainError
 
 
 @click.command()
-@click.argument("file", metavar="TOPOLOGY.toml", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FILE.toml", type=click.Path(path_type=Path))
 @click.option("--target", type=click.Choice(["softswitch", "bmv2"]), help="Use this switch for all.")
 @click.option("--routing", type=click.Choice(["ecmp", "source"]), default="ecmp", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(file: Path, target: str | None, routing: str, as_json: bool) -> None:
-    """Bring up the network of TOPOLOGY.toml; `entrain down` takes it down."""
+    """Bring up the network of a topology or an experiment; `entrain down` takes it down."""
     from controlplane.client import call, running_networks
-    from controlplane.topology import load_topology
+    from controlplane.routing import check_source_routing
+    from entrain.experiment import load_network
     from machine.record import clean_stale
 
-    topology = load_topology(file)
+    topology = load_network(file)
     if target is not None:
         topology = topology.with_target(target)  # type: ignore[arg-type]
+    console = Console(stderr=True)
+    if routing == "source":
+        try:
+            check_source_routing(topology)
+        except BadInput as error:
+            console.print(f"note: source routing {error}", highlight=False)
     if os.geteuid() != 0:
         raise EntrainError("up needs namespaces and interfaces: run as root")
-    console = Console(stderr=True)
     if stale := clean_stale():
         console.print(f"removed {len(stale)} things that a crashed run had left", highlight=False)
     for network in running_networks():

@@ -282,6 +282,28 @@ def test_down_and_a_crash_leave_nothing(topology: Path) -> None:
 
 
 @pytest.mark.root
+def test_an_experiments_network_comes_up_by_the_experiments_file(tmp_path: Path) -> None:
+    path = tmp_path / f"{OTHER}.toml"
+    job = '[[job]]\nname = "one"\ncollective = "ring"\nbytes = 1000\ncount = 2\n'
+    path.write_text(f'[experiment]\nname = "try"\n{TOPOLOGY}{job}')
+    try:
+        assert entrain_json("up", str(path))["network"] == OTHER
+    finally:
+        assert entrain_json("down", str(path)) == {"network": OTHER}
+    assert leftovers() == []
+
+
+@pytest.mark.root
+def test_up_says_what_source_routing_cannot_give(topology: Path) -> None:
+    """It is brought up all the same: hosts that share an uplink can talk."""
+    topology.write_text(TOPOLOGY.replace("spines = 2", "spines = 1"))
+    try:
+        assert "2 hosts and 1 uplinks" in entrain("up", str(topology), "--routing", "source").stderr
+    finally:
+        entrain("down", "--network", OTHER)
+
+
+@pytest.mark.root
 def test_sigterm_to_the_controller_takes_the_network_down(topology: Path) -> None:
     entrain("up", str(topology))
     pid = controller_pid(OTHER)

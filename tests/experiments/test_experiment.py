@@ -10,7 +10,7 @@ import pytest
 from controlplane.routing import next_hops, source_port
 from controlplane.topology import Topology
 from entrain import slot_rates
-from entrain.experiment import Combination, Job, load_experiment
+from entrain.experiment import Combination, Job, load_experiment, load_network
 from entrain.results.plots import COLOURS
 from entrain.results.values import LEARNING, SETTLED_LEAST
 from hostbpf.mltcp import Params
@@ -74,6 +74,42 @@ def test_mltcp_without_a_variant_says_which_there_are(tmp_path: Path, controls: 
         load_experiment(write(tmp_path, text))
 
 
+def test_one_value_stands_wherever_a_list_may(tmp_path: Path) -> None:
+    text = GOOD.replace('routing = ["ecmp", "source"]', "routing = {routing}\npolicy = {policy}")
+    text = text.replace("seed = [3, 4]", "seed = {seed}\ncongestion_control = {control}")
+    text += "\n[[cross]]\nhosts = {host}\nto = {to}\n"
+    values = {
+        "routing": '"ecmp"',
+        "policy": '"none"',
+        "seed": "3",
+        "control": '"cubic"',
+        "host": '"h1"',
+        "to": '"h2"',
+    }
+    alone = load_experiment(write(tmp_path, text.format(**values)))
+    lists = load_experiment(write(tmp_path, text.format(**{key: f"[{one}]" for key, one in values.items()})))
+    assert alone == lists
+
+
+def test_a_kind_of_experiment_that_is_unknown_is_told_with_the_one_meant(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD.replace("[experiment]", '[experiment]\nkind = "slot-rate"'))
+    for load in (load_experiment, slot_rates.is_slot_rates, load_network):
+        with pytest.raises(BadInput, match=r"\[experiment\], kind: .*did you mean slot-rates\?"):
+            load(path)
+
+
+def test_a_topology_is_brought_up_and_not_run(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD[GOOD.index("[topology]") : GOOD.index("[[job]]")])
+    with pytest.raises(BadInput, match=rf"`entrain up {path}` .*topology = .file.toml"):
+        load_experiment(path)
+
+
+def test_an_experiment_stands_for_its_topology(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD.replace("[experiment]", '[experiment]\ntarget = "bmv2"'))
+    assert load_network(path) == load_experiment(path).topology
+    assert {switch.target for switch in load_network(path).switches} == {"bmv2"}
+
+
 def test_counted_jobs_get_free_hosts_leaf_by_leaf(tmp_path: Path) -> None:
     experiment = load_experiment(write(tmp_path, GOOD))
     assert experiment.jobs[1].hosts == ("h2", "h4")
@@ -123,9 +159,9 @@ def test_the_gap_is_longer_than_any_queue_holds(tmp_path: Path) -> None:
     ("old", "new", "key", "remedy"),
     [
         ('name = "small"', 'name = "small"\nrouting_ = 1', "[experiment], routing_", "did you mean routing?"),
-        ('["ecmp", "source"]', '["ospf"]', "[experiment], routing", "'ecmp'"),
+        ('["ecmp", "source"]', '["ospf"]', "[experiment], routing", 'must be "ecmp" or "source"'),
         ('["ecmp", "source"]', '["ecmp", "ecmp"]', "[experiment], routing", "list it once"),
-        ("seed = [3, 4]", "seed = -1", "[experiment], seed, item 1", "greater than or equal to 0"),
+        ("seed = [3, 4]", "seed = -1", "[experiment], seed", "at least 0"),
         ("bytes = 1000", "size_mb = 1000", "[[job]] 1, size_mb", "known are"),
         ("bytes = 1000", "bytes = 1000\ncompute_s = 1", "[[job]] 1, compute_s", "use compute_ms"),
         ("bytes = 1000", "", "[[job]] 1: bytes", "either a model or bytes"),
@@ -139,8 +175,8 @@ def test_the_gap_is_longer_than_any_queue_holds(tmp_path: Path) -> None:
         ("leaves = 2", "leafs = 2", "[topology], leafs", "did you mean leaves?"),
         ('kind = "leaf-spine"', 'kind = "dumbbell"', "[topology]", "dumbbell"),
         ('name = "small"', 'name = "small"\ntopology = "other.toml"', "[experiment], topology", "give one"),
-        ("[topology]", "[network]\nshaping = 'hfsc'\n[topology]", "[network], shaping", "'htb'"),
-        ("[topology]", "[mltcp]\nintercept = 0\n[topology]", "[mltcp], intercept", "greater than 0"),
+        ("[topology]", "[network]\nshaping = 'hfsc'\n[topology]", "[network], shaping", '"htb"'),
+        ("[topology]", "[mltcp]\nintercept = 0\n[topology]", "[mltcp], intercept", "above 0"),
     ],
 )
 def test_a_mistake_names_file_key_and_remedy(
@@ -154,6 +190,13 @@ def test_a_mistake_names_file_key_and_remedy(
     assert message.startswith(f"{path}: ")
     assert key in message
     assert remedy in message
+
+
+def test_source_routing_needs_an_uplink_for_each_host_port(tmp_path: Path) -> None:
+    """With fewer, hosts would share uplinks, and nobody would say so."""
+    with pytest.raises(BadInput, match=r"\[experiment\], routing: .*leaf1 has 2 hosts and 1 uplinks"):
+        load_experiment(write(tmp_path, GOOD.replace("spines = 2", "spines = 1")))
+    load_experiment(write(tmp_path, GOOD.replace("spines = 2", "spines = 1\nlinks_per_pair = 2")))
 
 
 def test_source_routing_needs_leaves_and_spines(tmp_path: Path) -> None:

@@ -336,6 +336,9 @@ def test_two_runs_at_once_do_not_meet(run: Callable[..., Run]) -> None:
     [
         ("queue_packets = 64", "queue_packets = 64\ndelay_ms = 1", "netem"),
         ('name = "small"', 'name = "small"\ntarget = "tofino"', "does not run in an emulation"),
+        ('name = "small"', 'name = "small"\ncongestion_control = "nope"', "this kernel has no 'nope'"),
+        ("[topology]", "[network]\ncongestion_control = 'nope'\n[topology]", "[network], congestion_control"),
+        ("spines = 2", "spines = 1", "1 uplinks"),
     ],
 )
 def test_what_cannot_be_emulated_is_told_before_anything_is_made(
