@@ -155,6 +155,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "btf__free": (None, (_PTR,)),
     "btf__find_by_name_kind": (_INT, (_PTR, _STR, _U32)),
     "btf__type_by_id": (_PTR, (_PTR, _U32)),
+    "btf__raw_data": (_PTR, (_PTR, ct.POINTER(_U32))),
     "btf__name_by_offset": (_STR, (_PTR, _U32)),
     "ring_buffer__new": (_PTR, (_INT, RingBufferFn, _PTR, _PTR)),
     "ring_buffer__poll": (_INT, (_PTR, _INT)),

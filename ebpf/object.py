@@ -7,12 +7,15 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ebpf import libbpf, struct_ops
+from ebpf.btf import Btf
 from ebpf.errors import EbpfError, describe
 from ebpf.links import Link, adopt
 from ebpf.maps import Map
 from ebpf.tc import Direction, TcAttachment, attach_tc, attach_tcx
+from ebpf.typed import Codec
 
 _BTF_KIND_DATASEC = 15
 
@@ -217,6 +220,22 @@ class Object:
         pointer = self.map_pointer(name)
         before = libbpf.lib().bpf_map__map_flags(pointer)
         self._checked(libbpf.lib().bpf_map__set_map_flags(pointer, before | flags), f"flags of map {name}")
+
+    def check_record(self, name: str, codec: Codec[Any]) -> None:
+        """Raise EbpfError, naming the member, where `struct name` and the codec's named tuple differ."""
+        self._types().check_record(name, codec.members())
+
+    def check_enum(self, name: str, values: Mapping[str, int]) -> None:
+        """Raise EbpfError where `enum name` gives other values to the names in `values`."""
+        self._types().check_enum(name, values)
+
+    def _types(self) -> Btf:
+        lib, size = libbpf.lib(), ct.c_uint32()
+        btf = lib.bpf_object__btf(self._pointer)
+        data = lib.btf__raw_data(btf, ct.byref(size)) if btf else None
+        if not data:
+            raise EbpfError(f"{self.path}: it has no BTF; compile it with clang -g")
+        return Btf(ct.string_at(data, size.value), str(self.path))
 
     def variable(self, name: str) -> Variable:
         """Where global variable `name` lies. EbpfError when there is none."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, Generic, TypeVar
 
+from ebpf.btf import Member
 from ebpf.maps import Map
+
+_FORMAT = re.compile(r"(\d*)([a-zA-Z])")
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -20,6 +24,22 @@ class Codec(Generic[T]):
         self._struct = struct.Struct(form)
         self._kind: Any = kind
         self.size = self._struct.size
+
+    def members(self) -> list[Member]:
+        """Return the fields of a named tuple as `Btf.check_record` compares them with C's."""
+        found: list[Member] = []
+        names = iter(self._kind._fields)
+        offset = 0
+        for number, letter in _FORMAT.findall(self._struct.format):
+            if letter in "sx":
+                size, count = int(number or 1), 1
+            else:
+                size, count = struct.calcsize(f"={letter}"), int(number or 1)
+            for _ in range(count):
+                if letter != "x":
+                    found.append(Member(next(names), offset, size))
+                offset += size
+        return found
 
     def pack(self, value: T) -> bytes:
         """The bytes of `value`; struct.error when a field is out of range."""

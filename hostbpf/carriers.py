@@ -23,7 +23,7 @@ from ebpf.tc import Direction
 from hostbpf.skew import LATE_UNIT_NS, Offset, Skews
 from hostbpf.slots import KEY, Flow, SlotClock, flow_of, packed_key
 from machine.errors import BadInput, EntrainError
-from wire.slot_header import LANES, SlotHeader, epoch_of, lane_of
+from wire.slot_header import HEADER_BYTES, LANES, SlotHeader, epoch_of, lane_of
 
 SOURCE = Path(__file__).parent / "bpf" / "carrier.bpf.c"
 COUNTS = (
@@ -78,12 +78,25 @@ class _Received(NamedTuple):
     started: int
 
 
+class _Feedback(NamedTuple):
+    flow: bytes
+    sent_ns: int
+    arrived_ns: int
+    announced: bytes
+    header: bytes
+
+
+class _Planned(NamedTuple):
+    epoch: int
+    rate: int
+
+
 _ANNOUNCER = Codec("=IIQQIHH", _Announcer)
 _RECEIVED = Codec("=QQII", _Received)
 _NOTHING_ANNOUNCED = (1 << 64) - 1  # the stamp of no slot
-_TIMES = struct.Struct("=QQ")
 _PLANNED = struct.Struct("=II")  # of a lane: epoch and rate
 _ANNOUNCED = struct.Struct(f"={LANES}I")
+_FEEDBACK = Codec(f"={KEY.size}sQQ{_ANNOUNCED.size}s{HEADER_BYTES}s", _Feedback)
 
 
 class Carriers:
@@ -230,13 +243,14 @@ class Carriers:
         the caller closes it."""
 
         def decode(data: bytes) -> None:
-            flow = _flow(data[: KEY.size])
+            raw = _FEEDBACK.unpack(data)
+            flow = _flow(raw.flow)
             if not wanted(flow):
                 return
-            sent, arrived = _TIMES.unpack_from(data, KEY.size)
-            announced = _ANNOUNCED.unpack_from(data, KEY.size + _TIMES.size)
-            header = SlotHeader.unpack(data[KEY.size + _TIMES.size + _ANNOUNCED.size :])
-            rtt, delay = (arrived - sent, time.monotonic_ns() - sent) if sent else (None, None)
+            sent = raw.sent_ns
+            announced = _ANNOUNCED.unpack(raw.announced)
+            header = SlotHeader.unpack(raw.header)
+            rtt, delay = (raw.arrived_ns - sent, time.monotonic_ns() - sent) if sent else (None, None)
             if rtt is not None:
                 self._note_skew(flow.destination, header, sent, rtt)
             callback(Feedback(flow, header, announced, rtt, delay))
@@ -322,6 +336,12 @@ def attached(
         if schedules is not None:
             obj.reuse_map("schedules", schedules)
         obj.load()
+        obj.check_record("flow_key", KEY)
+        obj.check_record("announcer", _ANNOUNCER)
+        obj.check_record("received", _RECEIVED)
+        obj.check_record("planned", Codec(_PLANNED.format, _Planned))
+        obj.check_record("feedback", _FEEDBACK)
+        obj.check_enum("count", {name.upper(): number for number, name in enumerate((*COUNTS, "bytes"))})
         directions: tuple[Direction, Direction] = ("egress", "ingress")
         for direction in directions:
             program = obj.programs[f"carrier_{direction}"]

@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import socket
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from ebpf import Link, Object, Program, compile_cached, in_netns
+from ebpf import Codec, Link, Object, Program, compile_cached, in_netns
 from hostbpf.mltcp import VARIANTS
 
 SOURCE = Path(__file__).parent / "bpf" / "flows.bpf.c"
-_STATE = struct.Struct("=QIIHH9IQQQQQ16s")  # struct flow_state
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class FlowReader:
     def read(self, netns: str | None) -> list[FlowState]:
         """Those of a namespace (a name or path; None: the present one), now."""
         data = in_netns(netns, lambda: self._program.read_iterator(self._link))
-        return [_state(*fields) for fields in _STATE.iter_unpack(data)]
+        return [_state(_RECORD.unpack(data[at:])) for at in range(0, len(data), _RECORD.size)]
 
 
 @contextlib.contextmanager
@@ -76,6 +75,7 @@ def reading_flows() -> Iterator[FlowReader]:
     """Within, flows can be read; the program stays loaded."""
     with Object.open(compile_cached(SOURCE)) as obj:
         obj.load()
+        obj.check_record("flow_state", _RECORD)
         program = obj.programs["list_flows"]
         with program.attach() as link:
             yield FlowReader(program, link)
@@ -92,47 +92,54 @@ def _address(raw: int) -> str:
     return str(ipaddress.IPv4Address(socket.htonl(raw)))
 
 
-def _state(
-    netns: int,
-    source: int,
-    destination: int,
-    source_port: int,
-    destination_port: int,
-    mark: int,
-    cwnd: int,
-    ssthresh: int,
-    srtt_us: int,
-    mss: int,
-    retransmitted: int,
-    delivered: int,
-    interval_us: int,
-    marked: int,
-    bytes_sent: int,
-    bytes_acked: int,
-    pacing_rate: int,
-    gain_numerator: int,
-    gain_denominator: int,
-    control: bytes,
-) -> FlowState:
-    name = control.rstrip(b"\0").decode(errors="replace")
-    unpaced = pacing_rate in ((1 << 32) - 1, (1 << 64) - 1)
+class _Record(NamedTuple):
+    """`struct flow_state`; addresses and ports are network-order bytes read on this machine."""
+
+    netns: int
+    source: int
+    destination: int
+    source_port: int
+    destination_port: int
+    mark: int
+    cwnd: int
+    ssthresh: int
+    srtt_us: int
+    mss: int
+    retransmitted: int
+    delivered: int
+    interval_us: int
+    marked: int
+    bytes_sent: int
+    bytes_acked: int
+    pacing_rate: int
+    gain_numerator: int
+    gain_denominator: int
+    control: bytes
+
+
+_RECORD = Codec("=QIIHH9I5Q16s", _Record)
+
+
+def _state(raw: _Record) -> FlowState:
+    name = raw.control.rstrip(b"\0").decode(errors="replace")
+    unpaced = raw.pacing_rate in ((1 << 32) - 1, (1 << 64) - 1)
     return FlowState(
-        netns=netns,
-        source=_address(source),
-        source_port=socket.htons(source_port),
-        destination=_address(destination),
-        destination_port=socket.htons(destination_port),
+        netns=raw.netns,
+        source=_address(raw.source),
+        source_port=socket.htons(raw.source_port),
+        destination=_address(raw.destination),
+        destination_port=socket.htons(raw.destination_port),
         control=name,
-        job=mark,
-        cwnd=cwnd,
-        ssthresh=ssthresh,
-        srtt_ms=srtt_us / 1000,
-        mss=mss,
-        bytes_sent=bytes_sent,
-        bytes_acked=bytes_acked,
-        retransmitted=retransmitted,
-        marked=marked,
-        delivery_mbps=delivered * mss * 8 / interval_us if interval_us else 0.0,
-        pacing_mbps=None if unpaced else pacing_rate * 8 / 1e6,
-        gain=gain_numerator / gain_denominator if name in VARIANTS and gain_denominator else None,
+        job=raw.mark,
+        cwnd=raw.cwnd,
+        ssthresh=raw.ssthresh,
+        srtt_ms=raw.srtt_us / 1000,
+        mss=raw.mss,
+        bytes_sent=raw.bytes_sent,
+        bytes_acked=raw.bytes_acked,
+        retransmitted=raw.retransmitted,
+        marked=raw.marked,
+        delivery_mbps=raw.delivered * raw.mss * 8 / raw.interval_us if raw.interval_us else 0.0,
+        pacing_mbps=None if unpaced else raw.pacing_rate * 8 / 1e6,
+        gain=raw.gain_numerator / raw.gain_denominator if name in VARIANTS and raw.gain_denominator else None,
     )

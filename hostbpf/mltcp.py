@@ -172,6 +172,9 @@ def registered(
                 obj.reuse_map("mltcp_params", first.maps["mltcp_params"])
                 obj.reuse_map("mltcp_jobs", first.maps["mltcp_jobs"])
             obj.load()
+            obj.check_record("mltcp_params", _RAW_PARAMS)
+            obj.check_record("mltcp_job_key", _JOB_KEY)
+            obj.check_record("mltcp_job", _JOB_STATE)
             first = first or obj
             objects.append(obj)
         assert first is not None

@@ -349,6 +349,9 @@ def pacing_registered(*, directory: Path | None = None) -> Iterator[Map]:
     """
     with Object.open(compile_cached(SOURCES / "slot_pacing.bpf.c")) as obj, contextlib.ExitStack() as stack:
         obj.load()
+        obj.check_record("flow_key", KEY)
+        obj.check_record("schedule", _SCHEDULE)
+        obj.check_enum("enforcer", {f"ENFORCER_{each.name}": each for each in Enforcer})
         for name in PACED:
             stack.enter_context(obj.register(name))
         schedules = obj.maps["schedules"]

@@ -8,21 +8,42 @@ CLOCK_MONOTONIC of one machine, so intervals of different links compare without 
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from ebpf import Object, RingBuffer, TcAttachment, compile_cached
+from ebpf import Codec, Object, RingBuffer, TcAttachment, compile_cached
 from mininet_topos.network import FabricPort
 
 SOURCE = Path(__file__).parent / "bpf" / "link_monitor.bpf.c"
 GAP_MS = 5.0
 """A flow that is silent for longer has left the link. Longer than any queue of the emulated links holds."""
 
-_FLOW = struct.Struct("=I4s4s2s2sBBxx")
-_ACTIVITY = struct.Struct("=QQQQ")
-_AHEAD_OF_ACTIVITY = 8  # the lock in a map's value
+
+class _Flow(NamedTuple):
+    """`struct flow`; addresses and ports in network byte order."""
+
+    ifindex: int
+    source: bytes
+    destination: bytes
+    source_port: bytes
+    destination_port: bytes
+    protocol: int
+    dscp: int
+
+
+class _Activity(NamedTuple):
+    """`struct activity`."""
+
+    first_ns: int
+    last_ns: int
+    bytes: int
+    packets: int
+
+
+_FLOW = Codec("=I4s4s2s2sBBxx", _Flow)
+_ACTIVITY = Codec("=QQQQ", _Activity)
 
 
 @dataclass(frozen=True)
@@ -69,6 +90,8 @@ class LinkMonitor:
         try:
             self._object.set_rodata("gap_ns", self._gap_ns.to_bytes(8, "little"))
             self._object.load()
+            self._object.check_record("flow", _FLOW)
+            self._object.check_record("activity", _ACTIVITY)
             self._ring = RingBuffer(
                 self._object.maps["bursts"],
                 lambda burst: self._note(burst[: _FLOW.size], burst[-_ACTIVITY.size :]),
@@ -100,7 +123,7 @@ class LinkMonitor:
         self._ring.consume()
         flows = self._object.maps["flows"]
         for key, value in flows.lookup_batch():
-            self._note(key, value[_AHEAD_OF_ACTIVITY:])
+            self._note(key, value[-_ACTIVITY.size :])  # behind the lock
             del flows[key]
         bursts, self._bursts = sorted(self._bursts, key=lambda burst: burst.first_ns), []
         return bursts
@@ -113,14 +136,14 @@ class LinkMonitor:
         return int.from_bytes(value[variable.offset : variable.offset + variable.size], "little")
 
     def _note(self, flow_bytes: bytes, activity: bytes) -> None:
-        ifindex, source, destination, sport, dport, protocol, dscp = _FLOW.unpack(flow_bytes)
-        first, last, size, packets = _ACTIVITY.unpack(activity)
+        raw = _FLOW.unpack(flow_bytes)
+        seen = _ACTIVITY.unpack(activity)
         flow = Flow(
-            socket.inet_ntoa(source),
-            int.from_bytes(sport, "big"),
-            socket.inet_ntoa(destination),
-            int.from_bytes(dport, "big"),
-            protocol,
+            socket.inet_ntoa(raw.source),
+            int.from_bytes(raw.source_port, "big"),
+            socket.inet_ntoa(raw.destination),
+            int.from_bytes(raw.destination_port, "big"),
+            raw.protocol,
         )
-        if packets:
-            self._bursts.append(Burst(ifindex, flow, dscp, first, last, size, packets))
+        if seen.packets:
+            self._bursts.append(Burst(raw.ifindex, flow, raw.dscp, *seen))

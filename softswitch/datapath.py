@@ -19,8 +19,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from ebpf import Object, RingBuffer
+from ebpf import Codec, Object, RingBuffer
 from ebpf.errors import EbpfError
 from machine.errors import EntrainError
 from machine.record import Record, Resource
@@ -47,7 +48,21 @@ from softswitch.target import (
     Ternary,
 )
 
-_EVENT = struct.Struct("=8I")  # struct event
+
+class _Event(NamedTuple):
+    """`struct event`, what is before an event's body."""
+
+    type: int
+    kind: int
+    port: int
+    replica: int
+    slot: int
+    tag: int
+    length: int
+    last: int
+
+
+_EVENT = Codec("=8I", _Event)
 _DIGEST, _SEND, _AGAIN = range(3)
 _ARRIVAL, _RESUBMITTED, _RECIRCULATED, _INGRESS_CLONE, _EGRESS_CLONE, _REPLICA = range(6)
 _SK_BUFF_BYTES = 192
@@ -75,7 +90,7 @@ class Datapath(Externs):
         self._stack = contextlib.ExitStack()
         self._attached: dict[int, tuple[int, Callable[[], None]]] = {}  # ifindex, what takes it off
         self._digests: deque[tuple[int, bytes]] = deque()
-        self._events: list[tuple[tuple[int, ...], bytes]] = []
+        self._events: list[tuple[_Event, bytes]] = []
         self._record: Record | None = None
         self._express: int | None = None
         # What each write needs and what does not change, worked out at its first use.
@@ -124,6 +139,10 @@ class Datapath(Externs):
         self.object.set_rodata("loop_ifindex", struct.pack("=I", loop))
         base = self.object.variable("shared").offset
         self.object.load()
+        self.object.check_record("event", _EVENT)
+        self.object.check_enum(
+            "event_type", {"EVENT_DIGEST": _DIGEST, "EVENT_SEND": _SEND, "EVENT_AGAIN": _AGAIN}
+        )
         self._program = self.object.programs["softswitch"]
         self.shared = Shared(self.object.maps[".bss"].mmap(), base, code.shared.members)
         self._stack.callback(self.shared.close)
@@ -346,10 +365,10 @@ class Datapath(Externs):
     # --- digests ---
 
     def _event(self, raw: bytes) -> None:
-        head = _EVENT.unpack_from(raw)
-        body = raw[_EVENT.size : _EVENT.size + head[6]]
-        if head[0] == _DIGEST:
-            self._digests.append((head[1], body))
+        head = _EVENT.unpack(raw)
+        body = raw[_EVENT.size : _EVENT.size + head.length]
+        if head.type == _DIGEST:
+            self._digests.append((head.kind, body))
         else:
             self._events.append((head, body))
 

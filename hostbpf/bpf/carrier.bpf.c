@@ -129,6 +129,10 @@ enum count {
 	COUNTS,
 };
 
+// User space checks its own copies of these types against BTF, where only types of globals are.
+const volatile struct feedback *const volatile feedback_in_btf;
+const volatile enum count count_in_btf;
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, COUNTS);

@@ -48,6 +48,7 @@ struct flow_state {
 	u64 gain_denominator;
 	char control[16];
 };
+const volatile struct flow_state *const volatile flow_state_in_btf; // for user space, which checks its copy
 
 SEC("iter/tcp")
 int list_flows(struct bpf_iter__tcp *ctx)

@@ -12,6 +12,7 @@
 
 // What makes a flow keep to its schedule: its own socket, or what its packets meet at the interface.
 enum enforcer { ENFORCER_PACING, ENFORCER_EDT, ENFORCER_HTB };
+const volatile enum enforcer enforcer_in_btf; // BTF has types of globals only; user space checks its copy
 
 // Rates of successive slots. Before the first and after the last slot the flow is not limited, so a schedule that
 // nobody renews ends by itself.

@@ -61,6 +61,10 @@ struct {
 	__uint(max_entries, 1 << 20);
 } events SEC(".maps");
 
+/* User space checks its own copies of these types against BTF, where only types of globals are. */
+const volatile struct event *const volatile event_in_btf;
+const volatile enum event_type event_type_in_btf;
+
 const volatile __u32 netless; /* nothing is redirected; what would be is written to `events` */
 const volatile __u32 express; /* EtherType, network order, of frames that wait in no virtual queue; 0: none */
 const volatile __u32 loop_ifindex; /* packets sent into this interface come back to the program */
