@@ -83,10 +83,12 @@ def tc_commands(interface: str, link: Link, shaping: Shaping) -> list[str]:
         impairments += [f"loss {link.loss * 100:g}%"] if link.loss else []
         in_flight = int(link.rate_mbps * 1e3 * (link.delay_ms or 0) / 8 / FRAME_BYTES)
         packets = link.queue_packets + in_flight  # netem's limit counts what it delays, too
-        below = "1:2" if shaping == "htb" else "1:1"
-        lines.append(
-            f"qdisc add {device} parent {below} handle 10: netem limit {packets} {' '.join(impairments)}"
-        )
+        # A link delays and loses carriers as it does data, so each class of HTB has its own netem.
+        for handle, below in enumerate(("1:2", "1:3") if shaping == "htb" else ("1:1",), start=10):
+            lines.append(
+                f"qdisc add {device} parent {below} handle {handle}: netem limit {packets} "
+                f"{' '.join(impairments)}"
+            )
     elif shaping == "htb":
         lines.append(f"qdisc add {device} parent 1:2 handle 10: bfifo limit {limit}")
     return lines

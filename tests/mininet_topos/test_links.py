@@ -47,13 +47,22 @@ def test_the_queue_limit_is_the_stated_one_in_bytes() -> None:
     assert "limit 96896" in "\n".join(tc_commands("s1-eth1", link(queue=64), "tbf"))
 
 
-def test_delay_and_loss_become_netem_with_room_for_what_is_delayed() -> None:
-    (netem,) = (
-        line for line in tc_commands("s1-eth1", link(delay_ms=10, loss=0.01), "htb") if "netem" in line
-    )
-    assert "delay 10ms loss 1%" in netem
-    in_flight = 100e6 * 10e-3 / 8 / links.FRAME_BYTES
-    assert f"limit {64 + int(in_flight)} " in netem
+@pytest.mark.parametrize("shaping", ["htb", "tbf"])
+def test_delay_and_loss_become_netem_with_room_for_what_is_delayed(shaping: links.Shaping) -> None:
+    lines = tc_commands("s1-eth1", link(delay_ms=10, loss=0.01), shaping)
+    found = [line for line in lines if "netem" in line]
+    assert found
+    for netem in found:
+        assert "delay 10ms loss 1%" in netem
+        in_flight = 100e6 * 10e-3 / 8 / links.FRAME_BYTES
+        assert f"limit {64 + int(in_flight)} " in netem
+
+
+def test_delay_reaches_every_class_so_carriers_too() -> None:
+    lines = tc_commands("s1-eth1", link(delay_ms=10), "htb")
+    classes = {line.split("classid ")[1].split()[0] for line in lines if " prio " in line}
+    delayed = {line.split("parent ")[1].split()[0] for line in lines if " netem " in line}
+    assert delayed == classes and len(classes) == 2
 
 
 def test_unshaped_links_have_no_qdisc() -> None:
