@@ -21,6 +21,7 @@ from entrain.results.store import Kind, whole
 from hostbpf.slots import PACED, pacing_registered
 from hostbpf.trial import Outcome, Trial, run_trial
 from machine.errors import BadInput
+from machine.palette import style
 from machine.toml import Strict, check, read_toml
 
 SHOWN = 60
@@ -229,7 +230,12 @@ def draw(path: Path, name: str, results: Sequence[TrialResult]) -> None:
             times, [each.wanted * scale for each in slots], where="post", color="black", label="wanted"
         )
         place.step(
-            times, [each.sent * scale for each in slots], where="post", color="#d1605e", ls="--", label="sent"
+            times,
+            [each.sent * scale for each in slots],
+            where="post",
+            color=style(result.trial.control).colour,
+            ls="--",
+            label="sent",
         )
         figures = result.figures()
         trial = result.trial

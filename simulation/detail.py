@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from machine.palette import style
 from simulation.engine import CoflowRecord
 from simulation.topology import GBIT, Topology
 from simulation.usage import Usage
@@ -97,8 +98,9 @@ def plot_usage(path: Path, title: str, settings: dict[str, list[tuple[str, dict[
             shares = 100.0 * np.array(record["utilisation"])
             edges = record["bin_s"] * np.arange(len(shares) + 1)
             used = shares.any(axis=0)
-            mean.stairs(shares[:, used].mean(axis=1), edges, label=label)
-            busiest.stairs(shares.max(axis=1), edges, label=label)
+            look = style(label)
+            mean.stairs(shares[:, used].mean(axis=1), edges, label=label, color=look.colour, ls=look.line)
+            busiest.stairs(shares.max(axis=1), edges, label=label, color=look.colour, ls=look.line)
         width = lines[0][1]["bin_s"]
         for axis, what in ((mean, "mean of all links in use"), (busiest, "busiest link of each bin")):
             axis.set_title(f"{setting}: {what}" if setting else what, fontsize=9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from machine.palette import style
 from simulation.experiments.experiment import Point, Result
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ PAPER_WITHIN = {"parrot": 78.3, "aalo": 48.3, "lccf": 8.3}
 """Parrot 6.2: % of jobs within 10 s at 10 Gbit/s."""
 PAPER_TO_BOUND = {"parrot": 2.75, "aalo": 2.75 / (1 - 0.584), "lccf": 2.75 / (1 - 0.913)}
 """Parrot 6.2: total JCT over its lower bound, worked out from the gains over the rivals."""
-COLOURS = {"parrot": "tab:blue", "aalo": "tab:orange", "lccf": "tab:green"}
 
 
 def plot(path: Path, summary: Summary, points: list[Point], results: list[Result]) -> None:
@@ -70,13 +71,6 @@ def _legend(axes: Sequence[Axes]) -> None:
     )
 
 
-def _colours(policies: list[str]) -> dict[str, Any]:
-    """As many colours as there are policies, the same in every panel."""
-    from matplotlib import pyplot
-
-    return {policy: pyplot.get_cmap("tab20")(index % 20) for index, policy in enumerate(policies)}
-
-
 def _panel(point: Point) -> float:
     return float(point["gbps"] if "gbps" in point else point.get("domain") or 0)
 
@@ -101,7 +95,6 @@ def _by_policy(
     drawn = [(p["policy"], _panel(p)) for p, r in zip(points, results, strict=True) if r.get("jobs")]
     if not drawn or (varied is None and len(set(drawn)) < len(drawn)):
         return None
-    colours = _colours(list(dict.fromkeys(p["policy"] for p in points)))
     single = all(len(r.get("coflows", ())) == len(r.get("jobs", ())) for r in results)
     what = "coflow completion time, CCT" if single else "job completion time, JCT"
     panels = sorted({_panel(p) for p in points})
@@ -110,16 +103,18 @@ def _by_policy(
         here = [(p, r) for p, r in zip(points, results, strict=True) if _panel(p) == panel and r.get("jobs")]
         for policy in dict.fromkeys(p["policy"] for p, _ in here):
             mine = [(p, r) for p, r in here if p["policy"] == policy]
+            look = style(policy)
             if varied is not None:
                 totals = [r["total_jct_s"] for _, r in mine]
-                axis.plot([p[varied] for p, _ in mine], totals, "o-", label=policy, color=colours[policy])
+                values = [p[varied] for p, _ in mine]
+                axis.plot(values, totals, marker=look.marker, ls=look.line, label=policy, color=look.colour)
             else:
                 jct = sorted(job["jct_s"] for job in mine[0][1]["jobs"])
                 ended = 100.0 * np.arange(1, len(jct) + 1) / len(jct)
-                axis.step(jct, ended, where="post", label=policy, color=colours[policy])
+                axis.step(jct, ended, where="post", label=policy, color=look.colour, ls=look.line)
                 if panel == 10.0 and policy in paper_within:
                     label = f"{policy}, paper"
-                    axis.plot(10.0, paper_within[policy], "D", color=colours[policy], mec="k", label=label)
+                    axis.plot(10.0, paper_within[policy], "D", color=look.colour, mec="k", label=label)
         if varied is not None:
             bound = {p[varied]: r["lower_bound_s"] for p, r in here}
             axis.plot(list(bound), list(bound.values()), "k:", label="lower bound")
@@ -150,14 +145,9 @@ def _by_policy(
     return figure
 
 
-def _base(policy: str) -> str:
-    return policy.split("-")[0]
-
-
 def _scale(rows: list[Summary]) -> Figure:
     """How many jobs end within 10 s, over how far arrivals are cut; a panel per cut of iterations."""
     cuts = sorted({r["scale"].split("/")[0] for r in rows}, key=float)
-    styles = {"": "o-", "filling": "s--", "ordered": "^-."}
     figure, axes = _panels(len(cuts), width=4.6)
     for axis, cut in zip(axes, cuts, strict=True):
         here = [r for r in rows if r["scale"].split("/")[0] == cut]
@@ -165,10 +155,12 @@ def _scale(rows: list[Summary]) -> Figure:
             mine = [r for r in here if r["policy"] == policy]
             x = [float(r["scale"].split("/")[1]) for r in mine]
             y = [100 * r["within_10_s"] for r in mine]
-            style = styles.get(policy.partition("-")[2], "x-")
-            axis.plot(x, y, style, label=f"{policy}, ours", color=COLOURS.get(_base(policy)))
+            look = style(policy)
+            axis.plot(x, y, marker=look.marker, ls=look.line, label=f"{policy}, ours", color=look.colour)
         for policy, percent in PAPER_WITHIN.items():
-            axis.axhline(percent, color=COLOURS[policy], alpha=0.35, linewidth=5, label=f"{policy}, paper")
+            axis.axhline(
+                percent, color=style(policy).colour, alpha=0.35, linewidth=5, label=f"{policy}, paper"
+            )
         bound = 100 * here[0]["bound_within_10_s"]
         axis.axhline(bound, color="black", linestyle=":", label="alone in the network")
         axis.set_xscale("log")
@@ -189,12 +181,14 @@ def _readings(rows: list[Summary]) -> Figure:
         here = [r for r in rows if r["length_of"] == kind]
         names = [r["policy"] for r in here]
         ratios = [r["total_jct_s"] / r["lower_bound_s"] for r in here]
-        bars = axis.barh(names, ratios, color=[COLOURS.get(_base(n)) for n in names])
+        looks = [style(name) for name in names]
+        colours, hatches = [look.colour for look in looks], [look.hatch for look in looks]
+        bars = axis.barh(names, ratios, color=colours, hatch=hatches, edgecolor="white", lw=0)
         axis.bar_label(bars, fmt="%.2f", fontsize=7, padding=2)
         for policy, ratio in PAPER_TO_BOUND.items():
             axis.axvline(
                 ratio,
-                color=COLOURS[policy],
+                color=style(policy).colour,
                 linestyle="--",
                 label=f"{policy}, the paper at most: {ratio:.3g}",
             )
@@ -223,11 +217,11 @@ def _two_jobs(rows: list[Summary]) -> Figure:
                 100 * (np.array([mine[m][key] for m in models]) / best - 1)
                 for key in ("mean_iteration_s", "p99_iteration_s")
             )
-            bars = axis.bar(place, mean, 0.38, label=f"{policy}: mean", color=f"C{i}")
+            colour = style(policy).colour
+            bars = axis.bar(place, mean, 0.38, label=f"{policy}: mean", color=colour)
             axis.bar_label(bars, fmt="%.0f %%", fontsize=7, padding=1)
-            axis.plot(
-                place, p99, "_", color=f"C{i}", markersize=16, mew=2, label=f"{policy}: 99th percentile"
-            )
+            label = f"{policy}: 99th percentile"
+            axis.plot(place, p99, "_", color=colour, markersize=16, mew=2, label=label)
         axis.set_xticks(range(len(models)), models)
         axis.set_xlabel("model")
         axis.set_title(f"each job sends {part} % of its period")
@@ -252,9 +246,11 @@ def _latency(rows: list[Summary]) -> Figure:
     figure, axes = _panels(len(flows), width=4.6)
     extremes = [1500.0, *(t for r in rows for t in r["decision"]["percentiles_us"])]
     for axis, count in zip(axes, flows, strict=True):
-        for row in (r for r in rows if r["flows"] == count):
+        lines = ("-", "--", "-.", ":")
+        for row, line in zip((r for r in rows if r["flows"] == count), itertools.cycle(lines), strict=False):
             times = row["decision"]["percentiles_us"]
-            axis.step(times, range(101), where="post", label=f"horizon of {row['horizon']} slots")
+            label, colour = f"horizon of {row['horizon']} slots", style("slots").colour
+            axis.step(times, range(101), where="post", label=label, color=colour, ls=line)
         axis.plot(1500.0, 90.0, "D", color="black", label="paper: 90 % within 1.5 ms,\nthousands of jobs")
         axis.set_xscale("log")
         axis.set_xlim(0.8 * min(extremes), 1.25 * max(extremes))
@@ -273,12 +269,13 @@ def _models(rows: list[Summary]) -> Figure | None:
     policies = [p for p in dict.fromkeys(r["policy"] for r in rows) if p != "fair"]
     if not policies or any((m, "fair") not in mean for m in mixes):
         return None
-    colours = _colours(policies)
     figure, axes = _panels(1, width=10.0)
     for i, policy in enumerate(policies):
         place = np.arange(len(mixes)) + (i - (len(policies) - 1) / 2) * 0.8 / len(policies)
         change = [100.0 * (mean[m, policy] / mean[m, "fair"] - 1.0) for m in mixes]
-        bars = axes[0].bar(place, change, 0.8 / len(policies), label=policy, color=colours[policy])
+        look = style(policy)
+        shape: dict[str, Any] = {"color": look.colour, "hatch": look.hatch, "edgecolor": "white", "lw": 0}
+        bars = axes[0].bar(place, change, 0.8 / len(policies), label=policy, **shape)
         axes[0].bar_label(bars, fmt="%+.0f", fontsize=7, padding=1)
     axes[0].axhline(0.0, color="black", linewidth=0.8)
     axes[0].set_xticks(range(len(mixes)), ["all four" if m == "all" else f"{m} only" for m in mixes])

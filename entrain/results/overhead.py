@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -15,18 +16,33 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from entrain.experiment import Experiment
-from entrain.results.plots import COLOURS
 from entrain.results.tables import label
 from entrain.results.values import RunResult
 from entrain.slots import HostReport
+from machine.palette import style
+
+_DELAYS: dict[str, Callable[[RunResult], list[float]]] = {
+    "negotiation": lambda run: [each for host in run.scheduling for each in host.negotiation_ms],
+    "decision": lambda run: [each for host in run.scheduling for each in host.decision_ms],
+}
+"""Of all hosts, ms."""
+_TITLES = {
+    "negotiation": "Negotiation: from asking what others plan\non a flow's path to the answer",
+    "decision": "Decision: computing the rates\nof one flow",
+}
+_MARKS = {"negotiation": 90, "decision": 99}
+"""The percentile that is marked: the paper tells these."""
+
+_COLOUR = style("slots").colour
 
 
 def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
     """Draw the runs in which agents scheduled to a PNG; there has to be one that decided something."""
     scheduled = [run for run in runs if run.scheduling]
+    curves = [kind for kind, delays in _DELAYS.items() if any(map(delays, scheduled))]
     figure, axes = plt.subplot_mosaic(
-        [["negotiation", "decision", "processor"], ["negotiation", "decision", "link"]],
-        figsize=(13, 4.4),
+        [[*curves, "processor"], [*curves, "link"]],
+        figsize=(4.4 * (len(curves) + 1), 4.4),
         layout="constrained",
     )
     figure.suptitle(
@@ -34,15 +50,13 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
         f"{experiment.slots.loads}, slots of {experiment.slots.slot_ms:g} ms",
         fontsize=13,
     )
-    for run, colour in zip(scheduled, COLOURS, strict=False):
+    for run, line in zip(scheduled, itertools.cycle(("-", "--", "-.", ":"))):
         name = label(run, scheduled) if len(scheduled) > 1 else None
-        asked = [each for host in run.scheduling for each in host.negotiation_ms]
-        decided = [each for host in run.scheduling for each in host.decision_ms]
-        _cumulative(axes["negotiation"], asked, 90, colour, name)
-        _cumulative(axes["decision"], decided, 99, colour, name)
-    axes["negotiation"].set_title("Negotiation: from asking what others plan\non a flow's path to the answer")
-    axes["decision"].set_title("Decision: computing the rates\nof one flow")
-    axes["negotiation"].set_ylabel("share of all, all hosts")
+        for kind in curves:
+            _cumulative(axes[kind], _DELAYS[kind](run), _MARKS[kind], line, name)
+    for kind in curves:
+        axes[kind].set_title(_TITLES[kind])
+    axes[curves[0]].set_ylabel("share of all, all hosts")
     _costs(axes["processor"], scheduled, lambda host: host.cpu_share)
     _costs(axes["link"], scheduled, lambda host: host.carrier_share)
     axes["processor"].set_title("The agent, of one processor")
@@ -51,17 +65,17 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
     plt.close(figure)
 
 
-def _cumulative(axes: Any, delays: Sequence[float], percentile: int, colour: str, name: str | None) -> None:
+def _cumulative(axes: Any, delays: Sequence[float], percentile: int, line: str, name: str | None) -> None:
     """The share of `delays` (ms) that are at most so long, with a line where `percentile` % are."""
     if not delays:
         return
     values = np.sort(delays)
     mark = float(np.percentile(values, percentile))
     said = f"{percentile} % within {mark:.2g} ms"
-    axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", color=colour)
-    axes.axvline(mark, color=colour, ls="--", lw=1.2, label=f"{name}: {said}" if name else said)
+    axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", color=_COLOUR, ls=line)
+    axes.axvline(mark, color="black", ls=line, lw=1, label=f"{name}: {said}" if name else said)
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if values[-1] < 1e3 * values[0] else (1,)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(0, 1.02)
@@ -75,7 +89,7 @@ def _costs(axes: Any, runs: Sequence[RunResult], share: Callable[[HostReport], f
     hosts = [host.host for host in runs[0].scheduling]
     columns = zip(*(run.scheduling for run in runs), strict=True)
     values = [100 * fmean(share(host) or 0.0 for host in column) for column in columns]
-    bars = axes.bar(hosts, values, 0.7, color=COLOURS[2], zorder=2)
+    bars = axes.bar(hosts, values, 0.7, color=_COLOUR, zorder=2)
     axes.bar_label(bars, [f"{value:.2g}" for value in values], fontsize=8)
     axes.set_ylabel("%")
     axes.margins(y=0.2)

@@ -4,8 +4,8 @@ that is a policy or congestion control, else how many flows the links carried at
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,10 @@ from matplotlib.ticker import MaxNLocator
 
 from entrain.experiment import Combination, Experiment
 from entrain.results.values import RunResult
+from machine.palette import Style, style
 
-_NAMES = {"ecmp": "ECMP", "source": "source routing"}
-COLOURS = (
-    *("#d1605e", "#3b75af", "#85b66f", "#8d6aa8", "#e49444", "#6a9f9c"),
-    *("#e7ca60", "#967662", "#f1a2a9", "#1f2f5c", "#4d7a2f", "#a8a9ad"),
-)
+_ROUTINGS = {"ecmp": "ECMP", "source": "source routing"}
+_POLICIES = {"none": "TCP", "mltcp": "MLTCP", "slots": "slot scheduler"}
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class _Group:
     """The runs of one routing, policy and congestion control; their seeds are pooled."""
 
     label: str
-    colour: str
+    style: Style
     runs: tuple[RunResult, ...]
 
     def times(self, job: int) -> list[list[float]]:
@@ -73,14 +71,28 @@ def _groups(runs: Sequence[RunResult]) -> list[_Group]:
     for run in runs:
         which = run.combination
         pooled.setdefault((which.routing, which.policy, which.control), []).append(run)
-    routings = len({routing for routing, _, _ in pooled})
+    routings = list(dict.fromkeys(routing for routing, _, _ in pooled))
     groups = []
-    for index, ((routing, _, _), members) in enumerate(pooled.items()):
-        parts = [_NAMES.get(routing, routing)] if routings > 1 or len(pooled) == 1 else []
-        if len(pooled) > routings:
+    for (routing, _, _), members in pooled.items():
+        by_policy = len(pooled) > len(routings)
+        parts = [routing_name(routing)] if len(routings) > 1 or len(pooled) == 1 else []
+        if by_policy:
             parts.append(name(members[0].combination))
-        groups.append(_Group(", ".join(parts), COLOURS[index % len(COLOURS)], tuple(members)))
+        look = style(name(members[0].combination) if by_policy else routing)
+        if by_policy and routing != routings[0]:
+            look = replace(look, hatch=f"{look.hatch}o")
+        groups.append(_Group(", ".join(parts), look, tuple(members)))
     return groups
+
+
+def routing_name(routing: str) -> str:
+    """For people."""
+    return _ROUTINGS.get(routing, routing)
+
+
+def policy_name(policy: str) -> str:
+    """For people; policy `none` leaves everything to TCP."""
+    return _POLICIES.get(policy, policy)
 
 
 def count(number: int, what: str) -> str:
@@ -92,26 +104,42 @@ def name(combination: Combination) -> str:
     """Of a policy and congestion control: the latter's, which tells MLTCP's variants from plain ones."""
     if combination.policy == "slots":
         return "slots"
-    return combination.control or combination.policy
+    return (combination.control or combination.policy).removeprefix("bpf_")
+
+
+def ideal_name(runs: Iterable[RunResult]) -> str:
+    """What the ideal iteration times of `runs` are: measured, computed, or some of each."""
+    measured = {job.alone_ms is not None for run in runs for job in run.jobs}
+    if len(measured) > 1:
+        return "ideal: measured alone, or a computed bound"
+    return "alone on the network, measured" if measured == {True} else "computed bound"
+
+
+def _bar(group: _Group) -> dict[str, Any]:
+    """How bars of a group are drawn."""
+    look = {"color": group.style.colour, "hatch": group.style.hatch}
+    return {**look, "edgecolor": "white", "lw": 0, "zorder": 2}
 
 
 def _times(axes: Any, experiment: Experiment, groups: Sequence[_Group]) -> None:
-    """Per job and group: a bar for the mean, a dot for each iteration in order, a line for the ideal."""
+    """Per job and group: a bar for the mean, a dot for each iteration in order, a line for its ideal."""
     width = 0.8 / len(groups)
     places = np.arange(len(experiment.jobs))
     for index, group in enumerate(groups):
         middles = places - 0.4 + width * (index + 0.5)
         times = [group.times(job) for job in range(len(experiment.jobs))]
         means = [np.mean(np.concatenate(values)) for values in times]
-        axes.bar(middles, means, width * 0.92, color=group.colour, label=f"{group.label}, mean", zorder=2)
+        axes.bar(middles, means, width * 0.92, **_bar(group), label=f"{group.label}, mean")
+        for middle, job in zip(middles, group.runs[0].jobs, strict=True):
+            ends = [middle - width * 0.46, middle + width * 0.46]
+            axes.plot(ends, [job.ideal_ms] * 2, "--", color="black", lw=1.2, zorder=4)
         for middle, values in zip(middles, times, strict=True):
             for run in values:
                 across = np.linspace(-0.38, 0.38, len(run)) * width if len(run) > 1 else np.zeros(1)
                 axes.plot(middle + across, run, ".", color="black", alpha=0.45, ms=4, zorder=3)
     axes.plot([], [], ".", color="black", alpha=0.45, label="each iteration, in order")
-    for place, job in zip(places, groups[0].runs[0].jobs, strict=True):
-        axes.plot([place - 0.42, place + 0.42], [job.ideal_ms] * 2, "--", color="black", lw=1.2, zorder=4)
-    axes.plot([], [], "--", color="black", lw=1.2, label="with the network for itself")
+    ideal = ideal_name(run for group in groups for run in group.runs)
+    axes.plot([], [], "--", color="black", lw=1.2, label=ideal)
     axes.set_xticks(
         places,
         [f"{job.name}\n{job.spec.collective}\n{len(job.hosts)} hosts" for job in experiment.jobs],
@@ -129,7 +157,7 @@ def _completion(axes: Any, groups: Sequence[_Group]) -> None:
     for place, group in enumerate(groups):
         times = [jct_s for run in group.runs for jct_s in run.completion.jct_s]
         labels.append(f"{group.label}: {np.mean(times):.2f} s")
-        axes.barh(place, np.mean(times), 0.75, color=group.colour, zorder=2)
+        axes.barh(place, np.mean(times), 0.75, **_bar(group))
         axes.plot(times, [place] * len(times), ".", color="black", alpha=0.6, ms=5, zorder=3)
     axes.set_yticks(range(len(groups)), labels)
     axes.invert_yaxis()
@@ -149,11 +177,11 @@ def _flows(axes: Any, groups: Sequence[_Group], attribute: str, whose: str) -> N
     for index, (group, count) in enumerate(zip(groups, counts, strict=True)):
         links = [count[flows] / len(group.runs) for flows in range(most + 1)]
         middles = np.arange(most + 1) - 0.4 + width * (index + 0.5)
-        bars = axes.bar(middles, links, width * 0.92, color=group.colour, label=group.label, zorder=2)
+        bars = axes.bar(middles, links, width * 0.92, **_bar(group), label=group.label)
         axes.bar_label(bars, [f"{value:.3g}" if value else "" for value in links], fontsize=8)
     axes.set_xticks(range(most + 1))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("most flows on the link at one time")
-    axes.set_title(f"Flows {whose} (measured)")
+    axes.set_title(f"Flows {whose} (measured)", fontsize=10)
     axes.margins(y=0.08)
     axes.grid(axis="y", alpha=0.3, zorder=0)

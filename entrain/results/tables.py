@@ -11,6 +11,7 @@ from rich.table import Table
 from entrain.experiment import Experiment
 from entrain.results.values import (
     CONVERGED,
+    HELD,
     LEARNING,
     SETTLED_LEAST,
     WINDOW,
@@ -99,7 +100,7 @@ def completion(runs: Sequence[RunResult]) -> Table:
 SETTLING_LEGEND = f"""settled: from iteration {LEARNING} on, the mean over ideal and over the links' bound,
 and p99 over ideal, of n iterations; -: fewer than {SETTLED_LEAST}. converged: runs that from
 some iteration on (median) keep within {CONVERGED - 1:.0%} of ideal until the end, in any {WINDOW}
-in a row of every job. Of the whole run: slowest, the progress of the slowest
+in a row of every job, {HELD} at least. Of the whole run: slowest, the progress of the slowest
 job (1: unhindered), and Jain's index (1: even)"""
 
 

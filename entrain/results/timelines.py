@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -14,9 +13,19 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 from entrain.cross import NAME as CROSS
-from entrain.experiment import Experiment, Policy
-from entrain.results.plots import COLOURS, count, name
-from entrain.results.values import WINDOW, RunResult, Summarized, converged_at, summarized
+from entrain.experiment import Experiment
+from entrain.results.plots import count, ideal_name, name, policy_name, routing_name
+from entrain.results.values import (
+    LEARNING,
+    WINDOW,
+    RunResult,
+    Summarized,
+    converged_at,
+    settled_run,
+    summarized,
+)
+from machine import palette
+from machine.palette import style
 
 SHOWN = 4
 """Iterations in each part of the picture of throughput."""
@@ -24,16 +33,14 @@ SHOWN = 4
 SLIDING = 6
 """The iteration at which its middle part begins: MLTCP has learned, and the jobs are sliding apart."""
 
-_COLOURS = dict(zip(get_args(Policy), COLOURS, strict=False))
-
 
 def plot(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
     """`iterations.png`, `throughput.png` and, with several seeds, `seeds.png` in `directory`."""
-    _save(directory / "iterations.png", _iterations(experiment, runs))
+    _save(directory / "iterations.png", iterations(experiment, runs))
     first = [run for run in runs if run.combination.seed == runs[0].combination.seed]
-    _save(directory / "throughput.png", _throughput(experiment, first))
+    _save(directory / "throughput.png", throughput(experiment, first))
     if len({run.combination.seed for run in runs}) > 1:
-        _save(directory / "seeds.png", _seeds(experiment, runs))
+        _save(directory / "seeds.png", seeds(experiment, runs))
 
 
 def _save(path: Path, figure: Any) -> None:
@@ -41,56 +48,54 @@ def _save(path: Path, figure: Any) -> None:
     plt.close(figure)
 
 
-def family(run: RunResult) -> str:
-    """The congestion control of which a run's is the kernel's, the copy in eBPF, or a variant: that of MLTCP,
-    or that of the slot scheduler."""
-    return re.sub("^(bpf|mltcp|slot)_", "", str(run.combination.control))
-
-
 def _name(run: RunResult) -> str:
     return name(run.combination)
 
 
-def _iterations(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
-    """A panel for each family: a line for each run, the mean of its jobs; with one seed their range, too."""
-    families = list(dict.fromkeys(map(family, runs)))
+def iterations(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
+    """A panel for each policy (and routing): a line for each run, of its jobs' iteration times over the ideal
+    of each job; with one seed their range, too."""
+    panels: dict[str, list[RunResult]] = {}
+    routings = len({run.combination.routing for run in runs})
+    for run in runs:
+        parts = [routing_name(run.combination.routing)] if routings > 1 else []
+        panels.setdefault(", ".join([*parts, policy_name(run.combination.policy)]), []).append(run)
     figure, axes = plt.subplots(
         1,
-        len(families),
-        figsize=(max(6.5, 3.6 * len(families) + 1), 3.8),
+        len(panels),
+        figsize=(max(6.5, 3.6 * len(panels) + 1), 4.0),
         sharey=True,
         squeeze=False,
         layout="constrained",
     )
-    seeds = len({run.combination.seed for run in runs})
+    number = len({run.combination.seed for run in runs})
     figure.suptitle(
         f"{experiment.name}: iteration time, mean of {count(len(experiment.jobs), 'job')}, "
-        + (f"{seeds} seeds" if seeds > 1 else "and their range"),
+        + (f"{number} seeds" if number > 1 else f"and their range, seed {runs[0].combination.seed}"),
         fontsize=11,
     )
-    for place, each in zip(axes[0], families, strict=True):
+    for place, (title, members) in zip(axes[0], panels.items(), strict=True):
         shown = set()
-        for run in (run for run in runs if family(run) == each):
-            colour = _COLOURS[run.combination.policy]
-            times = _times(run)
-            numbers = np.arange(times.shape[1])
+        for run in members:
+            look = style(_name(run))
+            over = _times(run) / np.array([[job.ideal_ms] for job in run.jobs])
+            numbers = np.arange(over.shape[1])
             label = _name(run) if _name(run) not in shown else None
             shown.add(_name(run))
-            place.plot(numbers, times.mean(axis=0), color=colour, lw=1.2, label=label)
-            if seeds == 1:
+            place.plot(numbers, over.mean(axis=0), color=look.colour, ls=look.line, lw=1.2, label=label)
+            if number == 1:
                 place.fill_between(
-                    numbers, times.min(axis=0), times.max(axis=0), color=colour, alpha=0.25, lw=0
+                    numbers, over.min(axis=0), over.max(axis=0), color=look.colour, alpha=0.2, lw=0
                 )
                 if (settled := converged_at(run)) is not None:
-                    place.axvline(settled, color=colour, ls=":", lw=1)
-        ideal = next(run for run in runs if family(run) == each).jobs[0].ideal_ms
-        place.axhline(ideal, color="black", ls="--", lw=1, label="alone on the link")
-        place.set_title(each)
+                    place.axvline(settled, color=look.colour, ls=":", lw=1)
+        place.axhline(1, color="black", ls="--", lw=1, label=ideal_name(members))
+        place.set_title(title)
         place.set_xlabel("iteration")
         place.grid(alpha=0.3)
         place.legend(loc="lower right", fontsize=8)
     axes[0, 0].set_ylim(bottom=0)
-    axes[0, 0].set_ylabel("iteration time (ms)")
+    axes[0, 0].set_ylabel("iteration time over the job's own ideal")
     return figure
 
 
@@ -100,79 +105,108 @@ def _times(run: RunResult) -> Any:
     return np.array([job.summary.iteration_ms[:shortest] for job in run.jobs])
 
 
-def _throughput(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
-    """A row for each run: throughput on the busiest link at the beginning, a little later, and at the end;
-    all of it where iterations are few."""
-    last = min(_times(run).shape[1] for run in runs)
-    parts: tuple[int | None, ...] = (0, SLIDING, last - SHOWN) if last > 3 * SHOWN else (None,)
+def throughput(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
+    """A row for each run: throughput on the busiest link at the beginning, a little later, and towards the
+    end of the shortest run, at the same times in every row; all of it where iterations are few."""
+    parts = _parts(runs)
     figure, axes = plt.subplots(
         len(runs),
         len(parts),
         figsize=(13, 1.5 * len(runs) + 1),
         sharey=True,
+        sharex="col",
         squeeze=False,
         layout="constrained",
     )
-    figure.suptitle(f"{experiment.name}: throughput of each job on {_busiest(runs[0])}")
-    jobs = [job.name for job in experiment.jobs] + [CROSS] * bool(experiment.cross)
+    figure.suptitle(
+        f"{experiment.name}: throughput of each job on {_busiest(runs[0])}, seed {runs[0].combination.seed}"
+    )
+    colours = {each.name: palette.job(place) for place, each in enumerate(experiment.jobs)}
+    if experiment.cross:
+        colours[CROSS] = palette.CROSS
     for row, run in zip(axes, runs, strict=True):
-        summary = run.jobs[0].summary
-        starts = np.cumsum([0.0, *summary.iteration_ms]) / 1e3
-        starts *= (summary.jct_s or starts[-1]) / starts[-1]  # ranks begin the next iteration one by one
-        for place, first in zip(row, parts, strict=True):
-            for job, colour in zip(jobs, COLOURS, strict=False):
+        for place, (begin, end) in zip(row, parts, strict=True):
+            for job, colour in colours.items():
                 for each in run.timeline.throughput:
                     if (each.link, each.job) == (_busiest(runs[0]), job):
                         times = np.arange(len(each.mbps)) * each.bin_ms / 1e3
-                        place.fill_between(times, each.mbps, step="post", color=colour, alpha=0.45, lw=0)
-                        place.step(times, each.mbps, where="post", color=colour, lw=0.7, label=job)
-            if first is None:
-                place.margins(x=0)
-            else:
-                place.set_xlim(starts[first], starts[first + SHOWN])
+                        place.fill_between(times, each.mbps, step="post", color=colour, alpha=0.6, lw=0)
+                        place.step(times, each.mbps, where="post", color=colour, lw=1, label=job)
+            place.set_xlim(begin, end)
             place.grid(alpha=0.3)
         row[0].set_ylabel(f"{_name(run)}\nMbit/s", fontsize=9)
-    for place, first in zip(axes[0], parts, strict=True):
-        if first is not None:
-            place.set_title(f"iterations {first} to {first + SHOWN - 1}", fontsize=10)
     axes[0, 0].set_ylim(bottom=0)
     if handles := axes[0, 0].get_legend_handles_labels()[0]:
-        figure.legend(handles=handles, loc="outside lower center", fontsize=8, ncols=len(jobs))
+        figure.legend(handles=handles, loc="outside lower center", fontsize=8, ncols=len(colours))
     for place in axes[-1]:
         place.set_xlabel("time (s)")
     return figure
+
+
+def _parts(runs: Sequence[RunResult]) -> list[tuple[float, float]]:
+    """The times (s) that the picture of throughput shows, from when to when."""
+    starts = []
+    for run in runs:
+        summary = run.jobs[0].summary
+        times = np.cumsum([0.0, *summary.iteration_ms]) / 1e3
+        starts.append(times * (summary.jct_s or times[-1]) / times[-1])  # ranks begin an iteration one by one
+    if min(map(len, starts)) <= 3 * SHOWN + 1:
+        return [(0.0, max(float(times[-1]) for times in starts))]
+    length = max(float(times[first + SHOWN] - times[first]) for times in starts for first in (0, SLIDING))
+    sliding = min(float(times[SLIDING]) for times in starts)
+    end = min(float(times[-1]) for times in starts)
+    return [(0.0, length), (sliding, sliding + length), (end - length, end)]
 
 
 def _busiest(run: RunResult) -> str:
     return max(run.links, key=lambda link: link.bytes).link
 
 
-def _seeds(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
-    """How many of the seeds have converged by each iteration, and where they end up."""
+def seeds(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
+    """Where the seeds end up and, if any has converged, how many have by each iteration."""
     groups = summarized(runs)
-    figure, (when, where) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-    figure.suptitle(f"{experiment.name}: {len({run.combination.seed for run in runs})} seeds")
-    longest = max(_times(run).shape[1] for run in runs)
-    for group, colour in zip(groups, COLOURS, strict=False):
-        at = sorted(each for each in group.converged_at if each is not None)
-        steps = [0, *at, longest]
-        shares = [*range(len(at) + 1), len(at)]
-        when.step(
-            steps, np.array(shares) / len(group.runs), where="post", color=colour, label=_name(group.runs[0])
+    converged = any(each is not None for group in groups for each in group.converged_at)
+    figure, axes = plt.subplots(
+        1, 1 + converged, figsize=(10 if converged else 5.5, 3.8), squeeze=False, layout="constrained"
+    )
+    number = len({run.combination.seed for run in runs})
+    figure.suptitle(f"{experiment.name}: {number} seeds" + ("" if converged else ", none of which converged"))
+    if converged:
+        _when(axes[0, 0], groups)
+    where = axes[0, -1]
+    for place, group in enumerate(groups):
+        look = style(_name(group.runs[0]))
+        where.plot(
+            [place] * len(group.runs), _ends(group), look.marker, color=look.colour, alpha=0.7, ls="none"
         )
-        _dots(where, groups, group, colour)
-    when.set_ylim(0, 1.03)
-    when.set_xlabel("iteration")
-    when.set_ylabel("share of the seeds that have converged")
-    when.legend(loc="lower right", fontsize=8)
-    where.axhline(1, color="black", ls="--", lw=1)
+    where.axhline(1, color="black", ls="--", lw=1, label=ideal_name(runs))
     where.set_xticks(range(len(groups)), [_name(group.runs[0]) for group in groups])
-    where.set_ylabel(f"last {WINDOW} iterations over ideal")
-    for place in (when, where):
+    where.margins(x=0.15)
+    known = all(group.settled for group in groups)
+    what = f"iterations from {LEARNING} on" if known else f"last {WINDOW} iterations"
+    where.set_ylabel(f"{what}, over ideal")
+    where.legend(fontsize=8)
+    for place in axes[0]:
         place.grid(alpha=0.3)
     return figure
 
 
-def _dots(axes: Any, groups: Sequence[Summarized], group: Summarized, colour: str) -> None:
-    """A dot for each seed."""
-    axes.plot([groups.index(group)] * len(group.runs), group.over_ideal(WINDOW), "o", color=colour, alpha=0.6)
+def _when(axes: Any, groups: Sequence[Summarized]) -> None:
+    """The share of the seeds that have converged, by iteration."""
+    longest = max(_times(run).shape[1] for group in groups for run in group.runs)
+    for group in groups:
+        look = style(_name(group.runs[0]))
+        at = sorted(each for each in group.converged_at if each is not None)
+        steps = [0, *at, longest]
+        shares = np.array([*range(len(at) + 1), len(at)]) / len(group.runs)
+        axes.step(steps, shares, where="post", color=look.colour, ls=look.line, label=_name(group.runs[0]))
+    axes.set_ylim(-0.02, 1.03)
+    axes.set_xlabel("iteration")
+    axes.set_ylabel("share of the seeds that have converged")
+    axes.legend(loc="lower right", fontsize=8)
+
+
+def _ends(group: Summarized) -> Sequence[float]:
+    """Where each seed ended up, over ideal: after learning; in its last iterations if it is too short."""
+    found = [settled_run(run) for run in group.runs]
+    return [each.over_ideal for each in found if each] if all(found) else group.over_ideal(WINDOW)

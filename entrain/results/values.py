@@ -143,7 +143,9 @@ LAST = 50
 
 WINDOW = 10
 CONVERGED = 1.05
-"""A run has converged where the mean of so many successive iterations of each job is within 5 % of ideal."""
+HELD = 20
+"""A run has converged where the mean of any `WINDOW` successive iterations of each job keeps within 5 % of
+ideal until the end, and for `HELD` iterations or more: a few at the end may do so by chance."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +235,7 @@ def fairness(run: RunResult) -> Fairness:
 def converged_at(run: RunResult) -> int | None:
     """The first iteration from which every window of every job is within 5 % of ideal until the end.
 
-    None: the last window is not.
+    None: there is none, or fewer than `HELD` iterations follow.
     """
     shortest = min(len(job.summary.iteration_ms) for job in run.jobs)
     found = None
@@ -242,7 +244,7 @@ def converged_at(run: RunResult) -> int | None:
         if any(sum(times) / WINDOW > CONVERGED * job.ideal_ms for job, times in windows):
             break
         found = first
-    return found
+    return None if found is None or shortest - found < HELD else found
 
 
 @dataclass(frozen=True)

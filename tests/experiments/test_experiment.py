@@ -11,7 +11,6 @@ from controlplane.routing import next_hops, source_port
 from controlplane.topology import Topology
 from entrain import slot_rates
 from entrain.experiment import Combination, Job, load_experiment, load_network
-from entrain.results.plots import COLOURS
 from entrain.results.values import LEARNING, SETTLED_LEAST
 from hostbpf.mltcp import Params
 from machine.errors import BadInput
@@ -219,13 +218,6 @@ def test_the_experiments_that_come_with_it_are_good(path: Path) -> None:
 def test_experiments_about_settling_run_long_enough_to_tell(path: Path) -> None:
     for job in load_experiment(path).jobs:
         assert job.spec.iterations >= LEARNING + SETTLED_LEAST
-
-
-def test_no_two_bars_of_an_experiment_that_comes_with_it_have_one_colour() -> None:
-    for path in EXPERIMENTS.glob("*.toml"):
-        if "[experiment]" in path.read_text() and not slot_rates.is_slot_rates(path):
-            bars = {(c.routing, c.policy, c.control) for c in load_experiment(path).combinations()}
-            assert len(bars) <= len(set(COLOURS)), path.name
 
 
 def uplinks(topology: Topology, job: Job) -> list[Counter[tuple[str, str]]]:

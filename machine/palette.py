@@ -1,0 +1,102 @@
+"""What things look like in pictures: one colour for one thing, in every picture.
+
+The colours are those of Okabe and Ito ("Color Universal Design", 2008) and, where more are needed, Paul Tol's
+"muted" and "light" schemes (technical note SRON/EPS/TN/09-002, 2021): told apart with any colour vision.
+Black is for bounds and ideals. Readings of one algorithm share its colour, and differ in line, marker and
+hatch.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+COLOURS = {
+    # routing
+    "ecmp": "#F0E442",
+    "source": "#56B4E9",
+    # congestion controls, and the slot scheduler
+    "reno": "#E69F00",
+    "cubic": "#0072B2",
+    "dctcp": "#009E73",
+    "bbr": "#CC79A7",
+    "slots": "#D55E00",
+    # policies of the simulator alone
+    "parrot": "#332288",
+    "aalo": "#88CCEE",
+    "lccf": "#117733",
+    "d-clas": "#DDCC77",
+    "varys": "#CC6677",
+    "fifo": "#882255",
+    "mcs": "#44AA99",
+    "ccml": "#AA4499",
+    "mltcp": "#999933",
+    "fair": "#C8C8C8",
+}
+
+SPARE = ("#6699CC", "#994455", "#997700", "#EECC66", "#004488", "#EE99AA")
+"""Of things that have no colour of their own (Tol's "medium-contrast")."""
+
+JOBS = ("#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#44BB99", "#BBCC33", "#99DDFF")
+"""Of the jobs of an experiment, in their order (Tol's "light")."""
+
+CROSS = "#444444"
+"""Of cross traffic."""
+
+_VARIANTS = {
+    "": ("-", "o", ""),
+    "mltcp": ("--", "s", "///"),
+    "filling": ("--", "s", "///"),
+    "shared": ("--", "s", "///"),
+    "job": ("--", "s", "///"),
+    "2": ("--", "s", "///"),
+    "steps": ("--", "s", "///"),
+    "equal": ("--", "s", "///"),
+    "ordered": ("-.", "^", "\\\\\\"),
+    "factor": ("-.", "^", "\\\\\\"),
+    "whole": ("-.", "^", "\\\\\\"),
+    "weighted": ("-.", "^", "\\\\\\"),
+    "unsized": ((0, (3, 1, 1, 1, 1, 1)), "v", "xxx"),
+    "drawn": ((0, (3, 1, 1, 1, 1, 1)), "v", "xxx"),
+    "wo-wc": (":", "x", "..."),
+}
+"""Line, marker and hatch by the variant of an algorithm."""
+
+_OTHER_VARIANT = ((0, (5, 4)), "D", "+++")
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a thing is drawn, in matplotlib's terms."""
+
+    colour: str
+    line: str | tuple[int, tuple[int, ...]] = "-"
+    marker: str = "o"
+    hatch: str = ""
+
+
+def style(name: str) -> Style:
+    """The style of a routing, a policy or a congestion control, by the name that users type.
+
+    A copy in eBPF looks like the kernel's own (`bpf_reno`), and every control that obeys schedules like the
+    slot scheduler (`slot_cubic`).
+    """
+    if name.startswith("slot_"):
+        name = "slots"
+    name = name.removeprefix("bpf_")
+    family, variant = _split(name)
+    colour = COLOURS.get(family) or SPARE[zlib.crc32(family.encode()) % len(SPARE)]
+    return Style(colour, *_VARIANTS.get(variant, _OTHER_VARIANT))
+
+
+def _split(name: str) -> tuple[str, str]:
+    """The algorithm and its variant: `mltcp_reno` is a variant of reno, `parrot-wo-wc` of parrot."""
+    if name.startswith("mltcp_"):
+        return name.removeprefix("mltcp_"), "mltcp"
+    family = max((known for known in COLOURS if f"{name}-".startswith(f"{known}-")), key=len, default=name)
+    return family, name[len(family) + 1 :]
+
+
+def job(place: int) -> str:
+    """The colour of the job at a place of an experiment's list of jobs."""
+    return JOBS[place % len(JOBS)]
