@@ -43,6 +43,15 @@ class _Parser(argparse.ArgumentParser):
         raise BadInput(f"{message}; see python -m softswitch --help")
 
 
+class _Formatter(logging.Formatter):
+    """Shows control characters and indents further lines: what controllers send cannot forge an entry."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        shown = (c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+        return "".join(shown).replace("\n", "\n\t")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m softswitch",
@@ -70,7 +79,29 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="frames of this EtherType wait in no virtual queue: links let them go first",
     )
-    parser.add_argument("--grpc-server-addr", default="0.0.0.0:9559", metavar="HOST:PORT|unix:PATH")
+    parser.add_argument(
+        "--grpc-server-addr",
+        default="127.0.0.1:9559",
+        metavar="HOST:PORT|unix:PATH",
+        help="where P4Runtime is served (default 127.0.0.1:9559); it has no passwords: keep it local",
+    )
+    parser.add_argument(
+        "--role",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="allow controllers of this P4Runtime role beside the default role; each controls everything",
+    )
+    parser.add_argument(
+        "--max-request-mib", type=int, default=16, metavar="N", help="largest request (default 16 MiB)"
+    )
+    parser.add_argument(
+        "--max-state-mib",
+        type=int,
+        default=256,
+        metavar="N",
+        help="most memory for a program's tables, registers, counters and meters (default 256 MiB)",
+    )
     parser.add_argument("--cpu-port", type=int, metavar="N", help="the port of packet-in and packet-out")
     parser.add_argument("--drop-port", type=int, default=511, metavar="N")
     parser.add_argument("--name", default=None, help="what the log calls this switch (default s<device id>)")
@@ -97,6 +128,10 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         host, colon, port = options.grpc_server_addr.rpartition(":")
         if not colon or not host or not port.isdecimal() or int(port) > 65535:
             raise BadInput(f"--grpc-server-addr {options.grpc_server_addr}: write HOST:PORT or unix:PATH")
+    for name, limit in (("max_request_mib", 2047), ("max_state_mib", 1 << 20)):
+        if not 0 < getattr(options, name) <= limit:
+            option = "--" + name.replace("_", "-")
+            raise BadInput(f"{option} {getattr(options, name)}: it is in 1..{limit}")
     if options.express_ethertype is not None and not 0x600 <= options.express_ethertype < 1 << 16:
         raise BadInput(f"--express-ethertype {options.express_ethertype:#x}: it is in 0x600..0xffff")
     if options.cpu_port is not None and not 0 < options.cpu_port <= 510:
@@ -113,11 +148,9 @@ def _log_to(options: argparse.Namespace, name: str) -> None:
             handlers.append(logging.FileHandler(options.log_file))
         except OSError as error:
             raise BadInput(f"--log-file {options.log_file}: {error.strerror}") from error
-    logging.basicConfig(
-        level=_LEVELS[options.log_level],
-        format=f"%(asctime)s {name} %(levelname)s %(message)s",
-        handlers=handlers or [logging.NullHandler()],
-    )
+    for handler in handlers:
+        handler.setFormatter(_Formatter(f"%(asctime)s {name} %(levelname)s %(message)s"))
+    logging.basicConfig(level=_LEVELS[options.log_level], handlers=handlers or [logging.NullHandler()])
 
 
 async def _serve(options: argparse.Namespace, name: str) -> None:
@@ -153,6 +186,7 @@ async def _serve(options: argparse.Namespace, name: str) -> None:
             drop_port=options.drop_port,
             express=options.express_ethertype,
             record=record,
+            max_state=options.max_state_mib << 20,
         )
 
     clean_stale()
@@ -165,8 +199,8 @@ async def _serve(options: argparse.Namespace, name: str) -> None:
         ports = owned.enter_context(contextlib.closing(Ports(interfaces, rates)))
         switch = owned.enter_context(contextlib.closing(Switch(ports, load)))
         ports.changed = switch.port_changed
-        service = server.P4RuntimeService(options.device_id, switch, cpu)
-        grpc_server, port = server.listen(service, options.grpc_server_addr)
+        service = server.P4RuntimeService(options.device_id, switch, cpu, options.role)
+        grpc_server, port = server.listen(service, options.grpc_server_addr, options.max_request_mib << 20)
         owned.push_async_callback(grpc_server.stop, None)
         if program is not None:
             switch.start(program)

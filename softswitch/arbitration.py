@@ -1,12 +1,13 @@
 """Who is primary: P4Runtime's client arbitration for one device (spec 5), apart from gRPC.
 
 Each role has its own primary: the live stream whose election id is the highest that the role has ever seen. A
-role means full access to the pipeline, since no scheme of role configurations is agreed on.
+role means full access to the pipeline, since no scheme of role configurations is agreed on. So there is the
+default role only, and those that the switch was started with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,19 +33,19 @@ class _Role:
 
 
 class Arbitration:
-    """The controllers of one device by role. Streams are any hashable objects."""
+    """The controllers of one device by role: the default role, "", and `roles`. Streams are any hashables."""
 
-    def __init__(self, device_id: int) -> None:
+    def __init__(self, device_id: int, roles: Iterable[str] = ()) -> None:
         self._device_id = device_id
-        self._roles: dict[str, _Role] = {"": _Role()}
+        self._roles = {name: _Role() for name in ("", *roles)}
         self._role_of: dict[Hashable, str] = {}
 
     def update(self, stream: Hashable, message: Any) -> list[Notification]:
         """Take a MasterArbitrationUpdate of `stream`; returns who must be told what.
 
-        Raises Refused with the code that ends the stream: NOT_FOUND for another device, INVALID_ARGUMENT for
-        an election id that is taken or a role configuration, FAILED_PRECONDITION for a change of device or
-        role.
+        Raises Refused with the code that ends the stream: NOT_FOUND for another device, PERMISSION_DENIED for
+        a role that this switch does not know, INVALID_ARGUMENT for an election id that is taken or a role
+        configuration, FAILED_PRECONDITION for a change of device or role.
         """
         known = stream in self._role_of
         if message.device_id != self._device_id:
@@ -56,9 +57,10 @@ class Arbitration:
                 StatusCode.FAILED_PRECONDITION,
                 f"this stream has role {self._role_of[stream]!r}; open another one for role {name!r}",
             )
+        self.check_role(name)
         if message.role.HasField("config"):
             raise invalid(f"role {name!r}: role configurations are not supported; leave role.config unset")
-        role = self._roles.get(name) or _Role()
+        role = self._roles[name]
         election_id = U128.decode(message.election_id) if message.HasField("election_id") else None
         for other, taken in role.streams.items():
             if other != stream and election_id is not None and taken == election_id:
@@ -67,7 +69,6 @@ class Arbitration:
             raise Refused(StatusCode.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} controllers are connected already")
 
         before = role.primary()
-        self._roles[name] = role
         self._role_of[stream] = name
         role.streams[stream] = election_id
         if election_id is not None and (role.highest is None or election_id >= role.highest):
@@ -117,11 +118,20 @@ class Arbitration:
             return f"there is no primary: the last one, with election id {role.highest}, has gone"
         return f"the primary has election id {role.highest} ({primary})"
 
+    def check_role(self, name: str) -> None:
+        """Raise Refused (PERMISSION_DENIED) for a role that this switch does not know."""
+        if name not in self._roles:
+            named = [repr(role) for role in self._roles if role]
+            raise Refused(
+                StatusCode.PERMISSION_DENIED,
+                f"role {name!r} is unknown: this switch has the default role"
+                f"{' and ' + ', '.join(named) if named else ' only'}; start it with --role to allow others",
+            )
+
     def check_primary(self, request: Any) -> None:
-        """Raises Refused unless a Write or SetForwardingPipelineConfig request comes from the primary."""
-        role = self._roles.get(request.role)
-        if role is None:
-            raise not_found(f"no controller has announced role {request.role!r}")
+        """Raise Refused unless a Write or SetForwardingPipelineConfig request comes from the primary."""
+        self.check_role(request.role)
+        role = self._roles[request.role]
         election_id = U128.decode(request.election_id) if request.HasField("election_id") else None
         if election_id is None or election_id != role.highest or role.primary() is None:
             mine = "no election id" if election_id is None else f"election id {election_id}"

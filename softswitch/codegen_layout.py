@@ -197,6 +197,11 @@ class Layout:
                 self._slots.append(f"\tu64 h{index}[{stride // 8}];")
             self.slots[name] = HeaderSlot(header, base, index, fixed, varbit_at // 8, room)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all headers and metadata, nearly."""
+        return self._metadata_bytes + sum(align(s.room, 8) + 8 for s in self.slots.values())
+
     def first_slot(self, stack: str) -> HeaderSlot:
         return self.slots[self.program.stacks[stack].elements[0]]
 

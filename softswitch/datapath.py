@@ -25,6 +25,7 @@ from ebpf import Codec, Object, RingBuffer
 from ebpf.errors import EbpfError
 from machine.errors import EntrainError
 from machine.record import Record, Resource
+from softswitch import memory
 from softswitch.attach import attach, namespace
 from softswitch.codegen import IFINDICES, LOOP_PORT, MOST_PORTS, STATISTICS, Code, build, generate
 from softswitch.codegen_layout import Record as Layout
@@ -109,16 +110,21 @@ class Datapath(Externs):
         express: int | None = None,
         netless: bool = False,
         record: Record | None = None,
+        max_state: int | None = None,
     ) -> Datapath:
         """Compile and load a program.
 
         Frames of EtherType `express` wait in no virtual queue, as where links let them go before all others.
         `record` owns what would outlive this process: the loop interface that a program with clones,
         multicast or recirculation needs, and clsact qdiscs where the kernel has no tcx links. Without one,
-        the datapath keeps a record of its own. Raises Unsupported, or EbpfError from compiler and kernel.
+        the datapath keeps a record of its own. Raises Unsupported; Full where the program's state takes more
+        than `max_state` bytes; EbpfError from compiler and kernel.
         """
         del cpu_port  # a port like any other
-        datapath = cls(program, generate(program, drop_port=drop_port), name, drop_port, netless)
+        code = generate(program, drop_port=drop_port)
+        if max_state is not None:
+            memory.check(code, max_state)
+        datapath = cls(program, code, name, drop_port, netless)
         try:
             datapath._record = record
             datapath._express = express

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from finsy.proto import p4r
@@ -10,7 +10,7 @@ from grpc import StatusCode
 
 from softswitch.meters import fill_meter, meter_config, refuse_colours
 from softswitch.p4info import Array, P4Info, decode, encode
-from softswitch.status import Refused, invalid
+from softswitch.status import MOST_READ, Refused, invalid
 from softswitch.target import Datapath, Match, MeterConfig
 
 
@@ -130,10 +130,11 @@ class Registers:
         id_ = message.register_id
         for array in [_array(self._arrays, id_, "register")] if id_ else self._arrays.values():
             cells = _cells(message, array, "register") if id_ else range(array.size)
-            if len(cells) == 1:
-                values = [self._datapath.register_read(array.name, cells[0])]
-            else:
-                values = list(self._datapath.register_read_all(array.name))
+            values: Iterable[int]
+            if 1 < len(cells) <= MOST_READ:
+                values = self._datapath.register_read_all(array.name)
+            else:  # one, or more than anyone can read
+                values = (self._datapath.register_read(array.name, index) for index in cells)
             for index, value in zip(cells, values, strict=True):
                 entity = p4r.Entity()
                 entry = entity.register_entry

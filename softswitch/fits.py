@@ -14,7 +14,7 @@ def check_fits(info: P4Info, program: bytes) -> None:
     """Raises Refused (INVALID_ARGUMENT) naming the first thing that the JSON lacks or has otherwise."""
     try:
         _check(info, json.loads(program))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise invalid(f"p4_device_config is not BMv2 JSON: {type(error).__name__} {error}") from error
 
 

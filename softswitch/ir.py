@@ -69,6 +69,22 @@ def _number(text: str) -> int:
     return -int(text[1:], 16) if text.startswith("-") else int(text, 16)
 
 
+def _within(value: Any, most: int, what: str) -> int:
+    """A size or width of the JSON as a number; raises BadInput where it is not in 0..most."""
+    number = int(value)
+    if not 0 <= number <= most:
+        raise BadInput(f"the program's JSON is damaged: {what} is {number}, not in 0..{most}")
+    return number
+
+
+def _width(value: Any) -> int:
+    return _within(value, 1 << 16, "a width in bits")
+
+
+def _size(value: Any) -> int:
+    return _within(value, 1 << 32, "a size")
+
+
 def _where(node: Mapping[str, Any]) -> str:
     info = node.get("source_info")
     if not isinstance(info, dict):
@@ -131,7 +147,7 @@ class _Reader:
                     return Element(stack, Op("last_stack_index", (StackRef(stack),)))
                 return LastField(stack, member)
             case "lookahead":
-                return Lookahead(*map(int, value))
+                return Lookahead(*map(_width, value))
             case "register":
                 return RegisterCell(value[0], self.expr(value[1]))
             case "expression":
@@ -198,11 +214,13 @@ class _Reader:
                 varbit = bits == "*"
                 flags += [False, False]
                 fields.append(
-                    FieldType(name, 0 if varbit else int(bits), bool(flags[0]), bool(flags[1]), varbit)
+                    FieldType(name, 0 if varbit else _width(bits), bool(flags[0]), bool(flags[1]), varbit)
                 )
             if node.get("length_exp") is not None:
                 raise Unsupported(f"softswitch cannot run header {node['name']}: a P4_14 length expression")
-            longest = None if node.get("max_length") is None else int(node["max_length"])
+            longest = (
+                None if node.get("max_length") is None else _within(node["max_length"], 1 << 16, "max_length")
+            )
             self.types[node["name"]] = HeaderType(node["name"], tuple(fields), longest)
 
     def read_headers(self) -> None:
@@ -302,7 +320,7 @@ class _Reader:
             int(node["id"]): Action(
                 int(node["id"]),
                 node["name"],
-                tuple((p["name"], int(p["bitwidth"])) for p in node["runtime_data"]),
+                tuple((p["name"], _width(p["bitwidth"])) for p in node["runtime_data"]),
                 tuple(self.primitive(p) for p in node["primitives"]),
             )
             for node in self.root["actions"]
@@ -336,7 +354,7 @@ class _Reader:
             kind=node["match_type"],
             implementation=node["type"],
             profile=node.get("action_profile"),
-            size=max(1, int(node.get("max_size", 1024))),
+            size=max(1, _size(node.get("max_size", 1024))),
             keys=tuple(keys),
             actions=own,
             next_hit=following.get("__HIT__"),
@@ -393,7 +411,7 @@ class _Reader:
             selector = item.get("selector")
             inputs = tuple(self.field_ref(i["value"]) for i in selector["input"]) if selector else ()
             algorithm = selector["algo"] if selector else None
-            profiles[item["name"]] = Profile(item["name"], max(1, int(item["max_size"])), algorithm, inputs)
+            profiles[item["name"]] = Profile(item["name"], max(1, _size(item["max_size"])), algorithm, inputs)
         self.where = ""
         return Pipeline(name, node.get("init_table"), nodes, profiles)
 
@@ -408,7 +426,7 @@ class _Reader:
                 case "header":
                     inputs.append(HeaderRef(item["value"]))
                 case "hexstr":
-                    inputs.append((_number(item["value"]), int(item["bitwidth"])))
+                    inputs.append((_number(item["value"]), _width(item["bitwidth"])))
                 case "payload":
                     payload = True
                 case other:
@@ -440,7 +458,7 @@ class _Reader:
         meters = {
             m["name"]: Meter(
                 m["name"],
-                int(m.get("size", 0)),
+                _size(m.get("size", 0)),
                 m["type"],
                 m.get("binding") if m.get("is_direct") else None,
                 self.field_ref(m["result_target"]) if m.get("is_direct") else None,
@@ -449,7 +467,7 @@ class _Reader:
         }
         counters = {
             c["name"]: Counter(
-                c["name"], int(c.get("size", 0)), c.get("binding") if c.get("is_direct") else None
+                c["name"], _size(c.get("size", 0)), c.get("binding") if c.get("is_direct") else None
             )
             for c in root["counter_arrays"]
         }
@@ -467,7 +485,9 @@ class _Reader:
             parser_start=start,
             parse_states=states,
             value_sets={
-                v["name"]: ValueSet(v["name"], int(v.get("max_size") or 64), int(v["compressed_bitwidth"]))
+                v["name"]: ValueSet(
+                    v["name"], _size(v.get("max_size") or 64), _width(v["compressed_bitwidth"])
+                )
                 for v in root.get("parse_vsets", [])
             },
             deparse_order=tuple(deparsers[0]["order"]) if deparsers else (),
@@ -478,7 +498,7 @@ class _Reader:
             calculations={c["name"]: self.calculation(c) for c in root["calculations"]},
             checksums=tuple(self.checksum(c) for c in root["checksums"]),
             registers={
-                r["name"]: Register(r["name"], int(r["size"]), int(r["bitwidth"]))
+                r["name"]: Register(r["name"], _size(r["size"]), _width(r["bitwidth"]))
                 for r in root["register_arrays"]
             },
             counters=counters,

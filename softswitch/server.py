@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from itertools import islice
 from typing import Any
 
 import grpc
@@ -18,13 +19,24 @@ from machine.errors import EntrainError
 from softswitch import packet_io
 from softswitch.arbitration import Arbitration, Notification
 from softswitch.packet_io import CpuPort
-from softswitch.status import DETAILS_KEY, SPACE, Refused, batch_status, invalid, not_found
+from softswitch.status import (
+    DETAILS_KEY,
+    MOST_READ,
+    SEE_LOG,
+    SPACE,
+    Refused,
+    batch_status,
+    invalid,
+    not_found,
+)
 from softswitch.switch import Pipeline, Switch
 
 log = logging.getLogger(__name__)
 
 API_VERSION = "1.4.1"
-_MAX_MESSAGE = 128 * 1024 * 1024
+MAX_REQUEST = 16 << 20  # bytes
+_MAX_RESPONSE = 128 << 20
+_MOST_MESSAGE = 600  # characters, each of which may take 12 bytes
 _READ_CHUNK = 500  # entities per ReadResponse: far below the 4 MiB that clients take
 _MAX_WAITING = 4096  # stream messages that wait for a slow controller; then packets are dropped
 
@@ -41,13 +53,15 @@ class _Stream:
 
 
 class P4RuntimeService:
-    """P4Runtime for `switch`, which is device `device_id`."""
+    """P4Runtime for `switch`, which is device `device_id`, in the default role and in `roles`."""
 
-    def __init__(self, device_id: int, switch: Switch, cpu: CpuPort | None = None) -> None:
+    def __init__(
+        self, device_id: int, switch: Switch, cpu: CpuPort | None = None, roles: Iterable[str] = ()
+    ) -> None:
         self._device_id = device_id
         self._switch = switch
         self._cpu = cpu
-        self._arbitration = Arbitration(device_id)
+        self._arbitration = Arbitration(device_id, roles)
         self.dropped = 0  # messages for controllers that were too slow
         switch.send = self.broadcast
 
@@ -94,18 +108,24 @@ class P4RuntimeService:
         """Stream the entities that were asked for; a consistent snapshot."""
         with _Answering(context) as answering:
             self._check_device(request.device_id)
+            self._arbitration.check_role(request.role)
             pipeline = self._pipeline()
             found: list[Any] = []
             errors: list[Refused | None] = []
             for wanted in request.entities:
                 error: Refused | None = None
                 try:
-                    found += pipeline.entities.read(wanted)
+                    found += islice(pipeline.entities.read(wanted), MOST_READ + 1 - len(found))
                 except Refused as refused:
                     error = refused
                 except EntrainError as failed:
                     error = Refused(StatusCode.INTERNAL, str(failed))
                 errors.append(error)
+                if len(found) > MOST_READ:
+                    raise Refused(
+                        StatusCode.RESOURCE_EXHAUSTED,
+                        f"more than {MOST_READ} entities match: read one table, array or index at a time",
+                    )
             for start in range(0, len(found), _READ_CHUNK):
                 yield p4r.ReadResponse(entities=found[start : start + _READ_CHUNK])
             if any(errors):
@@ -160,7 +180,7 @@ class P4RuntimeService:
         try:
             while (message := await stream.waiting.get()) is not None:
                 if isinstance(message, Refused):
-                    await context.abort(message.code, message.message)
+                    await context.abort(message.code, _sendable(message.message))
                 await context.write(message)
         finally:
             receiving.cancel()
@@ -175,9 +195,9 @@ class P4RuntimeService:
         except Refused as refused:
             log.warning("controller %s: stream refused: %s", stream, refused.message)
             end = refused
-        except Exception as error:
+        except Exception:
             log.exception("controller %s", stream)
-            end = Refused(StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
+            end = _internal()
         finally:
             stream.waiting.put_nowait(end)
 
@@ -273,6 +293,9 @@ class _Answering:
         return self
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
+        if isinstance(error, Exception) and not isinstance(error, Refused):
+            log.exception("a request failed", exc_info=error)
+            error = _internal()
         if not isinstance(error, Refused):
             return False
         self.refused, self._code, self.message = True, error.code, error.message
@@ -285,18 +308,28 @@ class _Answering:
     async def abort(self) -> Any:
         """End the call; does not return."""
         trailers = ((DETAILS_KEY, self._details),) if self._details is not None else ()
-        await self._context.abort(self._code, self.message, trailers)
+        await self._context.abort(self._code, _sendable(self.message), trailers)
 
 
-def listen(service: P4RuntimeService, address: str) -> tuple[Any, int]:
-    """A grpc.aio server for `service` that holds `address` (HOST:PORT), and its port; `start` it to serve.
+def _internal() -> Refused:
+    return Refused(StatusCode.INTERNAL, f"an error of the switch itself; {SEE_LOG}")
 
+
+def _sendable(message: str) -> str:
+    """A message as gRPC takes it: UTF-8, and within the 8 KiB of metadata that clients accept."""
+    return message[:_MOST_MESSAGE].encode(errors="replace").decode()
+
+
+def listen(service: P4RuntimeService, address: str, max_request: int = MAX_REQUEST) -> tuple[Any, int]:
+    """Return a grpc.aio server for `service` that holds `address` (HOST:PORT), and its port.
+
+    `start` it to serve. A request of more than `max_request` bytes is answered with RESOURCE_EXHAUSTED.
     Raises EntrainError where the address cannot be had.
     """
     options = [
         ("grpc.so_reuseport", 0),  # or a second switch would share the port in silence
-        ("grpc.max_receive_message_length", _MAX_MESSAGE),
-        ("grpc.max_send_message_length", _MAX_MESSAGE),
+        ("grpc.max_receive_message_length", max_request),
+        ("grpc.max_send_message_length", _MAX_RESPONSE),
         # A controller whose machine has gone without a word must not stay primary for ever.
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 20_000),

@@ -10,6 +10,8 @@ from grpc import StatusCode
 
 SPACE = "softswitch"
 DETAILS_KEY = "grpc-status-details-bin"
+MOST_READ = 1 << 20  # entities that one request can read: they are all in memory before the first is sent
+SEE_LOG = "this switch's log has the reason (--log-file, --log-console)"
 # A client that does not raise grpc.max_metadata_size accepts 8 KiB of trailers; base64 takes a third of them.
 MAX_DETAILS = 5500
 

@@ -11,12 +11,13 @@ from typing import Any, Protocol
 from finsy.proto import p4r
 from grpc import StatusCode
 
+from ebpf.errors import CompilerError, EbpfError
 from machine.errors import EntrainError
 from softswitch.entities import Entities
 from softswitch.fits import check_fits
 from softswitch.p4info import P4Info
-from softswitch.status import Refused, invalid, not_found
-from softswitch.target import Datapath
+from softswitch.status import SEE_LOG, Refused, invalid, not_found
+from softswitch.target import Datapath, Full
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +141,7 @@ class Switch:
                 None, self._load, config.p4_device_config
             )
         except EntrainError as error:
-            raise invalid(str(error)) from error
+            raise _refused(error) from error
         entities = Entities(info, datapath, self._ports.is_up, self.send)
         kept = p4r.ForwardingPipelineConfig()
         kept.CopyFrom(config)
@@ -153,7 +154,10 @@ class Switch:
         except EntrainError as error:
             if pipeline is not self.saved:
                 pipeline.close()
-            raise Refused(StatusCode.INTERNAL, str(error)) from error
+            log.error("attaching the program to the ports failed: %s", error)
+            raise Refused(
+                StatusCode.INTERNAL, f"attaching the program to the ports failed; {SEE_LOG}"
+            ) from error
         if self.saved is not None and self.saved is not pipeline:
             self.saved.close()
         self.committed, self.saved, self._bare = pipeline, None, None
@@ -181,6 +185,24 @@ class Switch:
         if self._bare is not None:
             self._bare.close()
         self.committed = self.saved = self._bare = None
+
+
+def _refused(error: EntrainError) -> Refused:
+    """What a client is told of a program that cannot run.
+
+    What the compiler and the kernel say stays in the log: it may quote files of this machine.
+    """
+    match error:
+        case Full():
+            return Refused(StatusCode.RESOURCE_EXHAUSTED, str(error))
+        case CompilerError():
+            stage = "compiling the program with clang"
+        case EbpfError():
+            stage = "loading the program into the kernel"
+        case _:
+            return invalid(str(error))
+    log.error("%s failed: %s", stage, error)
+    return invalid(f"{stage} failed; {SEE_LOG}")
 
 
 def _carry_over(old: Pipeline, new: Pipeline) -> None:

@@ -98,7 +98,7 @@ class Entry:
 
 
 class Full(EntrainError):
-    """There is no room for one more entry, member, group or mask."""
+    """There is no room: for one more entry, member, group or mask, or for the program's state."""
 
 
 DigestCallback = Callable[[str, tuple[int, ...]], None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -258,7 +258,11 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(load: Callable[[bytes], Any] = FakeDatapath) -> AsyncIterator[Served]:
+async def serving(
+    load: Callable[[bytes], Any] = FakeDatapath,
+    roles: Sequence[str] = (),
+    max_request: int = server.MAX_REQUEST,
+) -> AsyncIterator[Served]:
     """Serve on a free port of the loopback."""
     loaded: list[FakeDatapath] = []
 
@@ -268,8 +272,8 @@ async def serving(load: Callable[[bytes], Any] = FakeDatapath) -> AsyncIterator[
 
     ports, cpu = FakePorts(), FakeCpu()
     switch = Switch(ports, loading)
-    service = server.P4RuntimeService(DEVICE, switch, cpu)  # type: ignore[arg-type]
-    grpc_server, port = server.listen(service, "127.0.0.1:0")
+    service = server.P4RuntimeService(DEVICE, switch, cpu, roles)  # type: ignore[arg-type]
+    grpc_server, port = server.listen(service, "127.0.0.1:0", max_request)
     await grpc_server.start()
     served = Served(f"127.0.0.1:{port}", switch, service, ports, cpu, loaded)
     try:

@@ -43,6 +43,8 @@ FEATURES = str(PROGRAMS / "features.json")
         (["--no-p4", "--grpc-server-addr", "localhost"], "write HOST:PORT"),
         (["--no-p4", "--grpc-server-addr", "localhost:99999"], "write HOST:PORT"),
         (["--no-p4", "--cpu-port", "512"], "in 1..510"),
+        (["--no-p4", "--max-request-mib", "0"], "--max-request-mib 0: it is in 1..2047"),
+        (["--no-p4", "--max-state-mib", "-1"], "--max-state-mib -1: it is in 1.."),
         (["--no-p4", "--device-id", "x"], "--device-id"),
         (["--no-p4", "-L", "loud"], "--log-level"),
         (["--no-p4", "--log-file", "/nowhere/log"], "/nowhere/log: No such file"),
