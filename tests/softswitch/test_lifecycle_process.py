@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -267,3 +268,39 @@ def test_without_root_it_says_so() -> None:
     assert told.returncode == 1
     assert "root" in told.stderr
     assert told.stderr.count("\n") == 1
+
+
+@pytest.mark.root
+def test_hostile_names_run_like_any_other(tmp_path: Path) -> None:
+    """A controller's names bring neither a file of the machine nor code into the switch."""
+    secret = tmp_path / "secret"
+    secret.write_text("root:swordfish:19000\n")
+    log = tmp_path / "log"
+    hostile = f'*/ #include "{secret}" /* x"); SEC("tc") int evil(void *skb) {{ return 0; }} //\n'
+    names = {"FeaturesIngress.l2", "FeaturesIngress.to_port", "FeaturesIngress.seen"}
+
+    def renamed(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {renamed(key): renamed(value) for key, value in node.items()}
+        if isinstance(node, list):
+            return [renamed(item) for item in node]
+        return node + hostile if node in names else node
+
+    made = config()
+    made.p4_device_config = json.dumps(renamed(json.loads(PROGRAM))).encode()
+    for kind in (made.p4info.tables, made.p4info.actions, made.p4info.registers):
+        for each in kind:
+            if each.preamble.name in names:
+                each.preamble.name += hostile
+    options = ("--no-p4", "--device-id", str(DEVICE), "--log-file", str(log))
+    with running(*options) as process, controlled(process.address) as (stub, _, _):
+        request = p4r.SetForwardingPipelineConfigRequest(
+            device_id=DEVICE, election_id=U128.encode(1), action=3, config=made
+        )
+        stub.SetForwardingPipelineConfig(request, timeout=60)
+        request.config.p4info.tables[0].preamble.name += hostile
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.SetForwardingPipelineConfig(request, timeout=60)
+        assert "swordfish" not in str(refused.value)
+        assert process.end() == 0
+    assert "swordfish" not in log.read_text()
