@@ -35,14 +35,15 @@ from entrain.slots import HostReport, Schedulers, progress_directory, schedulers
 from hostbpf.controls import controls
 from hostbpf.mltcp import PLAIN, VARIANTS, JobKey, Jobs
 from hostbpf.slots import PACED, netns_cookie
-from machine import record as records
 from machine.errors import BadInput, EntrainError
+from machine.process import Child, describe, launch
 from machine.record import Record
 from mininet_topos.ecn import thresholds
 from mininet_topos.linkmonitor import Burst, Flow, LinkMonitor
 from mininet_topos.loss import lossy
 from mininet_topos.network import FabricPort, Network, Tcp, check_possible
 from workloads.jobs import JobSpec
+from workloads.launch import to_blame
 from workloads.records import Records, read_records, summarize
 
 POLL_S = 0.1
@@ -50,7 +51,6 @@ POLL_S = 0.1
 
 READY_TIMEOUT_S = 90.0
 """How long jobs may take to connect: on busy processors PyTorch alone takes half a minute to import."""
-LOG_LINES = 15
 
 Report = Callable[[str, float], None]
 """Called with what is going on, and which part of the whole is done (0 to 1)."""
@@ -302,7 +302,10 @@ def _run_jobs(
     go = output / "go"
     specs = [_spec(running, job, combination, output, go) for job in running.experiment.jobs]
     with contextlib.ExitStack() as started:
-        jobs = [started.enter_context(_launched(running, spec, output)) for spec in specs]
+        jobs = [
+            started.enter_context(_launched(running, job, spec, output))
+            for job, spec in zip(running.experiment.jobs, specs, strict=True)
+        ]
         watch = _Watch(running, name, jobs)
         report(f"{name}: {len(specs)} jobs connect", 0.0)
         watch.until(lambda: all(_ready(spec).exists() for spec in specs), READY_TIMEOUT_S, "connect")
@@ -322,7 +325,7 @@ def _run_jobs(
             if cross is not None:
                 cross.look()
             report(f"{name}: {progress.text()}", progress.part())
-            return all(job.process.poll() is not None for job in jobs)
+            return all(job.ended for job in jobs)
 
         watch.until(ended, running.experiment.timeout_s, "end their iterations")
     return processor
@@ -330,38 +333,46 @@ def _run_jobs(
 
 @dataclass(frozen=True)
 class _Launched:
-    """A job's launcher, whose children are its ranks, and where they all log."""
+    """A job's launcher, whose children are its ranks, and the names of their hosts."""
 
-    name: str
-    process: subprocess.Popen[bytes]
-    log: Path
+    spec: JobSpec
+    hosts: tuple[str, ...]
+    launcher: Child
 
-    def log_end(self) -> str:
-        """The last lines of the log."""
-        lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-        return "".join(f"\n  | {line}" for line in lines)
+    @property
+    def ended(self) -> bool:
+        return self.launcher.process.poll() is not None
+
+    def check(self) -> None:
+        """Raise EntrainError if the job has failed: which rank, where, for what reason."""
+        status = self.launcher.process.poll()
+        if not status:
+            return
+        if (end := to_blame(self.spec)) is None:
+            raise self.launcher.failure(describe(status))
+        rank, status = end
+        reason = describe(status) if status < 0 else self._error(rank) or describe(status)
+        raise self.launcher.failure(f"failed: rank {rank} on host {self.hosts[rank]} {reason}")
+
+    def _error(self, rank: int) -> str | None:
+        """What the rank itself wrote down."""
+        with contextlib.suppress(BadInput):
+            ends = read_records(self.spec.records(rank)).ends
+            return next((f"failed: {end.error}" for end in ends if end.error), None)
+        return None
 
 
 @contextlib.contextmanager
-def _launched(running: Running, spec: JobSpec, output: Path) -> Iterator[_Launched]:
+def _launched(running: Running, job: Job, spec: JobSpec, output: Path) -> Iterator[_Launched]:
     """Start all ranks of a job; at the end they are ended, if they have not."""
     description, log = output / f"{spec.name}.json", output / f"{spec.name}.log"
     description.write_text(spec.model_dump_json())
     command = [sys.executable, "-m", "workloads", "launch", "--job", str(description)]
-    with log.open("wb") as sink:
-        process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "TERM", *command],
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=sink,
-            start_new_session=True,
-        )
-    owned = running.record.own(records.process(process.pid))
+    launcher = launch(running.record, f"job {spec.name}", command, log=log)
     try:
-        yield _Launched(spec.name, process, log)
+        yield _Launched(spec, job.hosts, launcher)
     finally:
-        running.record.release(owned)
-        process.wait()
+        launcher.end()
 
 
 def _spec(running: Running, job: Job, combination: Combination, output: Path, go: Path) -> JobSpec:
@@ -401,10 +412,9 @@ class _Watch:
         while not condition():
             self._check()
             if time.monotonic() > deadline:
-                slow = next((job for job in self.jobs if job.process.poll() is None), self.jobs[0])
-                raise RunFailed(
-                    f"{self.name}: the jobs did not {what} within {timeout_s:g} s{slow.log_end()}"
-                )
+                slow = next((job for job in self.jobs if not job.ended), self.jobs[0])
+                failure = slow.launcher.failure(f"did not {what} within {timeout_s:g} s")
+                raise RunFailed(f"{self.name}: {failure}")
             self.running.monitor.poll()
             time.sleep(POLL_S)
         self._check()
@@ -412,11 +422,10 @@ class _Watch:
     def _check(self) -> None:
         try:
             self.running.network.check()
+            for job in self.jobs:
+                job.check()
         except EntrainError as error:
             raise RunFailed(f"{self.name}: {error}") from error
-        for job in self.jobs:
-            if job.process.poll():
-                raise RunFailed(f"{self.name}: job {job.name} failed{job.log_end()}")
 
 
 class _Progress:

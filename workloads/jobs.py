@@ -145,6 +145,12 @@ class JobSpec(BaseModel):
             return self.compute_ms / 1e3
         return MODELS[self.model].compute_ms / self.compute_scale / 1e3 if self.model else 0.0
 
+    @property
+    def exits(self) -> Path:
+        """Where `launch` writes how ranks ended, in the order of their ends: a line `RANK STATUS` each, the
+        status negative for the signal that killed the rank."""
+        return self.rendezvous / f"{self.name}.exits"
+
     def records(self, rank: int) -> Path:
         """Where a rank writes its records."""
         return self.output / f"{self.name}-rank{rank}.jsonl"

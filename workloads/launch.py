@@ -41,18 +41,32 @@ def launch(jobs: Sequence[JobSpec]) -> dict[str, dict[int, int]]:
     if any(job.collective == DDP for job in jobs):
         _import_pytorch()
     status: dict[str, dict[int, int]] = {job.name: {} for job in jobs}
-    children: dict[int, tuple[str, int]] = {}
+    children: dict[int, tuple[JobSpec, int]] = {}
     with _passed_on(children):
         for job in jobs:
+            job.rendezvous.mkdir(parents=True, exist_ok=True)
+            job.exits.write_text("")
             for rank in range(len(job.hosts)):
-                children[_fork(job, rank)] = job.name, rank
+                children[_fork(job, rank)] = job, rank
         while children:
             pid, wait_status = os.wait()
             if pid in children:
-                name, rank = children.pop(pid)
+                job, rank = children.pop(pid)
                 code = os.waitstatus_to_exitcode(wait_status)
-                status[name][rank] = code if code >= 0 else 128 - code
+                with job.exits.open("a") as exits:
+                    exits.write(f"{rank} {code}\n")
+                status[job.name][rank] = code if code >= 0 else 128 - code
     return status
+
+
+def to_blame(job: JobSpec) -> tuple[int, int] | None:
+    """Of the ranks that `launch` has seen end, the one for which the job failed, and its status (negative: a
+    signal): the first that was killed, else the first that failed. None where no rank has failed."""
+    if not job.exits.exists():
+        return None
+    ends = [tuple(map(int, line.split())) for line in job.exits.read_text().splitlines()]
+    failed = sorted((end for end in ends if end[1]), key=lambda end: end[1] > 0)
+    return (failed[0][0], failed[0][1]) if failed else None
 
 
 def _import_pytorch() -> None:
@@ -69,7 +83,7 @@ def _import_pytorch() -> None:
 
 
 @contextlib.contextmanager
-def _passed_on(children: dict[int, tuple[str, int]]) -> Iterator[None]:
+def _passed_on(children: dict[int, tuple[JobSpec, int]]) -> Iterator[None]:
     def pass_on(number: int, _: FrameType | None) -> None:
         for pid in list(children):
             with contextlib.suppress(ProcessLookupError):

@@ -296,11 +296,23 @@ def test_a_job_that_fails_ends_the_run_with_its_reason(run: Callable[..., Run]) 
     running = run(iterations=1000)
     running.until(lambda: STAGES["the first run"](running))
     worker = next(process for process in running.running("workloads") if not process.children())
+    job, rank, host = whose(worker)
     worker.kill()
     status, _, err = running.end()
     assert status == 1
-    assert " failed" in err
+    assert f"job {job} failed: rank {rank} on host {host} was killed by SIGKILL" in err
+    assert f"the end of {running.directory}/ecmp-none-1/{job}.log:\n  | " in err
     running.assert_clean()
+
+
+def whose(worker: psutil.Process) -> tuple[str, int, str]:
+    """The job, the rank and the host of a worker, as its job's file and its namespace tell."""
+    (file,) = (Path(word) for word in worker.cmdline() if word.endswith(".json"))
+    job = json.loads(file.read_text())
+    inode = Path(f"/proc/{worker.pid}/ns/net").stat().st_ino
+    (rank,) = (rank for rank, path in enumerate(job["netns"]) if Path(path).stat().st_ino == inode)
+    hosts = {"exchange": ["h1", "h3", "h2", "h4"], "ring": ["h1", "h4"]}
+    return job["name"], rank, hosts[job["name"]][rank]
 
 
 def test_after_kill_9_the_next_run_cleans_up_and_works(run: Callable[..., Run]) -> None:
