@@ -270,7 +270,9 @@ class SwitchClient:
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
             return Unreachable(f"{self._name}: gave no answer in time")
         if code == grpc.StatusCode.PERMISSION_DENIED:
-            return self.not_primary()
+            if self.primary_id != self._election_id:
+                return self.not_primary()
+            return NotPrimary(f"{self._name}: {what}, though this controller is primary: {details}")
         if code == grpc.StatusCode.FAILED_PRECONDITION and "pipeline" in details.lower():
             return NoPipeline(f"{self._name}: has no pipeline: {details}")
         return Refused(f"{self._name}: {what}: {details or code.name}")
@@ -311,7 +313,7 @@ def describe_primary(election_id: int) -> str:
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except (FileNotFoundError, ProcessLookupError):
-        return f"process {pid} on another machine (election id {generation}:{pid})"
+        return f"process {pid}, which has ended or is on another machine (election id {generation}:{pid})"
     return f"process {pid} (election id {generation}:{pid}), {' '.join(_shown(command))}"
 
 

@@ -19,6 +19,7 @@ from machine.errors import EntrainError, MissingTool
 VERSION = "0.0.6"
 REQUIREMENTS = (f"p4runtime-shell=={VERSION}", "protobuf<3.21", "ipython==7.31.1", "jedi==0.17.2")
 PYTHON = Path("/usr/bin/python3")
+SESSION = Path(__file__).parent / "p4shell_session.py"
 _INSTALL_TIMEOUT_S = 300
 
 
@@ -40,11 +41,9 @@ def ensure(on_install: Callable[[], None] = lambda: None) -> Path:
     return python
 
 
-def command(python: Path, address: str, device_id: int, election_id: tuple[int, int]) -> list[str]:
-    """The command line of a session on one switch."""
-    high, low = election_id
-    session = ["-m", "p4runtime_sh", "--grpc-addr", address, "--device-id", str(device_id)]
-    return [str(python), *session, "--election-id", f"{high},{low}"]
+def command(python: Path, address: str, device_id: int, *, write: bool) -> list[str]:
+    """The command line of a session on one switch; with `write` it becomes primary or ends with status 1."""
+    return [str(python), str(SESSION), address, str(device_id), *(["write"] if write else [])]
 
 
 def environment() -> dict[str, str]:

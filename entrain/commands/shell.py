@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 
 import click
 
@@ -23,7 +22,8 @@ def command(switch: str, network: str | None, address: str | None, write: bool, 
     """Open p4runtime-shell on SWITCH; it reads what is typed, or what comes on standard input.
 
     While a controller is primary the shell may read only. With --write it takes the switch over; when it
-    ends, the controller takes the switch back and sets it as it was.
+    ends, the controller takes the switch back and sets it as it was. The exit status is 1 where the switch
+    refused a write.
     """
     from entrain.p4shell import command as session
     from entrain.p4shell import ensure, environment
@@ -35,10 +35,8 @@ def command(switch: str, network: str | None, address: str | None, write: bool, 
         device_id = int(switch)
     else:
         raise BadInput(f"{switch}: with --address, SWITCH is the device id, a number")
-    # Larger than any id claimed so far: controllers count up from 1, or from the last primary's.
-    election_id = (int(time.time()), os.getpid()) if write else (0, 1)
     python = ensure(lambda: click.echo("installing p4runtime-shell in an environment of its own", err=True))
-    line = session(python, address, device_id, election_id)
+    line = session(python, address, device_id, write=write)
     if as_json:
         click.echo(json.dumps({"command": line, "namespace": namespace}))
         return

@@ -366,6 +366,45 @@ def test_an_independent_client_reads_and_writes(network: str) -> None:
     assert "leaf1, leaf2, spine1, spine2" in unknown
 
 
+INSERT = """
+te = table_entry["FabricIngress.vrf"](action="FabricIngress.set_vrf")
+te.match["ingress_port"] = "9"
+te.action["vrf"] = "7"
+te.insert()
+"""
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_a_shell_whose_write_was_refused_fails_and_says_why(network: str) -> None:
+    reading = entrain("shell", "leaf1", "--network", NAME, status=1, stdin=INSERT).stderr
+    assert "the switch refused 1 writes" in reading
+    assert "PERMISSION_DENIED" in reading
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_each_writing_shell_takes_over_and_the_one_before_is_refused(network: str) -> None:
+    """However soon they follow one another; and the refused one names the primary there is."""
+    command = [sys.executable, "-m", "entrain.cli", "shell", "leaf1", "--network", NAME, "--write"]
+    with subprocess.Popen(
+        command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as first:
+        assert first.stdin is not None
+        assert first.stdout is not None
+        first.stdin.write('print("READY", 1 + 1)\n')
+        first.stdin.flush()
+        while "READY 2" not in (line := first.stdout.readline()):
+            assert line, "the first shell ended"
+        second = entrain("shell", "leaf1", "--network", NAME, "--write", stdin=f"{INSERT}\nte.delete()\n")
+        assert "refused" not in second.stderr
+        _, err = first.communicate(INSERT, timeout=60)
+        assert first.returncode == 1
+    assert "the switch refused 1 writes" in err
+    assert "PERMISSION_DENIED" in err
+    assert f"process {first.pid}" not in err
+
+
 def test_what_cannot_be_deployed_is_said_plainly(topology: Path) -> None:
     assert "needs real hardware" in entrain("deploy", "--target", "tofino", status=1).stderr
     missing = entrain("deploy", "--target", "bmv2", "--program", "x.json", status=2).stderr

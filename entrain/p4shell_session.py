@@ -1,0 +1,109 @@
+"""A session of p4runtime-shell whose exit status tells whether the switch took what was written.
+
+    python p4shell_session.py ADDRESS DEVICE_ID [write]
+
+Run by the Python of p4runtime-shell's own environment, so it imports nothing of entrain's.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import grpc
+from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc  # type: ignore[import-not-found, unused-ignore]
+from p4runtime_sh import p4runtime, shell  # type: ignore[import-not-found, unused-ignore]
+
+TIMEOUT_S = 10.0
+
+refused: list[str] = []
+"""Why the switch refused writes."""
+
+
+def ask_generation(address: str, device_id: int) -> int:
+    """The high half of the highest election id that the switch has seen.
+
+    entrain's controllers count it up; the low half is the process id.
+    """
+
+    def bids() -> Iterator[Any]:
+        bid = p4runtime_pb2.StreamMessageRequest()
+        bid.arbitration.device_id = device_id
+        bid.arbitration.election_id.low = os.getpid()
+        yield bid
+
+    with grpc.insecure_channel(address) as channel:
+        stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
+        for answer in stub.StreamChannel(bids(), timeout=TIMEOUT_S, wait_for_ready=True):
+            if answer.HasField("arbitration"):
+                return int(answer.arbitration.election_id.high)
+    return 0
+
+
+def noting_refusals(method: Callable[..., Any]) -> Callable[..., Any]:
+    """`method` of the client, whose refusals count for the exit status."""
+
+    @functools.wraps(method)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except p4runtime.P4RuntimeWriteException as error:
+            refused.append(str(error).strip())
+            raise
+        except grpc.RpcError as error:
+            refused.append(f"{error.code().name}: {error.details()}")
+            raise
+
+    return wrapped
+
+
+def insisting(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The client's `get_stream_packet`, which ends the session where the switch does not make us primary."""
+
+    @functools.wraps(method)
+    def wrapped(client: Any, kind: str, timeout: float = 1) -> Any:
+        message = method(client, kind, timeout)
+        if kind == "arbitration" and message is not None and message.arbitration.status.code:
+            election_id = message.arbitration.election_id
+            end(
+                f"the switch did not make this shell primary: election id {election_id.high}:"
+                f"{election_id.low} is (of process {election_id.low}, if entrain's): "
+                f"{message.arbitration.status.message}"
+            )
+        return message
+
+    return wrapped
+
+
+def end(problem: str) -> NoReturn:
+    """Say what went wrong and end at once: the client's threads would keep the process alive."""
+    sys.stdout.flush()
+    print(f"entrain shell: {problem}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def main(address: str, device_id: str, *write: str) -> None:
+    """Run the session; what is typed, or comes on standard input, is p4runtime-shell's."""
+    high, low = 0, 1
+    client = p4runtime.P4RuntimeClient
+    try:
+        if write:
+            high, low = max(ask_generation(address, int(device_id)) + 1, int(time.time())), os.getpid()
+            client.get_stream_packet = insisting(client.get_stream_packet)
+    except grpc.RpcError as error:
+        end(f"{address}: {error.details()}")
+    for name in ("write", "write_update"):
+        setattr(client, name, noting_refusals(getattr(client, name)))
+    sys.argv = ["p4runtime_sh", "--grpc-addr", address, "--device-id", device_id]
+    sys.argv += ["--election-id", f"{high},{low}"]
+    shell.main()
+    if refused:
+        end(f"the switch refused {len(refused)} writes, the last one: {refused[-1]}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
