@@ -20,7 +20,7 @@ from controlplane.fabric import Applied, Fabric
 from controlplane.loads import LoadReader
 from controlplane.network import Port, Topology
 from controlplane.pipeline import Pipeline
-from controlplane.routing import ECN_THRESHOLD_PACKETS, Policy, Routing, desired_state
+from controlplane.routing import ECN_THRESHOLD_PACKETS, FabricPolicy, Routing, desired_state
 from controlplane.store import Store
 from machine.errors import BadInput, EntrainError
 
@@ -95,8 +95,8 @@ class Controller(api_grpc.ControllerServicer):
             self._routing = routing
             return applied
 
-    def _policy(self, routing: Routing) -> Policy:
-        return Policy(routing=routing, ecn_threshold_packets=self._ecn_threshold_packets)
+    def _policy(self, routing: Routing) -> FabricPolicy:
+        return FabricPolicy(routing=routing, ecn_threshold_packets=self._ecn_threshold_packets)
 
     # -- the API
 
@@ -170,7 +170,7 @@ class Controller(api_grpc.ControllerServicer):
         return api.ShuttingDown(process_id=os.getpid())
 
 
-async def apply_routing(fabric: Fabric, policy: Policy) -> list[Applied]:
+async def apply_routing(fabric: Fabric, policy: FabricPolicy) -> list[Applied]:
     """Bring a fabric into the state of `policy`; where it runs another program, leave its tables alone."""
     if not fabric.pipeline.is_fabric:
         return list(fabric.last_applied().values())

@@ -37,7 +37,7 @@ ECN_THRESHOLD_PACKETS = 20
 
 
 @dataclass(frozen=True)
-class Policy:
+class FabricPolicy:
     """How a fabric routes and marks.
 
     vrfs: by host name, its VRF (1 and above); a host not in it is in VRF 1. ecn_threshold_packets: with how
@@ -50,9 +50,9 @@ class Policy:
     rate_unit_mbps: int = RATE_UNIT_MBPS
 
 
-def desired_state(topology: Topology, policy: Policy | None = None) -> dict[str, Entities]:
+def desired_state(topology: Topology, policy: FabricPolicy | None = None) -> dict[str, Entities]:
     """The entries of every switch by its name; raises BadInput where they do not fit the program's tables."""
-    policy = policy or Policy()
+    policy = policy or FabricPolicy()
     last_vrf = p4.COUNTER_VRF_COUNTER_SIZE - 1
     for name, vrf in policy.vrfs.items():
         if name not in topology.host_by_name:
@@ -150,7 +150,7 @@ def _index(topology: Topology, switch: Switch, ingress: int) -> int:
 
 
 def _entries(
-    topology: Topology, switch: Switch, policy: Policy, distances: Mapping[str, Mapping[str, int]]
+    topology: Topology, switch: Switch, policy: FabricPolicy, distances: Mapping[str, Mapping[str, int]]
 ) -> Entities:
     hops = {host: _next_hops(topology, switch, host, distances) for host in topology.hosts}
     groups = {
@@ -180,7 +180,7 @@ def _entries(
     return entries
 
 
-def _knows(switch: Switch, vrf: int, host: Host, policy: Policy) -> bool:
+def _knows(switch: Switch, vrf: int, host: Host, policy: FabricPolicy) -> bool:
     if vrf == FABRIC_VRF:
         return switch.role != "leaf" or host.leaf == switch.name
     return vrf == policy.vrfs.get(host.name, DEFAULT_VRF)
@@ -276,7 +276,7 @@ def _arp_reply(host: Host) -> fy.P4TableEntry:
     )
 
 
-def _link(port: Port, policy: Policy) -> fy.P4TableEntry:
+def _link(port: Port, policy: FabricPolicy) -> fy.P4TableEntry:
     capacity = round(port.rate_mbps / policy.rate_unit_mbps)
     threshold = policy.ecn_threshold_packets
     if callable(threshold):

@@ -22,7 +22,7 @@ import psutil
 
 from controlplane.fabric import Applied, Fabric
 from controlplane.pipeline import Pipeline
-from controlplane.routing import Policy, Routing, desired_state
+from controlplane.routing import FabricPolicy, Routing, desired_state
 from controlplane.topology import Topology
 from ebpf.struct_ops import available_congestion_controls
 from entrain.contention import attribute, contention, per_job
@@ -280,7 +280,7 @@ async def _route(experiment: Experiment, pipeline: Pipeline, routing: Routing) -
     """Bring all switches into the state for `routing`; what differs is written, the rest stays."""
     given, shaping = experiment.network.ecn_threshold_packets, experiment.network.shaping
     marking = thresholds(experiment.topology, shaping) if given is None else given
-    policy = Policy(routing=routing, ecn_threshold_packets=marking)
+    policy = FabricPolicy(routing=routing, ecn_threshold_packets=marking)
     async with Fabric(experiment.topology, pipeline) as fabric:
         return await fabric.apply(desired_state(experiment.topology, policy))
 

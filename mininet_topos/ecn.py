@@ -36,6 +36,6 @@ def threshold_packets(rate_mbps: float, round_trip_ms: float, shaping: Shaping) 
 
 
 def thresholds(topology: Topology, shaping: Shaping) -> Callable[[Port], int]:
-    """K by port, for `controlplane.routing.Policy`."""
+    """K by port, for `controlplane.routing.FabricPolicy`."""
     trip = round_trip_ms(topology)
     return lambda port: threshold_packets(port.rate_mbps, trip, shaping)

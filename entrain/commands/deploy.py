@@ -72,7 +72,7 @@ def _deploy_directly(
     from controlplane.controller import apply_routing
     from controlplane.fabric import Applied, Fabric
     from controlplane.pipeline import Pipeline
-    from controlplane.routing import Policy
+    from controlplane.routing import FabricPolicy
 
     pipeline = Pipeline.load()
     if program is not None and p4info is not None:
@@ -80,7 +80,7 @@ def _deploy_directly(
 
     async def deploy() -> list[Applied]:
         async with Fabric(topology, pipeline) as fabric:
-            return await apply_routing(fabric, Policy(routing=routing))  # type: ignore[arg-type]
+            return await apply_routing(fabric, FabricPolicy(routing=routing))  # type: ignore[arg-type]
 
     began = time.monotonic()
     applied = asyncio.run(deploy())

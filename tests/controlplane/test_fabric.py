@@ -15,7 +15,7 @@ from finsy.proto import U128, p4r
 from controlplane.fabric import Fabric
 from controlplane.p4client import NotPrimary, Refused, SwitchClient, Unreachable, describe_primary
 from controlplane.pipeline import Pipeline
-from controlplane.routing import Policy, desired_state
+from controlplane.routing import FabricPolicy, desired_state
 from controlplane.store import Store
 from controlplane.topology import Topology, dumbbell, leaf_spine
 from machine.errors import BadInput, EntrainError
@@ -50,12 +50,12 @@ async def until(condition: Callable[[], bool]) -> None:
 def test_applying_twice_writes_nothing_and_each_change_is_one_batch() -> None:
     async def test() -> None:
         async with switches(leaf_spine(2, 2, 2)) as (topology, fakes), Fabric(topology, PIPELINE) as fabric:
-            first = await fabric.apply(desired_state(topology, Policy("ecmp")))
+            first = await fabric.apply(desired_state(topology, FabricPolicy("ecmp")))
             assert all(applied.inserted > 0 for applied in first)
             assert all(len(fake.batches) == 1 for fake in fakes.values())
-            again = await fabric.apply(desired_state(topology, Policy("ecmp")))
+            again = await fabric.apply(desired_state(topology, FabricPolicy("ecmp")))
             assert [applied.written for applied in again] == [0, 0, 0, 0]
-            changed = await fabric.apply(desired_state(topology, Policy("source")))
+            changed = await fabric.apply(desired_state(topology, FabricPolicy("source")))
             assert {a.switch: a.inserted for a in changed} == {
                 "leaf1": 2,
                 "leaf2": 2,
@@ -87,7 +87,7 @@ def test_any_state_converges_to_any_other_in_one_batch() -> None:
             for before in shapes:
                 for after in shapes:
                     for shape in (before, after):
-                        desired = desired_state(shape, Policy("source"))
+                        desired = desired_state(shape, FabricPolicy("source"))
                         await fabric.apply({name: desired[name] for name in fakes})
                         for name, fake in fakes.items():
                             assert len(fake.entities) == len(desired[name])
@@ -144,7 +144,7 @@ def test_a_refusal_names_the_entry_and_leaves_every_switch_as_it_was(tmp_path: P
             switches(leaf_spine(2, 2, 2)) as (topology, fakes),
             Fabric(topology, PIPELINE, store=Store(tmp_path / "state")) as fabric,
         ):
-            await fabric.apply(desired_state(topology, Policy("ecmp")))
+            await fabric.apply(desired_state(topology, FabricPolicy("ecmp")))
             before = {name: dict(fake.entities) for name, fake in fakes.items()}
             source_route = PIPELINE.schema.tables["source_route"].id
             fakes["leaf2"].refuse = lambda update: (
@@ -153,7 +153,7 @@ def test_a_refusal_names_the_entry_and_leaves_every_switch_as_it_was(tmp_path: P
                 else None
             )
             with pytest.raises(Refused) as error:
-                await fabric.apply(desired_state(topology, Policy("source")), routing="source")
+                await fabric.apply(desired_state(topology, FabricPolicy("source")), routing="source")
             for part in (
                 "leaf2",
                 "refused 2 of 2 updates",
@@ -165,7 +165,7 @@ def test_a_refusal_names_the_entry_and_leaves_every_switch_as_it_was(tmp_path: P
             assert {name: fake.entities for name, fake in fakes.items()} == before
             assert "routing" not in Store(tmp_path / "state").load()[1]
             fakes["leaf2"].refuse = lambda _: None
-            applied = await fabric.apply(desired_state(topology, Policy("source")))
+            applied = await fabric.apply(desired_state(topology, FabricPolicy("source")))
             assert sum(one.inserted for one in applied) == 4
 
     run(test)
@@ -214,7 +214,7 @@ def test_who_is_taken_over_waits_and_takes_the_switch_back() -> None:
             await intruder.connect(5)
             await until(lambda: "another controller is primary" in fabric.statuses()["left"])
             with pytest.raises(NotPrimary):
-                await fabric.apply(desired_state(topology, Policy(ecn_threshold_packets=1)))
+                await fabric.apply(desired_state(topology, FabricPolicy(ecn_threshold_packets=1)))
             key = next(key for key, entity in before.items() if entity.HasField("table_entry"))
             await intruder.write([p4r.Update(type=p4r.Update.DELETE, entity=before[key])])
             await intruder.close()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from controlplane import constants as p4
 from controlplane.generate import API, CONSTANTS, HEADERS, P4INFO, constants
 from controlplane.pipeline import Pipeline
-from controlplane.routing import Policy, desired_state, fixed_path
+from controlplane.routing import FabricPolicy, desired_state, fixed_path
 from controlplane.topology import Host, Topology, dumbbell, leaf_spine, parse_topology
 from machine.errors import BadInput
 from machine.protoc import grpc_modules
@@ -27,7 +27,7 @@ SCHEMA = Pipeline.load().schema
 class Model:
     """The program's tables as far as forwarding goes, filled with a desired state."""
 
-    def __init__(self, topology: Topology, policy: Policy) -> None:
+    def __init__(self, topology: Topology, policy: FabricPolicy) -> None:
         self.topology = topology
         self.tables: dict[str, list[fy.P4TableEntry]] = {}
         self.groups: dict[tuple[str, int], list[int]] = {}
@@ -99,7 +99,7 @@ RING = parse_topology(
 @given(st.one_of(SHAPES, st.builds(dumbbell, st.integers(1, 4)), st.just(RING)), st.data())
 def test_every_host_reaches_every_other_on_a_shortest_path(topology: Topology, data: st.DataObject) -> None:
     routing = data.draw(st.sampled_from(["ecmp", "source"]))
-    model = Model(topology, Policy(routing))
+    model = Model(topology, FabricPolicy(routing))
     source, destination = (data.draw(st.sampled_from(topology.hosts)) for _ in "ab")
     path = model.path(source, destination, data.draw(st.integers(0, 10)))
     assert path is not None
@@ -114,7 +114,7 @@ def test_source_routing_never_shares_a_link_in_a_leafwise_permutation(
 ) -> None:
     """Each host of leaf l sends to the host of the same index on leaf l + shift (vClos, lemma 5.1)."""
     topology = leaf_spine(leaves, spines, spines * pairs, pairs)
-    model = Model(topology, Policy("source"))
+    model = Model(topology, FabricPolicy("source"))
     used: set[tuple[str, int]] = set()
     per_leaf = spines * pairs
     for index, source in enumerate(topology.hosts):
@@ -129,7 +129,7 @@ def test_source_routing_never_shares_a_link_in_a_leafwise_permutation(
 
 def test_source_routing_maps_host_port_i_to_uplink_h_plus_i() -> None:
     topology = leaf_spine(4, 4, 4)
-    model = Model(topology, Policy("source"))
+    model = Model(topology, FabricPolicy("source"))
     for host in topology.hosts:
         away = next(other for other in topology.hosts if other.leaf != host.leaf)
         path = model.path(host, away)
@@ -139,7 +139,7 @@ def test_source_routing_maps_host_port_i_to_uplink_h_plus_i() -> None:
 
 def test_ecmp_uses_every_uplink() -> None:
     topology = leaf_spine(2, 4, 1)
-    model = Model(topology, Policy("ecmp"))
+    model = Model(topology, FabricPolicy("ecmp"))
     h1, h2 = topology.hosts
     assert {(model.path(h1, h2, choice) or [])[0] for choice in range(4)} == {
         ("leaf1", n) for n in (2, 3, 4, 5)
@@ -150,7 +150,7 @@ def test_ecmp_uses_every_uplink() -> None:
 def test_vrfs_are_isolated_from_each_other(routing: Any) -> None:
     topology = leaf_spine(2, 2, 2)
     vrfs = {"h1": 7, "h3": 7}
-    model = Model(topology, Policy(routing, vrfs=vrfs))
+    model = Model(topology, FabricPolicy(routing, vrfs=vrfs))
     for source in topology.hosts:
         for destination in topology.hosts:
             same = vrfs.get(source.name) == vrfs.get(destination.name)
@@ -159,7 +159,7 @@ def test_vrfs_are_isolated_from_each_other(routing: Any) -> None:
 
 @pytest.mark.parametrize("topology", [leaf_spine(2, 2, 2, links_per_pair=2), dumbbell(2)])
 def test_a_fixed_path_is_the_one_that_the_tables_make(topology: Topology) -> None:
-    model = Model(topology, Policy("source"))
+    model = Model(topology, FabricPolicy("source"))
     for source in topology.hosts:
         for destination in topology.hosts:
             if source is not destination:
@@ -177,18 +177,18 @@ def test_a_path_that_a_hash_chooses_is_refused() -> None:
 
 def test_leaves_answer_arp_for_every_host_and_every_port_has_its_link() -> None:
     topology = leaf_spine(2, 2, 2, uplink_rate_mbps=400, queue_packets=8)
-    model = Model(topology, Policy())
+    model = Model(topology, FabricPolicy())
     assert len(model.table("leaf1", p4.TABLE_ARP_REPLY)) == 4
     assert not model.table("spine1", p4.TABLE_ARP_REPLY)
     links = {entry["egress_port"]: entry.action.args for entry in model.table("leaf1", p4.TABLE_LINK)}
     assert links[1] == {"capacity": HEADROOM_OFFSET + 1000, "ecn_threshold": 7}
     assert links[3]["capacity"] == HEADROOM_OFFSET + 400
-    by_port = Model(topology, Policy(ecn_threshold_packets=lambda port: int(port.rate_mbps) // 100))
+    by_port = Model(topology, FabricPolicy(ecn_threshold_packets=lambda port: int(port.rate_mbps) // 100))
     thresholds = {
         e["egress_port"]: e.action.args["ecn_threshold"] for e in by_port.table("leaf1", p4.TABLE_LINK)
     }
     assert thresholds == {1: 7, 2: 7, 3: 4, 4: 4}  # a queue of 8 never holds 8 when a packet comes in
-    unit = Model(topology, Policy(rate_unit_mbps=10)).table("leaf1", p4.TABLE_LINK)
+    unit = Model(topology, FabricPolicy(rate_unit_mbps=10)).table("leaf1", p4.TABLE_LINK)
     assert {entry.action.args["capacity"] for entry in unit} == {
         HEADROOM_OFFSET + 100,
         HEADROOM_OFFSET + 40,
@@ -197,9 +197,9 @@ def test_leaves_answer_arp_for_every_host_and_every_port_has_its_link() -> None:
 
 def test_wrong_vrfs_are_named() -> None:
     with pytest.raises(BadInput, match="no host 'h99'"):
-        desired_state(dumbbell(1), Policy(vrfs={"h99": 2}))
+        desired_state(dumbbell(1), FabricPolicy(vrfs={"h99": 2}))
     with pytest.raises(BadInput, match="h1 is in VRF 0; use 1 to"):
-        desired_state(dumbbell(1), Policy(vrfs={"h1": 0}))
+        desired_state(dumbbell(1), FabricPolicy(vrfs={"h1": 0}))
 
 
 def test_what_does_not_fit_a_table_is_refused_before_anything_is_written() -> None:

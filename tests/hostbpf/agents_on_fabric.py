@@ -18,7 +18,7 @@ import grpc
 
 from controlplane.fabric import Fabric
 from controlplane.pipeline import Pipeline
-from controlplane.routing import Policy, desired_state
+from controlplane.routing import FabricPolicy, desired_state
 from controlplane.topology import parse_topology
 from ebpf import in_netns
 from hostbpf import agent_pb2 as pb
@@ -55,7 +55,7 @@ def main(target: str) -> None:
 
         async def prepare() -> None:
             async with Fabric(topology, Pipeline.load()) as fabric:
-                await fabric.apply(desired_state(topology, Policy(routing="ecmp")))
+                await fabric.apply(desired_state(topology, FabricPolicy(routing="ecmp")))
 
         asyncio.run(prepare())
         netns = {host.name: f"/proc/{network.net[host.name].pid}/ns/net" for host in topology.hosts}

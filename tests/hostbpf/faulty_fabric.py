@@ -27,7 +27,7 @@ import grpc
 from controlplane.fabric import Fabric
 from controlplane.loads import LoadReader
 from controlplane.pipeline import Pipeline
-from controlplane.routing import Policy, desired_state
+from controlplane.routing import FabricPolicy, desired_state
 from controlplane.topology import Host, Topology, parse_topology
 from hostbpf import agent_pb2 as pb
 from hostbpf.agent import Agent, Options, Scheduling
@@ -158,7 +158,7 @@ class Bench:
     def route(self) -> None:
         async def write() -> None:
             async with Fabric(self.topology, self.pipeline) as fabric:
-                await fabric.apply(desired_state(self.topology, Policy(routing="ecmp")))
+                await fabric.apply(desired_state(self.topology, FabricPolicy(routing="ecmp")))
 
         self.loop.run(write())
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from controlplane.fabric import Fabric
 from controlplane.loads import LoadReader, PortLoad
 from controlplane.pipeline import Pipeline
-from controlplane.routing import Policy, desired_state, fixed_path
+from controlplane.routing import FabricPolicy, desired_state, fixed_path
 from controlplane.topology import Host, Topology, parse_topology
 from ebpf import in_netns
 from hostbpf import carriers
@@ -111,7 +111,7 @@ def main(target: str, loss: float) -> None:
     draw = random.Random(SEED)
     shape = {"leaves": 3, "spines": 2, "hosts_per_leaf": 3}
     topology = parse_topology({"topology": {"kind": "leaf-spine", **shape, "target": target}}, "load tables")
-    policy = Policy("source", {host.name: 1 + i % 2 for i, host in enumerate(topology.hosts)})
+    policy = FabricPolicy("source", {host.name: 1 + i % 2 for i, host in enumerate(topology.hosts)})
     with (
         tempfile.TemporaryDirectory() as directory,
         Record("test-loads") as record,
@@ -190,7 +190,7 @@ def _act(sender: Sender, own: Carriers, draw: random.Random, numbers: dict[int, 
             sender.connection.sendall(bytes(5000))
 
 
-async def _prepare(topology: Topology, policy: Policy) -> None:
+async def _prepare(topology: Topology, policy: FabricPolicy) -> None:
     async with Fabric(topology, Pipeline.load()) as fabric:
         await fabric.apply(desired_state(topology, policy))
 

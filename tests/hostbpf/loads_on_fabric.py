@@ -19,7 +19,7 @@ import numpy as np
 
 from controlplane.fabric import Fabric
 from controlplane.pipeline import Pipeline
-from controlplane.routing import Policy, desired_state
+from controlplane.routing import FabricPolicy, desired_state
 from controlplane.topology import Host, Topology, parse_topology
 from ebpf import in_netns
 from hostbpf import carriers
@@ -79,7 +79,7 @@ def answer(source: LoadSource, flow: Flow) -> tuple[Floats, Floats]:
 
 async def _prepare(topology: Topology) -> None:
     async with Fabric(topology, Pipeline.load()) as fabric:
-        await fabric.apply(desired_state(topology, Policy("source")))
+        await fabric.apply(desired_state(topology, FabricPolicy("source")))
 
 
 def main(target: str) -> None:

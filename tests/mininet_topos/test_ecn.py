@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.routing import Policy, desired_state
+from controlplane.routing import FabricPolicy, desired_state
 from controlplane.topology import dumbbell, leaf_spine
 from entrain.experiment import load_experiment
 from entrain.slot_rates import is_slot_rates
@@ -50,7 +50,7 @@ def test_in_no_experiment_a_shaper_alone_makes_dctcp_slow_down(path: Path) -> No
         return  # BMv2's own queue, and its own rate
     assert experiment.network.ecn_threshold_packets is None
     threshold = thresholds(experiment.topology, experiment.network.shaping)
-    desired_state(experiment.topology, Policy(ecn_threshold_packets=threshold))
+    desired_state(experiment.topology, FabricPolicy(ecn_threshold_packets=threshold))
     for host in experiment.topology.hosts:
         port = experiment.topology.switch_by_name[host.leaf].port(host.leaf_port)
         assert burst_bytes(port.rate_mbps) < threshold(port) * FRAME_BYTES < port.queue_packets * FRAME_BYTES
