@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from pathlib import Path
 from typing import get_args
@@ -10,6 +11,7 @@ import click
 
 from hostbpf.agent import Agent, Loads, Options, Scheduling
 from hostbpf.enforcers import NAMES, Name
+from hostbpf.rpc import check_address
 from machine.errors import BadInput, EntrainError
 from machine.signals import noting_end
 
@@ -21,7 +23,17 @@ PATH = click.Path(path_type=Path)
 @click.option(
     "--netns", help="Network namespace of the interface, by name or path; default: the present one."
 )
-@click.option("--listen", default="127.0.0.1:7070", show_default=True, help="unix:PATH or HOST:PORT.")
+@click.option(
+    "--listen",
+    metavar="ADDRESS",
+    help="unix:PATH, or HOST:PORT without any check of who calls; "
+    "default: unix:/run/entrain/agents/INTERFACE.sock.",
+)
+@click.option(
+    "--allow-users",
+    is_flag=True,
+    help="Open the Unix socket to all users; each may change its own flows and jobs alone.",
+)
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus text on loopback.")
 @click.option("--slot-ms", type=float, default=60.0, show_default=True)
 @click.option("--link-mbps", type=float, help="The link's rate; schedules above it are refused.")
@@ -43,7 +55,8 @@ PATH = click.Path(path_type=Path)
 def main(
     interface: str,
     netns: str | None,
-    listen: str,
+    listen: str | None,
+    allow_users: bool,
     metrics_port: int | None,
     slot_ms: float,
     link_mbps: float | None,
@@ -54,22 +67,35 @@ def main(
     progress: Path | None,
 ) -> None:
     """Serve a host until SIGTERM or SIGINT: slot rates, carriers, MLTCP, the slot scheduler."""
-    from hostbpf.service import serving
+    from hostbpf.service import default_address, serving
 
     scheduling = Scheduling(loads, paths, progress) if schedule else None
     options = Options(interface, netns, slot_ms, link_mbps, scheduling=scheduling, enforcer=enforcer)
+    address = listen or default_address(interface)
     try:
+        check_address(address)
+        if not address.startswith("unix:"):
+            if allow_users:
+                raise BadInput(f"--allow-users: {address} does not tell who calls; listen at unix:PATH")
+            print(f"entrain-agent: whoever reaches {address} commands this agent", file=sys.stderr)
+        _open_many_files()
         with (
             noting_end() as until_ended,
             Agent.running(options) as agent,
-            serving(agent, listen, metrics_port) as port,
+            serving(agent, address, metrics_port, users=allow_users) as port,
         ):
             extra = f" metrics=127.0.0.1:{port}" if port else ""
-            print(f"ready grpc={listen}{extra} interface={interface}", flush=True)
+            print(f"ready grpc={address}{extra} interface={interface}", flush=True)
             until_ended()
     except EntrainError as error:
         print(f"entrain-agent: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, BadInput) else 1)
+
+
+def _open_many_files() -> None:
+    """Each training process that publishes its progress takes two of them."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ from hostbpf.scheduling import HostScheduler
 from hostbpf.skew import Offset
 from hostbpf.slots import Flow, Schedules, SlotClock, netns_cookie
 from hostbpf.urgent import urgent
-from machine.errors import BadInput, EntrainError
-from machine.record import Record, process_start
+from machine.errors import BadInput, EntrainError, MissingTool
+from machine.record import Record, clean_stale, process_start
 from schedulers.compiled import Floats
 from wire.slot_header import LANES
 
@@ -96,8 +96,10 @@ class Agent:
         clock: SlotClock,
         cookie: int,
         enforcers: Enforcers,
+        record: Record,
     ) -> None:
         self.options = options
+        self.record = record
         self.clock = clock
         self.scheduler: HostScheduler | None = None
         self._shared = shared
@@ -321,8 +323,15 @@ class Agent:
     def running(cls, options: Options) -> Iterator[Agent]:
         """An agent at work; at the end nothing of it remains, and no flow is limited.
 
-        Raises EntrainError when another agent serves the interface, BadInput when there is no such interface.
+        Raises EntrainError when another agent serves the interface, BadInput when there is no such interface,
+        MissingTool for a user other than root.
         """
+        if os.geteuid() != 0:
+            raise MissingTool(
+                "the agent loads eBPF programs and sets up tc, which needs root: start it with sudo, or as a "
+                "system service"
+            )
+        clean_stale()  # what an agent before it left: later, it would be taken for this one's
         ifindex = _ifindex(options)
         with (
             _exclusive(options),
@@ -347,7 +356,7 @@ class Agent:
                     forced=options.enforcer,
                 ) as enforcers,
             ):
-                agent = cls(options, shared, own, clock, cookie, enforcers)
+                agent = cls(options, shared, own, clock, cookie, enforcers, record)
                 if _alone(options):
                     agent._schedules.clear_all()  # what one before it has left in the machine's map
                 threads = [threading.Thread(target=agent._keep_house, name="housekeeping")]

@@ -94,7 +94,7 @@ class HostServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchFeedback(self, request, context):
-        """What comes back about announced flows, from now on.
+        """What comes back about announced flows. The initial metadata has `subscribed`: from then on nothing is missed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

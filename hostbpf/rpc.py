@@ -7,28 +7,64 @@ import functools
 import socket
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import grpc
 
 from hostbpf import agent_pb2 as pb
+from hostbpf.peers import somebody_listens
 from hostbpf.slots import Flow
 from machine.errors import BadInput, EntrainError
 
+PORT_MAX = 65535
+STREAMS = 16
+"""Calls of one connection that are answered or wait at a time."""
+
+
+class Denied(EntrainError):
+    """The caller has no right to do this."""
+
+
+class Exhausted(EntrainError):
+    """The caller, or all callers together, have as much of something as they can have."""
+
+
+_STATUSES = {
+    BadInput: grpc.StatusCode.INVALID_ARGUMENT,
+    Denied: grpc.StatusCode.PERMISSION_DENIED,
+    Exhausted: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
 
 def answers(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Errors become gRPC statuses: bad input INVALID_ARGUMENT, other failures FAILED_PRECONDITION."""
+    """Errors become gRPC statuses: see `abort`."""
 
     @functools.wraps(method)
     def call(self: Any, request: Any, context: Any) -> Any:
         try:
             return method(self, request, context)
-        except BadInput as error:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except EntrainError as error:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            abort(context, error)
 
     return call
+
+
+def abort(context: Any, error: EntrainError) -> NoReturn:
+    """End the call: INVALID_ARGUMENT for bad input, PERMISSION_DENIED, RESOURCE_EXHAUSTED, or else
+    FAILED_PRECONDITION.
+    """
+    context.abort(_STATUSES.get(type(error), grpc.StatusCode.FAILED_PRECONDITION), str(error))
+    raise AssertionError("abort raises")
+
+
+def check_address(address: str) -> None:
+    """Raise BadInput unless `address` is `unix:PATH`, or HOST:PORT with a port that exists."""
+    if address.startswith("unix:") and address != "unix:":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:
+        raise BadInput(f"{address}: must be unix:PATH, or HOST:PORT with a port from 0 to {PORT_MAX}")
 
 
 def flow_of(message: Any) -> Flow:
@@ -51,11 +87,14 @@ def message_of(flow: Flow) -> Any:
 def serving(add: Callable[[Any], None], address: str, threads: int) -> Iterator[int]:
     """Within, the service that `add` adds to a server answers at `address` (`unix:PATH` or HOST:PORT).
 
-    Yields the port (HOST:0 takes a free one). Raises EntrainError when the address is taken.
+    Yields the port (HOST:0 takes a free one). Raises BadInput for an address that cannot be, EntrainError for
+    one that is taken.
     """
+    check_address(address)
     if _somebody_listens(address):
         raise EntrainError(f"{address}: another process listens there; end it, or choose another address")
-    server = grpc.server(futures.ThreadPoolExecutor(threads), options=[("grpc.so_reuseport", 0)])
+    options = [("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", STREAMS)]
+    server = grpc.server(futures.ThreadPoolExecutor(threads), options=options)
     add(server)
     try:
         port = server.add_insecure_port(address)
@@ -72,7 +111,4 @@ def serving(add: Callable[[Any], None], address: str, threads: int) -> Iterator[
 
 def _somebody_listens(address: str) -> bool:
     """Whether a Unix socket is served; gRPC itself would take it away from the other process."""
-    if not address.startswith("unix:"):
-        return False
-    with socket.socket(socket.AF_UNIX) as trial:
-        return trial.connect_ex(address.removeprefix("unix:")) == 0
+    return address.startswith("unix:") and somebody_listens(Path(address.removeprefix("unix:")))

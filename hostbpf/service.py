@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from hostbpf import agent_pb2 as pb
-from hostbpf import rpc
+from hostbpf import peers, rights, rpc, sockets
 from hostbpf.agent import Agent
 from hostbpf.agent_pb2_grpc import HostServicer, add_HostServicer_to_server
 from hostbpf.carriers import Feedback
@@ -19,19 +22,31 @@ from hostbpf.mltcp import VARIANTS, Params
 from hostbpf.rpc import answers, flow_of, message_of
 from hostbpf.scheduling import HostScheduler
 from hostbpf.slots import PACED
-from machine.errors import EntrainError
+from machine.errors import BadInput, EntrainError
+from machine.record import RECORDS, Resource
 from wire.slot_header import LANES, RATE_UNIT_MBPS
 
+_ANSWERING = 8
+"""Calls other than WatchFeedback that are answered at a time, however many watch."""
+_RUNTIME = RECORDS / "agents"
 _QUEUED = 10_000
 """Feedback that a slow watcher may leave unread; more is dropped for it."""
 _WATCH_POLL_S = 0.2
+_SUBSCRIBED = (("subscribed", "true"),)
+"""Initial metadata of WatchFeedback: from now on the caller gets all feedback."""
 
 
 class HostService(HostServicer):
-    """Service `Host` of agent.proto."""
+    """Service `Host` of agent.proto. Users other than root may change their own flows and jobs alone."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent, user: Callable[[Any], int]) -> None:
+        """`user` returns the number of the user who makes a call, from its context."""
         self._agent = agent
+        self._user = user
+        self._changing = threading.Lock()
+        self._flows = rights.Flows(lambda flow: sockets.find(flow, agent.options.netns))
+        self._jobs = rights.Jobs()
+        self._watchers = rights.Watchers()
 
     @answers
     def GetStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -57,27 +72,52 @@ class HostService(HostServicer):
 
     @answers
     def SetSchedule(self, request: Any, context: Any) -> Any:  # noqa: N802
-        number, slot = self._agent.set_schedule(
-            flow_of(request.flow), request.slot or None, request.rates_mbps
-        )
-        return pb.SetScheduleResponse(number=number, slot=slot)
+        user, flow = self._user(context), flow_of(request.flow)
+        with self._changing:
+            self._flows.check(user, flow)
+            for gone in self._flows.make_room(user, flow):
+                self._flows.remove(gone)
+                with contextlib.suppress(BadInput):  # somebody has cleared it
+                    self._agent.clear_schedule(gone)
+            number, slot = self._agent.set_schedule(flow, request.slot or None, request.rates_mbps)
+            self._flows.add(user, flow)
+            return pb.SetScheduleResponse(number=number, slot=slot)
 
     @answers
     def ClearSchedule(self, request: Any, context: Any) -> Any:  # noqa: N802
-        self._agent.clear_schedule(flow_of(request.flow))
+        flow = flow_of(request.flow)
+        with self._changing:
+            self._flows.check(self._user(context), flow)
+            self._agent.clear_schedule(flow)
+            self._flows.remove(flow)
         return pb.ClearScheduleResponse()
 
     def WatchFeedback(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+        user = self._user(context)
         waiting: queue.Queue[Feedback] = queue.Queue(_QUEUED)
 
         def put(feedback: Feedback) -> None:
             with contextlib.suppress(queue.Full):
                 waiting.put_nowait(feedback)
 
-        with self._agent.listening(put):
+        with self._watching(user, context), self._agent.listening(put, partial(self._flows.sees, user)):
+            context.send_initial_metadata(_SUBSCRIBED)
             while context.is_active():
                 with contextlib.suppress(queue.Empty):
                     yield _feedback(waiting.get(timeout=_WATCH_POLL_S))
+
+    @contextlib.contextmanager
+    def _watching(self, user: int, context: Any) -> Iterator[None]:
+        try:
+            with self._changing:
+                self._watchers.add(user)
+        except EntrainError as error:
+            rpc.abort(context, error)
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._watchers.remove(user)
 
     @answers
     def SetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -89,12 +129,19 @@ class HostService(HostServicer):
             given.gap_ms or None,
             given.scale_decrease,
         )
-        self._agent.set_job(request.job, params)
+        user = self._user(context)
+        with self._changing:
+            present = self._agent.jobs().keys()
+            self._jobs.check(user, request.job, present)
+            self._jobs.add(user, request.job, present)
+            self._agent.set_job(request.job, params)
         return pb.SetJobResponse()
 
     @answers
     def RemoveJob(self, request: Any, context: Any) -> Any:  # noqa: N802
-        self._agent.remove_job(request.job)
+        with self._changing:
+            self._jobs.check(self._user(context), request.job, self._agent.jobs().keys())
+            self._agent.remove_job(request.job)
         return pb.RemoveJobResponse()
 
     @answers
@@ -177,18 +224,54 @@ def metrics(agent: Agent) -> str:
     return "\n".join(lines) + "\n"
 
 
+def default_address(interface: str) -> str:
+    """Where the agent of an interface listens if nothing else is asked for."""
+    return f"unix:{_RUNTIME / interface}.sock"
+
+
 @contextlib.contextmanager
-def serving(agent: Agent, address: str, metrics_port: int | None = None) -> Iterator[int | None]:
+def serving(
+    agent: Agent, address: str, metrics_port: int | None = None, *, users: bool = False
+) -> Iterator[int | None]:
     """Within, the agent answers at `address` (`unix:PATH` or HOST:PORT); yields the metrics' port.
 
-    `metrics_port` 0 takes a free one, None serves no metrics. Raises EntrainError when an address is taken.
+    A Unix socket is open to root alone, or with `users` to all users of the machine. At HOST:PORT everybody
+    has root's rights, because TCP does not tell who calls. `metrics_port` 0 takes a free one, None serves no
+    metrics. Raises BadInput for an address that cannot be, EntrainError when an address is taken.
     """
-
-    def add(server: Any) -> None:
-        add_HostServicer_to_server(HostService(agent), server)
-
-    with rpc.serving(add, address, threads=8), contextlib.ExitStack() as stack:
+    rpc.check_address(address)
+    with contextlib.ExitStack() as stack:
+        if address.startswith("unix:"):
+            stack.enter_context(_admitting(agent, Path(address.removeprefix("unix:")), users))
+        else:
+            stack.enter_context(_answering(agent, address, lambda _: rights.ROOT))
         yield stack.enter_context(_http(agent, metrics_port)) if metrics_port is not None else None
+
+
+@contextlib.contextmanager
+def _admitting(agent: Agent, path: Path, users: bool) -> Iterator[None]:
+    private = RECORDS / f"agent-{secrets.token_hex(8)}"
+    agent.record.own(Resource("path", str(private)))
+    private.mkdir(0o700)
+    if path.parent == _RUNTIME:
+        _RUNTIME.mkdir(exist_ok=True)
+        _RUNTIME.chmod(0o755)
+    server = private / "server.sock"
+    with (
+        _answering(agent, f"unix:{server}", lambda context: peers.user_of(context.peer())),
+        peers.admitting(path, 0o666 if users else 0o600, server),
+    ):
+        agent.record.own(Resource("path", str(path)))  # not before it is ours
+        yield
+
+
+def _answering(
+    agent: Agent, address: str, user: Callable[[Any], int]
+) -> contextlib.AbstractContextManager[int]:
+    def add(server: Any) -> None:
+        add_HostServicer_to_server(HostService(agent, user), server)
+
+    return rpc.serving(add, address, threads=rights.WATCHERS + _ANSWERING)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """One decorator for the compiled kernels, so that they keep their types for the checker.
 
-Machine code is cached in $XDG_CACHE_HOME/entrain (default ~/.cache/entrain) under a hash of the sources:
-numba by itself looks at a kernel's own file only and would go on using old code of a kernel that calls a
-changed one in another file.
+Machine code is cached in $XDG_CACHE_HOME/entrain (default ~/.cache/entrain), where that can be written, under
+a hash of the sources: numba by itself looks at a kernel's own file only and would go on using old code of a
+kernel that calls a changed one in another file.
 """
 
 from __future__ import annotations
@@ -38,10 +38,22 @@ def _cache_directory() -> Path:
     return home / "entrain" / f"kernels-{digest.hexdigest()[:16]}"
 
 
-if not os.environ.get("NUMBA_CACHE_DIR"):
-    numba.config.CACHE_DIR = str(_cache_directory())
+def _set_up_cache() -> bool:
+    """Whether there is a directory for the cache: numba refuses to import a kernel that it cannot cache."""
+    if os.environ.get("NUMBA_CACHE_DIR"):
+        return True
+    try:
+        directory = _cache_directory()
+        directory.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # a user without a home
+        return False
+    numba.config.CACHE_DIR = str(directory)
+    return os.access(directory, os.W_OK)
+
+
+_CACHED = _set_up_cache()
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile `function` on first use, with IEEE arithmetic (results repeat bit for bit), cached on disk."""
-    return cast("Callable[P, R]", numba.njit(cache=True)(function))
+    return cast("Callable[P, R]", numba.njit(cache=_CACHED)(function))

@@ -74,7 +74,7 @@ def main(target: str) -> None:
         flow = Flow.of(sender)
         stub = rpc.HostStub(grpc.insecure_channel(addresses[source.name]))
         watch = stub.WatchFeedback(pb.WatchFeedbackRequest(), timeout=20)
-        stub.GetStatus(pb.GetStatusRequest())
+        watch.initial_metadata()  # comes with the subscription
         message = pb.Flow(
             source=flow.source,
             source_port=flow.source_port,

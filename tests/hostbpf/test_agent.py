@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import urllib.request
@@ -23,6 +24,7 @@ from machine.errors import MissingTool
 from machine.protoc import grpc_modules
 
 from .conftest import Connection, Pair
+from .taps import wait_until
 
 pytestmark = pytest.mark.root
 ROOT = Path(__file__).parents[2]
@@ -42,24 +44,18 @@ def start(pair: Pair, tmp_path: Path) -> Iterator[Callable[..., Started]]:
     """Starts agents of hosts of the pair; they are ended with the test."""
     started: list[Started] = []
 
-    def run(netns: str, *options: str) -> Started:
-        address = f"unix:{tmp_path}/agent-{len(started)}.sock"
-        command = [
-            sys.executable,
-            "-m",
-            "hostbpf",
-            "--interface",
-            "eth0",
-            "--netns",
-            netns,
-            "--listen",
-            address,
-        ]
+    def run(netns: str, *options: str, address: str | None = "") -> Started:
+        """`address` None: the agent's default; empty: one of the test's own."""
+        command = [sys.executable, "-m", "hostbpf", "--interface", "eth0", "--netns", netns]
+        if address == "":
+            address = f"unix:{tmp_path}/agent-{len(started)}.sock"
+            command += ["--listen", address]
         process = subprocess.Popen(
             [*command, *options], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         assert process.stdout is not None
-        result = Started(process, process.stdout.readline(), rpc.HostStub(grpc.insecure_channel(address)))
+        channel = grpc.insecure_channel(address or "unix:/run/entrain/agents/eth0.sock")
+        result = Started(process, process.stdout.readline(), rpc.HostStub(channel))
         started.append(result)
         return result
 
@@ -91,17 +87,21 @@ def test_generated_modules_are_fresh(proto: Path) -> None:
 def test_schedule_is_announced_and_feedback_arrives(
     pair: Pair, connect: Callable[..., Connection], start: Callable[..., Started]
 ) -> None:
-    sender, receiver = start(pair.a), start(pair.b)
+    # Slots of a second: a schedule of 30 s that no delay of the test outlasts.
+    sender, receiver = (start(netns, "--slot-ms", "1000") for netns in (pair.a, pair.b))
     assert sender.ready.startswith("ready"), sender.process.communicate()[1]
     assert receiver.ready.startswith("ready"), receiver.process.communicate()[1]
     connection = connect("slot_cubic")
     flow = Flow.of(connection.sender)
-    watch = sender.stub.WatchFeedback(pb.WatchFeedbackRequest(), timeout=20)
+    watch = sender.stub.WatchFeedback(pb.WatchFeedbackRequest(), timeout=60)
+    assert ("subscribed", "true") in watch.initial_metadata()
     sender.stub.SetSchedule(pb.SetScheduleRequest(flow=message(flow), rates_mbps=[200.0] * 30))
-    for _ in range(20):
+
+    def answered() -> bool:
         connection.transfer(100_000)
-        if sender.stub.GetStatus(pb.GetStatusRequest()).carriers["received_feedback"]:
-            break
+        return bool(sender.stub.GetStatus(pb.GetStatusRequest()).carriers["received_feedback"])
+
+    wait_until(answered)
     feedback = next(iter(watch))
     watch.cancel()
     assert (
@@ -120,6 +120,52 @@ def test_schedule_is_announced_and_feedback_arrives(
     assert receiver.stub.GetStatus(pb.GetStatusRequest()).carriers["received"] >= 1
     sender.stub.ClearSchedule(pb.ClearScheduleRequest(flow=message(flow)))
     assert sender.stub.GetStatus(pb.GetStatusRequest()).flows == 0
+
+
+_CALLS = """
+import sys, grpc
+from hostbpf import agent_pb2 as pb
+from hostbpf.agent_pb2_grpc import HostStub
+flow = pb.Flow(source=sys.argv[2], source_port=int(sys.argv[3]), destination=sys.argv[4],
+               destination_port=int(sys.argv[5]))
+with grpc.insecure_channel(sys.argv[1]) as channel:
+    stub = HostStub(channel)
+    for call, request in (
+        (stub.GetStatus, pb.GetStatusRequest()),
+        (stub.SetSchedule, pb.SetScheduleRequest(flow=flow, rates_mbps=[0.0])),
+    ):
+        try:
+            call(request, timeout=20)
+            print("OK")
+        except grpc.RpcError as error:
+            print(error.code().name)
+"""
+
+
+def calls_of_nobody(address: str, flow: Flow) -> list[str]:
+    """How a status and a rate of 0 for `flow` end when an ordinary user asks for them."""
+    command = [sys.executable, "-c", _CALLS, address, *map(str, flow[:4])]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, user=65534)
+    return done.stdout.split()
+
+
+def test_by_default_root_alone_commands_the_agent_and_users_their_own_flows_if_let_in(
+    pair: Pair, connect: Callable[..., Connection], start: Callable[..., Started]
+) -> None:
+    connection = connect("reno")
+    flow = Flow.of(connection.sender)
+    closed = start(pair.a, address=None)
+    address = closed.ready.partition("grpc=")[2].split()[0]
+    assert address == "unix:/run/entrain/agents/eth0.sock"
+    path = Path(address.removeprefix("unix:"))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert calls_of_nobody(address, flow) == ["UNAVAILABLE"] * 2
+    closed.process.terminate()
+    closed.process.wait()
+    assert not path.exists()
+    opened = start(pair.a, "--allow-users", address=None)
+    assert calls_of_nobody(address, flow) == ["OK", "PERMISSION_DENIED"]
+    assert opened.process.poll() is None
 
 
 def test_jobs_are_shared_by_the_hosts_of_a_machine(pair: Pair, start: Callable[..., Started]) -> None:

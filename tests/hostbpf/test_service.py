@@ -1,0 +1,342 @@
+"""The agent's API: who may do what, and how much of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from hostbpf import agent_pb2 as pb
+from hostbpf import peers, rights, rpc, sockets
+from hostbpf.agent_pb2_grpc import HostStub, add_HostServicer_to_server
+from hostbpf.carriers import Feedback
+from hostbpf.rpc import message_of
+from hostbpf.service import HostService
+from hostbpf.slots import Flow
+from hostbpf.sockets import Socket
+from machine.errors import BadInput, EntrainError
+from wire.slot_header import LANES, Lane, SlotHeader
+
+ROOT, ANN, BOB, NOBODY = 0, 1001, 1002, 65534
+CHECKOUT = Path(__file__).parents[2]
+FLOWS = {Flow("10.0.0.1", port, "10.0.0.2", 7000): user for port, user in ((1, ROOT), (2, ANN), (3, BOB))}
+OF_ROOT, OF_ANN, OF_BOB = FLOWS
+FEEDBACKS = 20_000  # more than any buffer on the way holds
+OK = grpc.StatusCode.OK
+DENIED, EXHAUSTED = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class BareAgent:
+    """An agent's schedules, jobs and listeners without a network."""
+
+    def __init__(self) -> None:
+        self.options = SimpleNamespace(netns=None)
+        self.schedules: dict[Flow, list[float]] = {}
+        self.params: dict[int, object] = {}
+        self.listeners: list[tuple[Callable[[Feedback], None], Callable[[Flow], bool]]] = []
+
+    def set_schedule(self, flow: Flow, slot: int | None, rates: list[float]) -> tuple[int, int]:
+        self.schedules[flow] = list(rates)
+        return 1, slot or 0
+
+    def clear_schedule(self, flow: Flow) -> None:
+        if self.schedules.pop(flow, None) is None:
+            raise BadInput("has no schedule")
+
+    def jobs(self) -> dict[int, Any]:
+        return {job: (params, {}) for job, params in self.params.items()}
+
+    def set_job(self, job: int, params: object) -> None:
+        self.params[job] = params
+
+    def remove_job(self, job: int) -> None:
+        del self.params[job]
+
+    @contextlib.contextmanager
+    def listening(
+        self, callback: Callable[[Feedback], None], wanted: Callable[[Flow], bool]
+    ) -> Iterator[None]:
+        self.listeners.append((callback, wanted))
+        yield
+        self.listeners.remove((callback, wanted))
+
+    def deliver(self, flow: Flow) -> None:
+        for callback, wanted in self.listeners:
+            if wanted(flow):
+                callback(Feedback(flow, SlotHeader(base_slot=0, lanes=(Lane(),) * LANES)))
+
+
+class Served:
+    """A served agent, and the calls of users."""
+
+    def __init__(self, agent: BareAgent, connect: Callable[[], HostStub], owners: dict[Flow, int]) -> None:
+        self.agent, self.owners = agent, owners
+        self._stubs: dict[int, HostStub] = defaultdict(connect)  # each user has a connection
+
+    def call(self, user: int, name: str, request: object) -> Any:
+        return getattr(self._stubs[user], name)(request, metadata=[("user", str(user))], timeout=30)
+
+    def status(self, user: int, name: str, request: object) -> grpc.StatusCode:
+        """How a call ends."""
+        try:
+            self.call(user, name, request)
+        except grpc.RpcError as error:
+            code: grpc.StatusCode = error.code()  # type: ignore[attr-defined]
+            return code
+        return grpc.StatusCode.OK
+
+    def set_schedule(self, user: int, flow: Flow) -> grpc.StatusCode:
+        return self.status(
+            user, "SetSchedule", pb.SetScheduleRequest(flow=message_of(flow), rates_mbps=[1.0])
+        )
+
+    def clear_schedule(self, user: int, flow: Flow) -> grpc.StatusCode:
+        return self.status(user, "ClearSchedule", pb.ClearScheduleRequest(flow=message_of(flow)))
+
+    def set_job(self, user: int, job: int) -> grpc.StatusCode:
+        params = pb.Params(slope=1, intercept=1)
+        return self.status(user, "SetJob", pb.SetJobRequest(job=job, params=params))
+
+    def remove_job(self, user: int, job: int) -> grpc.StatusCode:
+        return self.status(user, "RemoveJob", pb.RemoveJobRequest(job=job))
+
+    def watch(self, user: int) -> Any:
+        """A stream of feedback that has begun; RpcError where it is refused."""
+        stream = self.call(user, "WatchFeedback", pb.WatchFeedbackRequest())
+        if not stream.initial_metadata():
+            next(stream)  # raises
+        return stream
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
+    owners = dict(FLOWS)
+    monkeypatch.setattr(
+        sockets, "find", lambda flow, _: Socket(flow, "", 1, owners[flow]) if flow in owners else None
+    )
+    agent = BareAgent()
+
+    def user(context: Any) -> int:
+        return int(dict(context.invocation_metadata())["user"])
+
+    def add(server: Any) -> None:
+        add_HostServicer_to_server(HostService(agent, user), server)  # type: ignore[arg-type]
+
+    address = f"unix:{tmp_path}/agent.sock"
+    with rpc.serving(add, address, threads=rights.WATCHERS + 1), contextlib.ExitStack() as stack:
+
+        def connect() -> HostStub:
+            options = [("grpc.use_local_subchannel_pool", 1)]
+            return HostStub(stack.enter_context(grpc.insecure_channel(address, options)))
+
+        yield Served(agent, connect, owners)
+
+
+def test_users_schedule_their_own_flows_and_root_all(served: Served) -> None:
+    assert served.set_schedule(ANN, OF_ANN) == OK
+    for flow in (OF_ROOT, OF_BOB, OF_BOB._replace(source_port=99)):
+        assert served.set_schedule(ANN, flow) == DENIED
+        assert served.clear_schedule(ANN, flow) == DENIED
+    assert served.agent.schedules.keys() == {OF_ANN}
+    for flow in FLOWS:
+        assert served.set_schedule(ROOT, flow) == OK
+    assert served.clear_schedule(BOB, OF_ANN) == DENIED
+    assert served.clear_schedule(ANN, OF_ANN) == OK
+    assert served.clear_schedule(ROOT, OF_BOB) == OK
+    assert served.agent.schedules.keys() == {OF_ROOT}
+
+
+def test_a_user_has_some_flows_with_a_schedule(served: Served) -> None:
+    flows = [OF_ANN._replace(destination_port=port) for port in range(1, rights.FLOWS_PER_USER + 2)]
+    served.owners.update(dict.fromkeys(flows, ANN))
+    *first, last = flows
+    assert all(served.set_schedule(ANN, flow) == OK for flow in first)
+    assert served.set_schedule(ANN, last) == EXHAUSTED
+    assert served.set_schedule(ANN, first[0]) == OK
+    assert served.set_schedule(BOB, OF_BOB) == OK
+    del served.owners[first[7]]  # its connection is closed: there is room
+    assert served.set_schedule(ANN, last) == OK
+    assert first[7] not in served.agent.schedules
+
+
+def test_a_job_is_the_users_who_sets_it_first(served: Served) -> None:
+    assert served.set_job(ANN, 5) == OK
+    assert served.set_job(ANN, 5) == OK
+    assert served.set_job(BOB, 5) == served.remove_job(BOB, 5) == DENIED
+    assert served.set_job(ROOT, 5) == OK
+    assert served.set_job(ANN, 5) == DENIED  # it is root's now
+    assert served.remove_job(ROOT, 5) == OK
+    assert served.set_job(BOB, 5) == OK
+    assert served.remove_job(BOB, 5) == OK
+    assert served.set_job(ANN, 0) == DENIED  # of all sockets without a mark
+    assert served.set_job(ROOT, 0) == OK
+    assert served.agent.params.keys() == {0}
+
+
+def test_one_user_leaves_room_for_the_jobs_of_others(served: Served) -> None:
+    results = [served.set_job(ANN, job) for job in range(1, 1025)]
+    assert results.count(OK) == len(served.agent.params) == rights.JOBS_PER_USER
+    assert set(results) == {OK, EXHAUSTED}
+    assert served.set_job(BOB, 2000) == OK
+    assert served.remove_job(ANN, 1) == OK
+    assert served.set_job(ANN, 1024) == OK
+
+
+def test_watchers_that_do_not_read_keep_nobody_from_an_answer(served: Served) -> None:
+    """As many as there can be, with more feedback than their streams hold."""
+    users = range(ANN, ANN + rights.WATCHERS // rights.WATCHERS_PER_USER)
+    streams = [served.watch(ROOT if user == ANN else user) for user in users for _ in range(4)]
+    assert len(streams) == rights.WATCHERS
+    for user, flow in ((ROOT, OF_ROOT), (ANN + 1, OF_BOB)):
+        assert served.set_schedule(user, flow) == OK
+        for _ in range(FEEDBACKS):
+            served.agent.deliver(flow)
+    for _ in range(20):
+        assert served.status(BOB, "ListJobs", pb.ListJobsRequest()) == OK
+    for user in (ROOT, NOBODY):
+        with pytest.raises(grpc.RpcError) as refused:
+            served.watch(user)
+        assert refused.value.code() == EXHAUSTED  # type: ignore[attr-defined]
+    for stream in streams:
+        stream.cancel()
+
+
+def test_feedback_goes_to_root_and_to_whom_the_flow_belongs(served: Served) -> None:
+    for user, flow in ((ANN, OF_ANN), (BOB, OF_BOB)):
+        assert served.set_schedule(user, flow) == OK
+    streams = {user: served.watch(user) for user in (ROOT, ANN, BOB)}
+    for flow in FLOWS:
+        served.agent.deliver(flow)
+    ports = {user: next(stream).flow.source_port for user, stream in streams.items()}
+    assert ports == {ROOT: OF_ROOT.source_port, ANN: OF_ANN.source_port, BOB: OF_BOB.source_port}
+    for stream in streams.values():
+        stream.cancel()
+
+
+_WHO = """
+import sys, grpc
+with grpc.insecure_channel(sys.argv[1]) as channel:
+    try:
+        print(channel.unary_unary("/who/are_you")(b"", timeout=20).decode())
+    except grpc.RpcError as error:
+        print(error.code().name)
+"""
+
+
+@contextlib.contextmanager
+def asking(directory: Path, mode: int) -> Iterator[Callable[[int | None], str]]:
+    """Within, a call by a user (None: the present one) tells who has called, or how the call failed."""
+    door, server = directory / "door.sock", directory / "server.sock"
+
+    class Who(grpc.GenericRpcHandler):
+        def service(self, details: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(
+                lambda _, context: str(peers.user_of(context.peer())).encode()
+            )
+
+    def ask(user: int | None) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", _WHO, f"unix:{door}"],
+            capture_output=True, text=True, check=True, user=user, cwd="/",
+        )  # fmt: skip
+        return done.stdout.strip()
+
+    def add(server: Any) -> None:
+        server.add_generic_rpc_handlers((Who(),))
+
+    for parent in (directory, *directory.parents[:2]):  # pytest keeps its directories to itself
+        parent.chmod(parent.stat().st_mode | 0o011)
+    with rpc.serving(add, f"unix:{server}", threads=2), peers.admitting(door, mode, server):
+        assert stat.S_IMODE(door.stat().st_mode) == mode
+        yield ask
+    assert not door.exists()
+
+
+def test_the_kernel_says_who_calls(tmp_path: Path) -> None:
+    with asking(tmp_path, 0o600) as ask:
+        assert ask(None) == str(os.getuid())
+
+
+@pytest.mark.root
+def test_the_mode_says_who_may_call(tmp_path: Path) -> None:
+    with asking(tmp_path, 0o600) as ask:
+        assert ask(NOBODY) == "UNAVAILABLE"
+    with asking(tmp_path, 0o666) as ask:
+        assert ask(NOBODY) == str(NOBODY)
+        assert ask(None) == "0"
+
+
+def test_connections_of_a_user_are_bounded_and_end_with_the_door(tmp_path: Path) -> None:
+    door, server = tmp_path / "door.sock", tmp_path / "server.sock"
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as stack:
+        listener.bind(str(server))
+        listener.listen(100)
+        ends = []
+        with peers.admitting(door, 0o600, server):
+            for _ in range(peers.CONNECTIONS_PER_USER + 5):
+                end = stack.enter_context(socket.socket(socket.AF_UNIX))
+                end.settimeout(20)
+                end.connect(str(door))
+                ends.append(end)
+            *first, refused = ends
+            assert refused.recv(1) == b""
+            inner = [stack.enter_context(listener.accept()[0]) for _ in range(peers.CONNECTIONS_PER_USER)]
+            inner[0].sendall(b"!")
+            assert first[0].recv(1) == b"!"
+        assert [end.recv(1) for end in ends[: peers.CONNECTIONS_PER_USER]] == [b""] * len(inner)
+
+
+def test_a_socket_of_a_dead_process_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+    door, server = tmp_path / "door.sock", tmp_path / "server.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(door))
+    with (
+        peers.admitting(door, 0o600, server),
+        pytest.raises(EntrainError, match="another process listens there"),
+        peers.admitting(door, 0o600, server),
+    ):
+        pass
+    door.write_text("somebody's")
+    with (
+        pytest.raises(EntrainError, match=r"door\.sock: Address already in use"),
+        peers.admitting(door, 0o600, server),
+    ):
+        pass
+    assert door.read_text() == "somebody's"
+
+
+@pytest.mark.parametrize("address", [":99999", "127.0.0.1:99999", ":7070", "127.0.0.1:-1", "7070", "unix:"])
+def test_an_address_that_cannot_be_is_refused_before_it_is_served(address: str) -> None:
+    with pytest.raises(BadInput, match="from 0 to 65535"), rpc.serving(lambda _: None, address, threads=1):
+        pass
+
+
+def _agent(*options: str, user: int | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hostbpf", "--interface", "lo", *options]
+    return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False, user=user)
+
+
+@pytest.mark.parametrize("options", [["--listen", ":99999"], ["--listen", "127.0.0.1:0", "--allow-users"]])
+def test_the_agent_refuses_such_an_address(options: list[str]) -> None:
+    done = _agent(*options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("entrain-agent: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_ordinary_user_is_told_what_the_agent_needs() -> None:
+    done = _agent(user=NOBODY if os.getuid() == 0 else None)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "root" in done.stderr and "sudo" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
