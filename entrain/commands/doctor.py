@@ -1,20 +1,27 @@
-"""`entrain doctor`: what this machine has of what entrain needs, and the remedy for what it lacks."""
+"""`entrain doctor`: check whether this machine has what entrain needs; say how to get what it lacks."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from entrain.doctor import Finding
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> None:
-    """Try everything that entrain needs; exit status 0 when all that is required was found."""
+    """Check this machine for everything entrain needs; exit status 0 if nothing required is missing."""
     from entrain.doctor import examine
 
     findings = list(examine())
@@ -22,20 +29,46 @@ def command(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"ok": not lacking, "needs": [asdict(finding) for finding in findings]}))
     else:
-        table = Table("need", "", "for", "remedy")
-        for finding in findings:
-            optional = "" if finding.required or finding.state == "found" else " (optional)"
-            colour = {"found": "green", "missing": "yellow" if optional else "red"}.get(
-                finding.state, "yellow"
-            )
-            state = finding.detail if finding.state == "found" else finding.state + optional
-            table.add_row(finding.name, f"[{colour}]{state}", finding.purpose, finding.remedy)
-        Console().print(table)
-        verdict = (
-            f"lacking: {', '.join(finding.name for finding in lacking)}"
-            if lacking
-            else "all that is required is here"
-        )
-        click.echo(verdict)
+        show(findings, Console())
     if lacking:
         sys.exit(1)
+
+
+def show(findings: Sequence[Finding], console: Console) -> None:
+    """Print the verdict, then what is missing with its remedy, then what was found."""
+    lacking = [finding for finding in findings if finding.state != "found"]
+    required = [finding for finding in lacking if finding.required]
+    optional = [finding for finding in lacking if not finding.required]
+    if required:
+        console.print(f"[red]not ready[/red]: {_number(required)} missing")
+    else:
+        rest = f"; {_number(optional, 'optional ')} missing" if optional else ""
+        console.print(f"[green]ready[/green]: everything required is here{rest}")
+    for title, missing in (("required", required), ("optional", optional)):
+        if missing:
+            console.print()
+            console.print(_table(f"{title}, not found", [(each, _remedy(each)) for each in missing]))
+    found = [(each, each.detail) for each in findings if each.state == "found"]
+    if found:
+        console.print()
+        console.print(_table("found", found))
+
+
+def _number(findings: Sequence[Finding], kind: str = "") -> str:
+    one = len(findings) == 1
+    return f"{len(findings)} {kind}thing{' is' if one else 's are'}"
+
+
+def _remedy(finding: Finding) -> str:
+    tried = "" if finding.state == "missing" else f" ({finding.state})"
+    return f"{finding.remedy}{tried}\nfor {finding.purpose}"
+
+
+def _table(title: str, rows: Sequence[tuple[Finding, str]]) -> Table:
+    """Two columns, of which the second folds: nothing is cut, however narrow the terminal."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column(title, overflow="fold", max_width=32)
+    table.add_column("", overflow="fold")
+    for finding, text in rows:
+        table.add_row(Text(finding.name), Text(text))
+    return table

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from hostbpf.mltcp import VARIANTS, JobKey, JobState
+
+if TYPE_CHECKING:
+    from hostbpf.flows import FlowState
 
 
 @click.command()
@@ -30,42 +36,56 @@ def command(netns: tuple[str, ...], job: int | None, as_json: bool) -> None:
             entries.append({**dataclasses.asdict(flow), "mltcp": None if state is None else _found(state)})
         click.echo(json.dumps(entries))
         return
-    table = Table("job", "from", "to", "control", "cwnd", "rtt ms", "Mbit/s", "sent MB")
-    for heading in ("retrans", "marked", "F"):
-        table.add_column(heading)
+    console = Console()
+    console.print(flows_table(flows))
+    known = {
+        JobKey(flow.job, flow.netns): flow.source
+        for flow in flows
+        if flow.control in VARIANTS and JobKey(flow.job, flow.netns) in learned
+    }
+    if known:
+        console.print(learned_table({key: (host, learned[key]) for key, host in known.items()}))
+
+
+def flows_table(flows: Sequence[FlowState]) -> Table:
+    """Two lines for each flow, so that 80 columns hold every address and number whole."""
+    table = _table("job\ncontrol", "from\nto", "cwnd\nF", "rtt ms\nMbit/s", "sent MB", "resent\nmarked")
     for flow in flows:
         table.add_row(
-            str(flow.job),
-            f"{flow.source}:{flow.source_port}",
-            f"{flow.destination}:{flow.destination_port}",
-            flow.control,
-            str(flow.cwnd),
-            f"{flow.srtt_ms:.3f}",
-            f"{flow.delivery_mbps:.1f}",
+            f"{flow.job}\n{flow.control}",
+            f"{flow.source}:{flow.source_port}\n{flow.destination}:{flow.destination_port}",
+            f"{flow.cwnd}\n" + ("-" if flow.gain is None else f"{flow.gain:.2f}"),
+            f"{flow.srtt_ms:.3f}\n{flow.delivery_mbps:.1f}",
             f"{flow.bytes_sent / 1e6:.3f}",
-            str(flow.retransmitted),
-            str(flow.marked),
-            "-" if flow.gain is None else f"{flow.gain:.2f}",
+            f"{flow.retransmitted}\n{flow.marked}",
         )
     if not flows:
         table.caption = "no established connections"
-    console = Console()
-    console.print(table)
-    hosts = {JobKey(flow.job, flow.netns): flow.source for flow in flows if flow.control in VARIANTS}
-    if known := {key: learned[key] for key in hosts if key in learned}:
-        table = Table("job", "host", "iteration", "so far MB", "learned: MB", "gap ms", "anew")
-        for key, state in known.items():
-            total, gap = _found(state)["total_bytes"], _found(state)["gap_ms"]
-            table.add_row(
-                str(key.job),
-                hosts[key],
-                str(state.iteration),
-                f"{state.bytes / 1e6:.3f}",
-                "-" if total is None else f"{total / 1e6:.3f}",
-                "-" if gap is None else f"{gap:.1f}",
-                str(state.relearned),
-            )
-        console.print(table)
+    return table
+
+
+def learned_table(states: Mapping[JobKey, tuple[str, JobState]]) -> Table:
+    """What MLTCP has learned of each job on each host; `states` has the host and the state."""
+    table = _table("job", "host", "iteration", "so far MB", "learned MB", "gap ms", "anew")
+    for key, (host, state) in states.items():
+        total, gap = _found(state)["total_bytes"], _found(state)["gap_ms"]
+        table.add_row(
+            str(key.job),
+            host,
+            str(state.iteration),
+            f"{state.bytes / 1e6:.3f}",
+            "-" if total is None else f"{total / 1e6:.3f}",
+            "-" if gap is None else f"{gap:.1f}",
+            str(state.relearned),
+        )
+    return table
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place < 2 else "right", no_wrap=True)
+    return table
 
 
 def _learned() -> dict[JobKey, JobState]:

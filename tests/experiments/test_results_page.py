@@ -190,7 +190,140 @@ def test_the_command_writes_the_page(tmp_path: Path) -> None:
     assert page.read_text() == results_page.page(tmp_path)
 
 
-def test_the_page_of_this_repository_is_the_makers() -> None:
+# -- the page's figures follow from each other, whoever made it
+
+
+def tables(text: str) -> list[list[dict[str, str]]]:
+    """The tables of a section, each a list of rows by column; of two columns of a name, the second has a `'`."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        head, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in block.splitlines())
+        head = [f"{each}'" if each in head[:place] else each for place, each in enumerate(head)]
+        found.append([dict(zip(head, row, strict=True)) for row in rows])
+    return found
+
+
+def by_name(table: list[dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Rows by what stands in the first column."""
+    return {next(iter(row.values())): row for row in table}
+
+
+def claims(text: str) -> dict[str, dict[str, str]]:
+    """What the paper claims and what came out, by claim."""
+    (found,) = (table for table in tables(text) if table and "claim" in table[0])
+    return by_name(found)
+
+
+def numbers(cell: str) -> list[float]:
+    """As in `4 % to 12 %`, `-2.2 %`, `22.20 (+9.8 %)`."""
+    return [float(each) for each in re.findall(r"[-+]?\d+(?:\.\d+)?", cell)]
+
+
+def close(change: str, new: float, old: float, digits: int) -> None:
+    """Whether a change in per cent follows from two numbers that were rounded to so many digits."""
+    half = 0.5 * 10**-digits
+    (percent,) = numbers(change)
+    lowest = 100 * ((new - half) / (old + half) - 1) - 0.06
+    assert lowest <= percent <= 100 * ((new + half) / (old - half) - 1) + 0.06, (change, new, old)
+
+
+def check_completion(text: str) -> None:
+    means, spread, *models = (by_name(table) for table in tables(text)[:-1])
+    speeds = [column for column in means["slots"] if column]
+    assert len(models) == len(speeds)
+    for speed, times in zip(speeds, models, strict=True):
+        mean = {name: numbers(row[speed])[0] for name, row in means.items()}
+        best = min((name for name in mean if "_" not in name and name != "slots"), key=mean.__getitem__)
+        for name, row in means.items():
+            close(row[speed].partition("(")[2], mean[name], mean[best], 2)
+            low, high, p99 = numbers(spread[name][speed])
+            assert low <= mean[name] <= high
+            assert p99 <= high
+        ours = claims(text)[f"mean completion time, slots against {best}, {speed}"]["here"]
+        close(ours, mean["slots"], mean[best], 2)
+        speed_up = claims(text).get(f"training speed of VGG19, slots against cubic, {speed}")
+        if speed_up:
+            close(speed_up["here"], *(float(times[name]["vgg19"]) for name in ("cubic", "slots")), 0)
+
+
+def check_loss(text: str) -> None:
+    vgg16 = by_name(tables(text)[0])
+
+    def ms(name: str, loss: str) -> float:
+        (none,) = numbers(vgg16[name]["none"])
+        return none if loss == "none" else none * numbers(vgg16[name][loss])[0]
+
+    for claim, row in claims(text).items():
+        if found := re.match(r"(\w+), ([\d.]+ %) of loss against none", claim):
+            mine, others = ms(*found.groups()), ms(found[1], "none")
+            assert numbers(row["here"])[0] == pytest.approx(100 * (others / mine - 1), abs=0.6)
+        else:
+            other, loss = re.match(r"slots against (\w+), ([\d.]+ %) of loss", claim).groups()  # type: ignore[union-attr]
+            assert numbers(row["here"])[0] == pytest.approx(ms(other, loss) / ms("slots", loss), abs=0.05)
+
+
+def check_overhead(text: str) -> None:
+    for claim, column, hosts in (
+        ("90 % of the negotiations take at most (ms)", "p90", None),
+        ("negotiation traffic of six servers (Mbit/s)", "carriers of all hosts (Mbit/s)", "6"),
+        ("processor time of a host's scheduler", "agent, of a processor", None),
+    ):
+        rows = [row for row in tables(text)[0] if hosts in (None, row["hosts"])]
+        every = [number for row in rows for number in numbers(row[column])]
+        here = numbers(claims(text)[claim]["here"])
+        assert set(here) == ({min(every), max(every)} if every else set())
+
+
+def check_mltcp(text: str) -> None:
+    rows = [row for row in tables(text)[0] if row["control"].startswith("mltcp_")]
+    here = {claim: row["here"] for claim, row in claims(text).items()}
+    converged = [numbers(row["converged"]) for row in rows]
+    *span, ran, of = numbers(here["iterations until interleaved"])
+    assert (ran, of) == tuple(map(sum, zip(*converged, strict=True)))
+    at = [number for row in rows for number in numbers(row["at iteration"].strip("-"))]
+    assert not at or (min(span), max(span)) == pytest.approx((min(at), max(at)), rel=0.01)
+    for claim, column in (
+        ("mean iteration time, plain / MLTCP", "mean, plain / MLTCP"),
+        ("99th percentile, plain / MLTCP", "p99, plain / MLTCP"),
+    ):
+        ratios = [number for row in rows for number in numbers(row[column])]
+        assert set(numbers(here[claim])) == ({min(ratios), max(ratios)} if ratios else set())
+
+
+CHECKS = {0: check_completion, 1: check_loss, 4: check_overhead, 6: check_mltcp}
+"""By the number of a section."""
+
+
+@pytest.mark.parametrize("number", CHECKS)
+def test_derived_figures_follow_from_the_tables(everything: Path, number: int) -> None:
+    CHECKS[number](section(results_page.page(everything), number))
+
+
+def test_the_page_of_this_repository_is_the_makers(everything: Path) -> None:
+    """Its head, its sections and their order, the commands, every claim of a paper with the paper's value;
+    and the figures that follow from others do so."""
     page = (ROOT / "docs" / "results.md").read_text()
     assert page.startswith(results_page.HEAD)
-    assert results_page.split(page)
+    standing, made = results_page.split(page), results_page.split(results_page.page(everything))
+    assert list(standing) == [title for title in results_page.TITLES if title in standing]
+    assert results_page.page(everything, page) == results_page.page(
+        everything, results_page.page(everything, page)
+    )
+    for number, title in enumerate(live_results.TITLES):
+        if title not in standing:
+            continue
+        assert set(results_page.commands(standing[title])) <= set(results_page.commands(made[title]))
+        if any(table and "claim" in table[0] for table in tables(made[title])):
+            papers = {claim: row["paper"] for claim, row in claims(standing[title]).items()}
+            assert set(papers.values()) <= {row["paper"] for row in claims(made[title]).values()}
+        if number in CHECKS:
+            CHECKS[number](standing[title])
+
+
+@pytest.mark.parametrize("number", CHECKS)
+def test_a_figure_that_somebody_changes_is_noticed(number: int) -> None:
+    text = results_page.split((ROOT / "docs" / "results.md").read_text())[live_results.TITLES[number]]
+    first = next(iter(claims(text).values()))["here"]
+    changed = re.sub(r"[-+]?\d+(\.\d+)?", lambda found: f"{float(found[0]) + 50:g}", first, count=1)
+    with pytest.raises(AssertionError):
+        CHECKS[number](text.replace(f"| {first} |\n", f"| {changed} |\n"))
