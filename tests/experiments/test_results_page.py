@@ -194,7 +194,7 @@ def test_the_command_writes_the_page(tmp_path: Path) -> None:
 
 
 def tables(text: str) -> list[list[dict[str, str]]]:
-    """The tables of a section, each a list of rows by column; of two columns of a name, the second has a `'`."""
+    """The tables of a section, each a list of rows by column; a second column of a name has a `'`."""
     found = []
     for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         head, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in block.splitlines())
