@@ -245,6 +245,7 @@ def run_one(
     ):
         processor = _run_jobs(running, name, combination, output, report, sampler, cross)
         scheduling = agents.report()
+        _Watch(running, name, ()).check()  # an agent that has just ended reported nothing
         wall_s = time.monotonic() - began
         busy = _busy(processor, psutil.cpu_times())
         found = read_records(output / "records")
@@ -401,7 +402,7 @@ def _ready(spec: JobSpec) -> Path:
 
 @dataclass(frozen=True)
 class _Watch:
-    """Looks after a run while it waits: a switch or a job that fails ends it, with the reason."""
+    """Looks after a run while it waits: a switch, an agent or a job that fails ends it, with the reason."""
 
     running: Running
     name: str
@@ -410,16 +411,17 @@ class _Watch:
     def until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
-            self._check()
+            self.check()
             if time.monotonic() > deadline:
                 slow = next((job for job in self.jobs if not job.ended), self.jobs[0])
                 failure = slow.launcher.failure(f"did not {what} within {timeout_s:g} s")
                 raise RunFailed(f"{self.name}: {failure}")
             self.running.monitor.poll()
             time.sleep(POLL_S)
-        self._check()
+        self.check()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise RunFailed if a switch, an agent or a job has failed."""
         try:
             self.running.network.check()
             for job in self.jobs:

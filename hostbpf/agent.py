@@ -8,7 +8,6 @@ nothing behind, and one that starts again needs nothing of the one before.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import os
 import socket
@@ -34,11 +33,10 @@ from hostbpf.skew import Offset
 from hostbpf.slots import Flow, Schedules, SlotClock, netns_cookie
 from hostbpf.urgent import urgent
 from machine.errors import BadInput, EntrainError, MissingTool
-from machine.record import Record, clean_stale, process_start
+from machine.record import AlreadyRuns, Record, clean_stale, records
 from schedulers.compiled import Floats
 from wire.slot_header import LANES
 
-LOCKS = Path("/run/entrain")
 POLL_S = 0.1
 CLOCK_TOLERANCE_NS = 1_000_000
 """By so much the system's clock may move against the monotonic one before slots follow it."""
@@ -323,6 +321,7 @@ class Agent:
     def running(cls, options: Options) -> Iterator[Agent]:
         """An agent at work; at the end nothing of it remains, and no flow is limited.
 
+        First removes what dead processes left on this machine, another agent of the interface among them.
         Raises EntrainError when another agent serves the interface, BadInput when there is no such interface,
         MissingTool for a user other than root.
         """
@@ -334,8 +333,7 @@ class Agent:
         clean_stale()  # what an agent before it left: later, it would be taken for this one's
         ifindex = _ifindex(options)
         with (
-            _exclusive(options),
-            Record("agent") as record,
+            _exclusive(options) as record,
             controls(record, options.directory) as shared,
         ):
             cookie = netns_cookie(options.netns)
@@ -357,7 +355,7 @@ class Agent:
                 ) as enforcers,
             ):
                 agent = cls(options, shared, own, clock, cookie, enforcers, record)
-                if _alone(options):
+                if _alone(options, record):
                     agent._schedules.clear_all()  # what one before it has left in the machine's map
                 threads = [threading.Thread(target=agent._keep_house, name="housekeeping")]
                 if options.scheduling is None:
@@ -388,38 +386,24 @@ def _ifindex(options: Options) -> int:
         ) from None
 
 
-def _lock(options: Options, interface: str) -> Path:
+def _record_name(options: Options, interface: str) -> str:
     inode = netns_path(options.netns or "/proc/self/ns/net").stat().st_ino
-    return LOCKS / f"agent-{inode}-{interface}.lock"
+    return f"agent-{inode}-{interface}"
 
 
-def _alone(options: Options) -> bool:
+def _exclusive(options: Options) -> Record:
+    """The agent's record, which only one agent of an interface can have."""
+    try:
+        return Record(_record_name(options, options.interface), exclusive=True)
+    except AlreadyRuns as error:
+        raise EntrainError(
+            f"interface {options.interface}: an agent serves it already (process {error.process_id})"
+        ) from None
+
+
+def _alone(options: Options, own: Record) -> bool:
     """Whether no other interface of the network namespace has an agent."""
-    own = _lock(options, options.interface)
-    for path in own.parent.glob(_lock(options, "*").name):
-        with contextlib.suppress(FileNotFoundError, ValueError):  # it is just ending, or starting
-            if path != own and process_start(int(path.read_text())) is not None:
-                return False
-    return True
-
-
-@contextlib.contextmanager
-def _exclusive(options: Options) -> Iterator[None]:
-    """One agent per interface; the lock goes with the process."""
-    path = _lock(options, options.interface)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            raise EntrainError(
-                f"interface {options.interface}: an agent serves it already (process {lock.read().strip()})"
-            ) from None
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+    prefix = _record_name(options, "")
+    return not any(
+        alive and path != own.path and path.name.startswith(prefix) for path, _, _, alive in records()
+    )

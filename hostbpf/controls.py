@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,11 +16,12 @@ from pathlib import Path
 from ebpf import EbpfError, Map
 from hostbpf import mltcp, slots
 from machine.errors import MissingTool
-from machine.record import Record, Resource
+from machine.record import RECORDS, Record, Resource
+from machine.state import locked, own_directory
 
 BPF_FS = Path("/sys/fs/bpf")
 DIRECTORY = BPF_FS / "entrain"
-LOCK = Path("/run/entrain/controls.lock")
+LOCK = "controls.lock"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ def controls(record: Record, directory: Path = DIRECTORY) -> Iterator[Controls]:
     """Within, this machine has the controls of `hostbpf.mltcp` and `hostbpf.slots`.
 
     What is pinned belongs to `record` where this process registers them.
-    Raises EbpfError where they are registered by somebody whose maps are not in `directory`.
+    Raises EbpfError where they are registered by somebody whose maps are not in `directory`, EntrainError
+    where that directory is another user's.
     """
     _mount_bpf_fs(directory)
     pins = Resource("path", str(directory))
@@ -64,6 +65,8 @@ def _register_or_join(directory: Path, stack: contextlib.ExitStack) -> Controls:
         if error.errno != errno.EEXIST:
             raise
         stack.close()
+    if directory.exists():
+        own_directory(directory)
     try:
         jobs = stack.enter_context(mltcp.Jobs.pinned(directory))
         return Controls(jobs, stack.enter_context(slots.pinned_schedules(directory)), False)
@@ -75,20 +78,15 @@ def _register_or_join(directory: Path, stack: contextlib.ExitStack) -> Controls:
         ) from error
 
 
-@contextlib.contextmanager
-def _turn() -> Iterator[None]:
+def _turn() -> contextlib.AbstractContextManager[None]:
     """One process at a time: who comes second finds the maps of the first pinned."""
-    LOCK.parent.mkdir(parents=True, exist_ok=True)
-    with LOCK.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return locked(own_directory(RECORDS) / LOCK)
 
 
 def _mount_bpf_fs(directory: Path) -> None:
     if BPF_FS not in directory.parents or BPF_FS.is_mount():
         return
-    mounted = subprocess.run(
-        ["mount", "-t", "bpf", "bpf", str(BPF_FS)], capture_output=True, text=True, check=False
-    )
+    command = ["mount", "-t", "bpf", "-o", "mode=0700", "bpf", str(BPF_FS)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounted.returncode:
         raise MissingTool(f"{BPF_FS}: no BPF file system, and it cannot be mounted: {mounted.stderr.strip()}")

@@ -40,7 +40,7 @@ _QDISCS: dict[Name, tuple[str, ...]] = {
     "edt": ("fq",),
     "htb": ("htb", "tbf rate 1mbit burst 2k latency 1ms"),
 }
-_IDLE_SYSCTL = Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle")
+_IDLE_SETTING = "net/ipv4/tcp_slow_start_after_idle"
 _FQ_MAJOR = 0xDF00
 _ETHERNET_BYTES, _TCP_BYTES, _UDP_BYTES = 14, 52, 28
 _SIOCGIFMTU = 0x8921
@@ -134,8 +134,11 @@ class _Flow:
 class Enforcers:
     """What applies the schedules of one host's flows (`enforcing`). Methods may be called from any thread."""
 
-    def __init__(self, choice: Choice, interface: _Interface, clock: SlotClock, netns: str | None) -> None:
+    def __init__(
+        self, choice: Choice, interface: _Interface, clock: SlotClock, netns: str | None, record: Record
+    ) -> None:
         self.choice = choice
+        self._record = record
         self.failure = ""
         """What went wrong when rates were changed last; empty: nothing did."""
         self._interface = interface
@@ -192,7 +195,9 @@ class Enforcers:
                 raise BadInput(f"flow {flow}: no such TCP connection on this host")
             if self.choice.pacing and found.control in PACED:
                 if self._wakes is None:
-                    self._wakes = self._idle.enter_context(_no_slow_start_after_idle(self._netns))
+                    self._wakes = self._idle.enter_context(
+                        _no_slow_start_after_idle(self._netns, self._record)
+                    )
                 return _Flow(Enforcer.PACING, socket=found)
         if self.choice.other is None:
             what = f"congestion control {found.control}" if found else "UDP"
@@ -402,27 +407,33 @@ def fair_queue(interface: str, ifindex: int, netns: str | None, record: Record) 
 
 
 @contextlib.contextmanager
-def _no_slow_start_after_idle(netns: str | None) -> Iterator[bool]:
-    """Within, windows outlive pauses in `netns`; yields whether that is so.
+def _no_slow_start_after_idle(netns: str | None, record: Record) -> Iterator[bool]:
+    """Within, windows outlive pauses in `netns`; yields whether that is so. `record` restores the setting.
 
     Else TCP would shrink a silent flow's window after 200 ms, and slot_pacing.bpf.c does not close windows.
     """
 
-    def change(value: str) -> str:
-        before = _IDLE_SYSCTL.read_text()
-        _IDLE_SYSCTL.write_text(value)
-        return before
+    setting = Path("/proc/sys") / _IDLE_SETTING
+
+    def change() -> Resource | None:
+        before = setting.read_text().strip()
+        if before == "0":
+            return None
+        resource = record.own(Resource("sysctl", _IDLE_SETTING, detail=before))
+        setting.write_text("0")
+        return resource
 
     try:
-        before = in_netns(netns, lambda: change("0"))
+        changed = in_netns(netns, change)
     except OSError:
         yield False
         return
     try:
         yield True
     finally:
-        with contextlib.suppress(OSError, EbpfError):  # the namespace may have gone
-            in_netns(netns, lambda: change(before))
+        if changed is not None:
+            with contextlib.suppress(OSError, EbpfError):  # the namespace may have gone
+                in_netns(netns, lambda: record.release(changed))
 
 
 @contextlib.contextmanager
@@ -447,7 +458,7 @@ def enforcing(
         stack.callback(place.close)
         if forced is not None and choice.other is not None:
             place.prepare(choice.other)
-        enforcers = Enforcers(choice, place, clock, netns)
+        enforcers = Enforcers(choice, place, clock, netns, record)
         thread = threading.Thread(target=enforcers.run, name="enforcers")
         thread.start()
         stack.callback(thread.join)

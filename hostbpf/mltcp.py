@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from ebpf import Codec, Map, Object, TypedMap, compile_cached
 from machine.errors import BadInput
+from machine.state import own_directory
 
 SOURCES = Path(__file__).parent / "bpf"
 VARIANTS = ("mltcp_reno", "mltcp_cubic", "mltcp_dctcp")
@@ -185,7 +186,7 @@ def registered(
             for name in names:
                 stack.enter_context(obj.register(name))
         if directory is not None:
-            directory.mkdir(parents=True, exist_ok=True)
+            own_directory(directory, 0o700)
             for name in ("mltcp_params", "mltcp_jobs"):
                 (directory / name).unlink(missing_ok=True)  # registration is exclusive: its owner is dead
                 stack.callback((directory / name).unlink, missing_ok=True)

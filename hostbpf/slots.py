@@ -22,6 +22,7 @@ from typing import NamedTuple, Protocol
 
 from ebpf import Codec, EbpfError, Map, Object, TypedMap, compile_cached, in_netns
 from machine.errors import BadInput
+from machine.state import own_directory
 
 SOURCES = Path(__file__).parent / "bpf"
 HORIZON_MAX = 32  # SLOTS_MAX
@@ -357,7 +358,7 @@ def pacing_registered(*, directory: Path | None = None) -> Iterator[Map]:
         schedules = obj.maps["schedules"]
         if directory is not None:
             pin = directory / "schedules"
-            directory.mkdir(parents=True, exist_ok=True)
+            own_directory(directory, 0o700)
             pin.unlink(missing_ok=True)  # registration is exclusive: its owner is dead
             stack.callback(pin.unlink, missing_ok=True)
             schedules.pin(pin)

@@ -127,9 +127,10 @@ class Run:
 def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     started: list[Run] = []
 
-    def start(*options: str, iterations: int = 3) -> Run:
+    def start(*options: str, iterations: int = 3, policy: str = "none") -> Run:
         file = tmp_path / f"small-{len(started)}.toml"
-        file.write_text(EXPERIMENT.format(iterations=iterations))
+        text = EXPERIMENT.format(iterations=iterations)
+        file.write_text(text.replace("[topology]", f'policy = ["{policy}"]\n\n[topology]', 1))
         process = subprocess.Popen(
             [sys.executable, "-m", "entrain.cli", "run", str(file), *options],
             cwd=ROOT,
@@ -290,6 +291,19 @@ def test_a_killed_switch_fails_the_run_and_is_named(run: Callable[..., Run], tar
     assert "leaf2.log" in err
     running.assert_clean()
     assert not list(RECORDS.glob(f"*-{victim.pid}.jsonl"))
+
+
+def test_a_killed_agent_fails_the_run_and_is_named(run: Callable[..., Run]) -> None:
+    running = run(iterations=1000, policy="slots")
+    running.until(lambda: STAGES["the first run"](running))
+    (victim,) = (process for process in running.running("hostbpf") if "h3-eth0" in process.cmdline())
+    victim.kill()
+    status, out, err = running.end()
+    assert status == 1
+    assert "the agent of host h3 was killed by SIGKILL" in err
+    assert "agent-h3.log" in err
+    assert out == ""
+    running.assert_clean()
 
 
 def test_a_job_that_fails_ends_the_run_with_its_reason(run: Callable[..., Run]) -> None:

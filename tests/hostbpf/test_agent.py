@@ -22,6 +22,7 @@ from hostbpf.generate import PROTOS
 from hostbpf.slots import Flow
 from machine.errors import MissingTool
 from machine.protoc import grpc_modules
+from machine.record import clean_stale, records
 
 from .conftest import Connection, Pair
 from .taps import wait_until
@@ -250,6 +251,30 @@ def test_killed_agent_leaves_nothing_and_another_one_starts(
     assert second.ready.startswith("ready"), second.process.communicate()[1]
     assert second.stub.GetStatus(pb.GetStatusRequest()).flows == 0
     connect("slot_cubic").transfer(1_000_000)
+
+
+@pytest.mark.parametrize("cleaner", ["entrain clean", "the next agent"])
+def test_killed_agents_setting_and_record_are_removed(
+    pair: Pair, connect: Callable[..., Connection], start: Callable[..., Started], cleaner: str
+) -> None:
+    setting = ("cat", "/proc/sys/net/ipv4/tcp_slow_start_after_idle")
+    assert pair.run(pair.a, *setting) == "1\n"
+    agent = start(pair.a)
+    flow = Flow.of(connect("slot_cubic").sender)
+    agent.stub.SetSchedule(pb.SetScheduleRequest(flow=message(flow), rates_mbps=[10.0] * 32))
+    assert pair.run(pair.a, *setting) == "0\n"
+    owned = [path for path, owner, _, _ in records() if owner.name == str(agent.process.pid)]
+    assert len(owned) == 1
+    agent.process.kill()
+    agent.process.wait()
+    if cleaner == "entrain clean":
+        clean_stale()
+        assert not owned[0].exists()
+    else:
+        other = start(pair.a)
+        assert other.ready.startswith("ready"), other.process.communicate()[1]
+        assert [owner.name for path, owner, _, _ in records() if path == owned[0]] == [str(other.process.pid)]
+    assert pair.run(pair.a, *setting) == "1\n"
 
 
 def test_agents_that_start_at_once_share_the_controls(pair: Pair, tmp_path: Path) -> None:

@@ -78,12 +78,12 @@ class Paced:
         self.woken_ns: list[int] = []
         self.looks = 0
         idle = tmp_path / "idle"
-        idle.write_text("1")
+        idle.write_text("0")
         found = Socket(self.flow, "slot_cubic", 1, 0)
-        monkeypatch.setattr("hostbpf.enforcers._IDLE_SYSCTL", idle)
+        monkeypatch.setattr("hostbpf.enforcers._IDLE_SETTING", str(idle))
         monkeypatch.setattr(sockets, "find", lambda flow, netns: found)
         monkeypatch.setattr(sockets, "opened", lambda wanted: {self.flow: self})
-        self.enforcers = Enforcers(choose("pacing"), cast(Any, Interface()), CLOCK, None)
+        self.enforcers = Enforcers(choose("pacing"), cast(Any, Interface()), CLOCK, None, cast(Any, None))
         follow = self.enforcers._follow
 
         def counted() -> int:

@@ -26,7 +26,7 @@ from hostbpf import mltcp
 from hostbpf.controls import controls
 from hostbpf.flows import read_flows
 from hostbpf.mltcp import PLAIN, VARIANTS, Jobs, Params
-from machine.errors import BadInput
+from machine.errors import BadInput, EntrainError
 from machine.record import Record
 
 from .conftest import Connection, Pair, or_skip
@@ -130,6 +130,19 @@ def test_controls_that_share_no_maps_cannot_be_joined(jobs: Jobs, tmp_path: Path
         Record("test-controls", records=tmp_path / "records") as record,
         pytest.raises(EbpfError, match="registered by a process whose maps are not in"),
         controls(record, tmp_path / "pins"),
+    ):
+        pass
+
+
+@pytest.mark.root
+def test_pins_of_another_user_are_not_used(jobs: Jobs, tmp_path: Path) -> None:
+    pins = tmp_path / "pins"
+    pins.mkdir()
+    os.chown(pins, 65534, 65534)
+    with (
+        Record("test-controls", records=tmp_path / "records") as record,
+        pytest.raises(EntrainError, match=f"{pins}: belongs to nobody"),
+        controls(record, pins),
     ):
         pass
 
