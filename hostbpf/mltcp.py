@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ PLAIN = ("bpf_reno", "bpf_cubic", "bpf_dctcp")  # the same controls in eBPF with
 
 _UNIT = 1024  # of slope and intercept in the kernel
 _SCALE_DECREASE = 1
+_CLOCK_MONOTONIC_COARSE = 6  # time.h; the module time has no name for it
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,14 @@ class Jobs:
             self.states.pop(key, None)
 
 
+def jiffies_per_second() -> int:
+    """The kernel's HZ: its coarse clocks advance once per jiffy (clock_getres(2)).
+
+    The kernel's configuration says it too, but not every kernel shows it.
+    """
+    return round(1 / time.clock_getres(_CLOCK_MONOTONIC_COARSE))
+
+
 @contextlib.contextmanager
 def registered(
     params: Mapping[int, Params] | None = None, *, directory: Path | None = None
@@ -164,11 +174,13 @@ def registered(
     process that tries gets an EbpfError with errno EEXIST. With `directory`, in a BPF file system and owned
     by the caller's record, the maps are pinned there for `Jobs.pinned`.
     """
+    defines = {"HZ": jiffies_per_second()}
     with contextlib.ExitStack() as stack:
         first: Object | None = None
         objects = []
         for variant in ("reno", "cubic", "dctcp"):
-            obj = stack.enter_context(Object.open(compile_cached(SOURCES / f"mltcp_{variant}.bpf.c")))
+            compiled = compile_cached(SOURCES / f"mltcp_{variant}.bpf.c", defines=defines)
+            obj = stack.enter_context(Object.open(compiled))
             if first is not None:
                 obj.reuse_map("mltcp_params", first.maps["mltcp_params"])
                 obj.reuse_map("mltcp_jobs", first.maps["mltcp_jobs"])

@@ -3,10 +3,9 @@
 // fast. Plain (`bpf_cubic`) it is the kernel's, called through eBPF.
 #include "cubic.h"
 #include "mltcp.h"
+#include "mltcp_clock.h"
 
 char _license[] SEC("license") = "Dual MIT/GPL";
-
-#define LONGEST_STEP 16 // jiffies; a longer pause between two growths is idleness, which CUBIC skips itself
 
 // The kernel's state, at the beginning of the private area: 60 bytes, which end before ours begin.
 struct bictcp {
@@ -28,21 +27,6 @@ void BPF_PROG(mltcp_cubic_pkts_acked, struct sock *sk, const struct ack_sample *
 	mltcp_acked(sk);
 }
 
-// Move the beginning of the curve so that the last `jiffies` count F times. `variant` keeps what rounding left.
-static __always_inline void warp_clock(struct bictcp *cubic, struct mltcp_flow *flow, u32 jiffies)
-{
-	u32 f;
-	s32 shift;
-
-	if (!flow->gain.denominator || !jiffies || jiffies > LONGEST_STEP)
-		return;
-	f = flow->gain.numerator * MLTCP_UNIT / flow->gain.denominator;
-	flow->variant += ((s32)f - MLTCP_UNIT) * (s32)jiffies;
-	shift = flow->variant >> 10;
-	flow->variant &= MLTCP_UNIT - 1;
-	cubic->epoch_start -= shift;
-}
-
 SEC("struct_ops")
 void BPF_PROG(mltcp_cubic_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 {
@@ -58,7 +42,7 @@ void BPF_PROG(mltcp_cubic_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 		return;
 	cubictcp_cong_avoid(sk, ack, mltcp_growth(sk, acked));
 	if (began && cubic->epoch_start == began)
-		warp_clock(cubic, flow, cubic->last_time - looked);
+		cubic->epoch_start -= mltcp_warp(&flow->gain, &flow->variant, cubic->last_time - looked);
 }
 
 SEC("struct_ops")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import os
@@ -91,6 +92,54 @@ def test_decrease_is_divided_by_the_gain(
     *_, remains = struct.unpack("=IIQQIIII", answer)
     wanted = window - (Fraction(decrease * 4, gain_quarters) if scaled else decrease)
     assert remains == max(2, window // 4, math.ceil(wanted))
+
+
+_STEP = struct.Struct("=QQiIiI")
+BOOT_JIFFIES_S = 300  # jiffies begin so much before they overflow 32 bits (INITIAL_JIFFIES)
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> Iterator[Callable[[int], Object]]:
+    """Compiles the program that warps the clock for a kernel with so many jiffies per second."""
+    with contextlib.ExitStack() as stack:
+
+        def load(hz: int) -> Object:
+            output = tmp_path / f"clock-{hz}.o"
+            source = Path(__file__).parent / "bpf" / "clock.bpf.c"
+            compile_bpf(source, output, includes=[ROOT / "hostbpf" / "bpf"], defines={"HZ": hz})
+            obj = stack.enter_context(Object.open(output))
+            obj.load()
+            return obj
+
+        yield load
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("hz", [100, 250, 300, 1000])
+@pytest.mark.parametrize("gain_quarters", [1, 3, 4, 8])
+def test_the_curves_clock_runs_by_the_gain_whatever_hz(
+    clock: Callable[[int], Object], hz: int, gain_quarters: int
+) -> None:
+    """While the window grows, in steps of 10 to 60 ms, time counts F times, to a jiffy; of pauses of 200 ms
+    nothing counts but themselves."""
+    warp = clock(hz).programs["warp"]
+    rest = shifted = passed = 0
+    for step_ms in (10, 20, 31, 40, 200, 60, 1000, 10) * 4:
+        jiffies = step_ms * hz // 1000
+        answer = warp.test_run(ctx_in=_STEP.pack(gain_quarters, 4, rest, jiffies, 0, 0)).ctx
+        *_, rest, _, shift, _ = _STEP.unpack(answer)
+        shifted += shift
+        passed += jiffies if step_ms < 200 else 0
+    assert shifted == math.floor((Fraction(gain_quarters, 4) - 1) * passed)
+
+
+@pytest.mark.root
+def test_hz_is_the_kernels(clock: Callable[[int], Object]) -> None:
+    """Jiffies since boot are as many seconds as the monotonic clock says."""
+    hz = mltcp.jiffies_per_second()
+    answer = clock(hz).programs["read_clocks"].test_run(ctx_in=bytes(16)).ctx
+    jiffies, monotonic_ns = struct.unpack("=QQ", answer)
+    assert (jiffies - (1 << 32)) / hz + BOOT_JIFFIES_S == pytest.approx(monotonic_ns / 1e9, abs=2)
 
 
 @pytest.mark.parametrize(
