@@ -12,6 +12,7 @@ import functools
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -53,6 +54,13 @@ def _packet_message() -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("entrain.tests.StreamPacket"))
+
+
+def _free_port() -> int:
+    """A TCP port for Thrift: a BMv2 that is built with it takes 9090 otherwise, and a second one dies."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -104,7 +112,8 @@ class Bmv2(Target):
     def start(self) -> None:
         scratch = Path(self._scratch.name)
         control, data = f"unix:{scratch}/control", f"unix:{scratch}/data"
-        command = [BINARY, "--no-p4", "--device-id", str(DEVICE), *self._options, "--"]
+        command = [BINARY, "--no-p4", "--device-id", str(DEVICE), "--thrift-port", str(_free_port())]
+        command += [*self._options, "--"]
         command += ["--grpc-server-addr", control, "--dp-grpc-server-addr", data, "--cpu-port", str(CPU_PORT)]
         with (scratch / "log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=scratch)
