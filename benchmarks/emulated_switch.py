@@ -28,7 +28,7 @@ from hostbpf.emulated_loads import Emulated, load_paths
 from hostbpf.loads import RATE_UNIT
 from hostbpf.slots import Flow, SlotClock
 from mininet_topos.emulated_switches import write_files
-from schedulers.slots import warm_up
+from schedulers.slots.host import warm_up
 from wire.slot_header import LANES
 
 SLOT_MS = 60.0

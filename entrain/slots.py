@@ -22,7 +22,7 @@ from machine.record import Record
 from mininet_topos.agents import agents
 from mininet_topos.emulated_switches import emulated_switches
 from mininet_topos.network import Network
-from schedulers.slots import warm_up
+from schedulers.slots.host import warm_up
 
 TIMEOUT_S = 5.0
 PERCENTILES = (50, 90, 99)

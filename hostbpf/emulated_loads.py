@@ -32,7 +32,7 @@ from hostbpf.loads import RATE_UNIT, OwnLink, PathLoads, Receivers, in_units
 from hostbpf.slots import Flow
 from machine.toml import Strict, check, read_toml
 from schedulers.compiled import Floats
-from schedulers.slots import in_window
+from schedulers.slots.table import in_window
 from wire.slot_header import LANES
 
 _CHANNEL = (

@@ -27,7 +27,7 @@ from hostbpf.slots import Flow, SlotClock
 from machine.errors import BadInput
 from machine.toml import Strict, check, read_toml
 from schedulers.compiled import Floats
-from schedulers.slots import LoadTable, warm_up
+from schedulers.slots.table import LoadTable, warm_up
 from wire.slot_header import LANES, MAX_U32, RATE_UNIT_MBPS
 
 TOLERANCE = 5

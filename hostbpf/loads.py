@@ -20,7 +20,7 @@ from hostbpf.carriers import Feedback
 from hostbpf.slots import Flow
 from machine.errors import EntrainError
 from schedulers.compiled import Floats
-from schedulers.slots import LoadTable, in_window
+from schedulers.slots.table import LoadTable, in_window
 from wire.slot_header import LANES, RATE_UNIT_MBPS, SlotHeader
 
 RATE_UNIT = RATE_UNIT_MBPS * 125_000

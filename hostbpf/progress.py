@@ -43,7 +43,7 @@ from machine.progress import (
     progress_directory,
 )
 from machine.record import process_start
-from schedulers.roles import Role
+from schedulers.slots.roles import Role
 
 __all__ = ["Direction", "Entry", "FlowProgress", "Monitor", "Phase", "Publisher", "Role"]
 

@@ -1,17 +1,17 @@
-"""The slot scheduler of one host, at work: Algorithm 2 in each slot (flow-scheduling paper, IV-C).
+"""The slot scheduler of one host at work (flow-scheduling paper, IV-C): the thread that drives
+`schedulers.slots.host` with real feedback.
 
-Each job has its place in a slot, the same on all hosts: the less it has left to send, the earlier. There its
-flows decide: they ask for the loads of their paths, plan, and announce what they want of this slot and of the
-next one, which nobody has taken yet who comes later. So all flows of a job go before those of another, or
-behind, on every link; else each would wait for the other somewhere. Flows that are slow also decide in
-other turns, for what is left of the present slot, and those that begin to send at once.
+Each job's turn comes at its place in a slot, the same on all hosts: the less it has left to send, the
+earlier. Then its flows decide: they ask for the loads of their paths, plan this slot and the next one, and
+announce that. So on every link all flows of a job decide before those of another, or all after them; else
+each job would wait for the other somewhere. A flow that begins to send decides at once. While the host's
+link has room, flows also decide between turns, for what is left of the present slot.
 
-Nothing here limits a flow for longer than its schedule says: who stops renewing it sets the flow free.
+A schedule limits a flow only for as long as it says. If this thread stops renewing it, the flow is free.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 import threading
@@ -19,7 +19,7 @@ import time
 import traceback
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -32,56 +32,45 @@ from hostbpf.slots import Flow, SlotClock
 from hostbpf.urgent import urgent
 from machine.errors import EntrainError
 from schedulers.compiled import Floats
-from schedulers.roles import Role
-from schedulers.slots import Dependency, SlotScheduler, in_window, warm_up
+from schedulers.slots.host import FLOW, Parameters, Round, SlotScheduler, warm_up
+from schedulers.slots.roles import Role
+from schedulers.slots.table import in_window
 from wire.slot_header import LANES
 
-TURNS_MAX = 5
-"""How often in a slot what is new is looked at, at most,"""
-TURN_NS = 10_000_000
-"""and how long that takes at least: a turn is long against a round trip, and short against a slot."""
+ROUNDS_MAX = 5
+"""Most rounds of decisions in a slot, beside those at jobs' turns."""
+ROUND_NS = 10_000_000
+"""Least length of a round: long against a round trip, short against a slot."""
 PHASES = 0.7
-"""Part of a turn in which hosts take theirs; later, the answers would come in the next slot."""
-CLASSES = 16
-"""Places in a slot by what is left of an iteration: in slots of the link, powers of √2 from one to 180."""
-ORDER_PART = 0.8
-"""Part of a slot in which the places lie: who comes last has announced when the next slot begins."""
-REDRAW = 32
-"""Slots after which the order within a class is another one: who waits for others finds a time of its own in
-which they compute, and is not the last for ever."""
+"""Part of a round over which hosts spread theirs; later ones would be answered in the next slot."""
+ANSWER_PART = 0.9
+"""Part of a round for which answers are awaited."""
+IDLE_SLOTS = 2
+"""Slots between rounds while no flow has anything to send."""
 PATIENCE = 4
 """Slots without an answer from the path after which a flow is left to TCP."""
 SHARED = 2
 """Slots of an equal share that a flow takes without an answer: this one, and the next up to its turn."""
-PAYLOAD = 0.95
-"""Share of a link's rate that is planned: headers, acknowledgements and carriers need the rest (a full
-segment's payload is 0.956 of its frame)."""
 GRAIN = 128 * 1024
-"""Progress comes in lumps of so many bytes: what a socket takes at once (TCP_NOTSENT_LOWAT)."""
+"""Bytes in which progress advances: what a socket takes at once (TCP_NOTSENT_LOWAT)."""
 LEAST_PART = 0.05
-"""Of a slot that is nearly over, so much counts as left: the rest of a division would mean nothing."""
-RESERVED = 2
-"""Slots that a flow plans: the present one, and the next one up to its next decision there. What it took of
-later slots now, those could not take who are before it in the order then."""
+"""Part of a slot that counts as left when less is, because rates for less would mean nothing."""
 FULL = 0.9
-"""While flows plan less than this part of their host's link, they decide again TURN_NS later."""
+"""Part of the host's link below which its flows' schedules leave room: then they decide in every round."""
 STILL_NS = 15_000_000
-"""A flow of which nothing has gone for so long, and of which two lumps should have, stands still."""
+"""Time after which a flow stands still if nothing of it has gone, though two grains could have."""
 START = 0.9
-"""Part of the link that a flow may have from when it has something to send until it decides, unannounced."""
+"""Part of the link that a flow may use from when it has something to send until it decides, unannounced."""
 RENEWED = 4
 """Slots before its end in which that limit is renewed."""
-IDLE_SLOTS = 2
-"""Slots between turns while no flow has anything to send."""
 SAME = 1e-3
-"""A plan that differs by less than this part of the link stays as it is."""
+"""Part of the link by which a new schedule must differ from the old one to replace it."""
 STOPPED_WITHIN_S = 0.1
-ANSWER_PART = 0.9
-"""Part of a turn for which answers are waited for."""
+"""Longest wait before the thread looks whether it shall stop."""
 EVENTS = 200
-"""The latest so many events are kept for the report."""
+"""Number of latest events that the report keeps."""
 SAMPLES = 4096
-"""The latest so many delays are kept for their quantiles."""
+"""Number of latest delays that the report's quantiles are taken of."""
 
 
 class Progress(Protocol):
@@ -122,23 +111,25 @@ class Host(Protocol):
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Rates (K,) in bytes/s, the first one in `slot`."""
+class Schedule:
+    """Rates of a flow over slots."""
 
     slot: int
+    """The first slot."""
     rates: Floats
+    """(K,) bytes/s."""
 
     def seen_from(self, slot: int) -> Floats:
-        """The rates (K,) from `slot` on; 0 beyond the plan."""
+        """Return the rates (K,) from `slot` on; 0 outside the schedule."""
         return in_window(self.rates, self.slot, slot, LANES)
 
     def rate(self, slot: int) -> float:
-        """The rate in `slot`."""
+        """Return the rate in `slot`; 0 outside the schedule."""
         number = slot - self.slot
         return float(self.rates[number]) if 0 <= number < len(self.rates) else 0.0
 
     def allows(self, begin_ns: int, end_ns: int, clock: SlotClock) -> float:
-        """Bytes that may leave between two times of CLOCK_MONOTONIC."""
+        """Return the bytes that may leave between two times of CLOCK_MONOTONIC."""
         total = 0.0
         end = min(clock.slot(end_ns) + 1, self.slot + len(self.rates))
         for slot in range(max(clock.slot(begin_ns), self.slot), end):
@@ -149,51 +140,55 @@ class Plan:
 
 _Received = Mapping[tuple[int, int, Role], Sequence[FlowProgress]]
 """The flows that are received here, by process, group and role."""
-NOTHING = Plan(-LANES, np.zeros(LANES))
+NOTHING = Schedule(-LANES, np.zeros(LANES))
+"""The schedule of a flow that has none."""
 
 
 @dataclass(frozen=True)
-class _Turn:
-    """What one turn looks at."""
+class _View:
+    """What the scheduler sees in one round."""
 
     clock: SlotClock
     slot: int
+    passed: float
+    """Part of the slot that is over."""
     received: _Received
-    places: Mapping[Flow, float]
-    """Where in the slot the flows decide that have something to send."""
-    in_order: Set[Flow]
-    """Whose place has come."""
+    ranks: Mapping[Flow, float]
+    """Position in the order of decisions of each flow that has something to send."""
 
 
 @dataclass
 class _State:
     """What is known of a flow between its decisions."""
 
+    observed: Floats
+    """(1, window): what its path carried of late (`SlotScheduler.observed`)."""
     slot: int = -1
-    """In which it decided last; -1: not since it has had something to send."""
+    """Slot of its last decision; -1: none since it has had something to send."""
     ordered: int = -1
-    """In which it decided at its job's place last."""
-    plan: Plan = NOTHING
+    """Slot of its last decision in its job's turn."""
+    schedule: Schedule = NOTHING
+    """What it has announced."""
     paused: int = -1
-    """The slot from which on nothing limits it while it has nothing to send; in force without a plan."""
+    """Slot up to which it is paced while it has no schedule (`Host.pause`)."""
     since_ns: int = 0
-    """When the plan came into force,"""
+    """When its schedule came into force."""
     carried: int = 0
-    """how much the flow had carried then, and"""
+    """How much it had carried then."""
     others: float = 0.0
-    """what others had planned on the path's worst link."""
-    seen: int = -1
-    """How much it had carried when that was looked at last,"""
-    moved_ns: int = 0
-    """and since when that is so."""
-    still: bool = False
-    """Whether it stands still since then."""
+    """What others had planned on the path's tightest link then, bytes/s."""
     waited: bool = False
-    """Whether the application had nothing to send since then."""
+    """Whether the application has had nothing to send since then."""
+    seen: int = -1
+    """How much it had carried in the last round."""
+    moved_ns: int = 0
+    """Since when that has not changed."""
+    still: bool = False
+    """Whether it stands still."""
     unanswered: int = 0
-    """Slots in a row in which the path did not answer at once,"""
+    """Slots in a row in which the path did not answer at once."""
     asked_in: int = -1
-    """the last of them."""
+    """The last of them."""
 
 
 @dataclass
@@ -220,49 +215,53 @@ class HostScheduler:
         *,
         wait: Wait,
         name: str = "",
+        parameters: Parameters | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        """`name` differs from host to host, and spreads their rounds; by default `parameters` are the agents'
+        with the clock's slots."""
         self._progress = progress
         self._loads = loads
         self._host = host
         self._clock = clock
         self._wait = wait
         self._now_ns = now_ns
-        self._overhead = capacity * (1 - PAYLOAD)
-        self._capacity = capacity * PAYLOAD
-        self._scheduler = SlotScheduler(self._capacity, horizon=LANES, slot_s=clock().slot_ns / 1e9)
+        self._link = capacity
+        self._parameters = parameters or Parameters(slot_s=clock().slot_ns / 1e9, horizon=LANES)
+        self._capacity = capacity * self._parameters.payload
+        self._scheduler = SlotScheduler(self._parameters)
         warm_up()
         self._states: dict[Flow, _State] = {}
-        self._phase = _draw(name) / 2**32 * PHASES
+        self._phase = zlib.crc32(name.encode()) / 2**32 * PHASES
         self._places: set[float] = set()  # in a slot, of the jobs that communicate
         self._onward: dict[Flow, int] = {}  # what has been told of flows that are received here
         self._resting: set[Flow] = set()
         self._begun = False  # one of them sends
-        self._number = 0  # of the part of a slot in which slow flows have decided last
+        self._number = 0  # of the last round, without those at jobs' turns
         self._epoch_ns = clock().epoch_ns
         self.counts: Counter[str] = Counter()
         self.events: deque[str] = deque(maxlen=EVENTS)
         self.delays = Delays()
 
     def run(self, stop: threading.Event) -> None:
-        """Take turns until `stop` is set; then let all flows go."""
+        """Take rounds until `stop` is set; then let all flows go."""
         urgent()
         while not stop.is_set():
             try:
-                self._wait_for_turn(stop)
-                self.turn()
+                self._wait_for_round(stop)
+                self.round()
             except (EntrainError, OSError) as error:
                 self._failed(str(error))
-            except Exception as error:  # one of ours: flows that get no plan for it become TCP, and no others
+            except Exception as error:  # one of ours: flows that get no schedule for it become TCP, no others
                 traceback.print_exc()
                 self._failed(repr(error))
-                stop.wait(self._until_next_turn_s())
+                stop.wait(self._until_next_round_s())
         for flow in list(self._states):
             self._drop(flow)
 
-    def _wait_for_turn(self, stop: threading.Event) -> None:
-        """Wait for the next turn, or for a flow that begins to send."""
-        due = time.monotonic() + self._until_next_turn_s()
+    def _wait_for_round(self, stop: threading.Event) -> None:
+        """Wait for the next round, or for a flow that begins to send."""
+        due = time.monotonic() + self._until_next_round_s()
         while not self._begun and not stop.is_set():
             left = due - time.monotonic()
             if left <= 0.0:
@@ -272,31 +271,31 @@ class HostScheduler:
 
     def _failed(self, why: str) -> None:
         self.counts["failed_turns"] += 1
-        self.say(f"a turn failed: {why}")
+        self.say(f"a round of decisions failed: {why}")
 
-    def _until_next_turn_s(self) -> float:
+    def _until_next_round_s(self) -> float:
         clock = self._clock()
         passed = (self._now_ns() - clock.epoch_ns) % clock.slot_ns / clock.slot_ns
         if not self._places:  # who begins says so
             return (IDLE_SLOTS + self._phase - passed) * clock.slot_ns / 1e9
-        count = turns(clock)
-        times = {*self._places, *((turn + self._phase) / count for turn in range(count))}
+        count = rounds(clock)
+        times = {*self._places, *((number + self._phase) / count for number in range(count))}
         return min((time - passed) % 1.0 or 1.0 for time in times) * clock.slot_ns / 1e9
 
     def rests(self, flow: Flow) -> bool:
-        """Whether `flow` had nothing to send when that was looked at last; may be called from any thread."""
+        """Whether `flow` had nothing to send in the last round; may be called from any thread."""
         return flow in self._resting
 
     def begins(self, feedback: Feedback) -> None:
-        """A flow that rested sends: there is feedback about it. It shall decide at once, because for what it
-        sends until then nobody has made room."""
+        """A flow that rested sends: there is feedback about it. It decides at once, because nobody has made
+        room for what it sends until then."""
         self._resting.discard(feedback.flow)
         self._begun = True
 
-    def turn(self) -> None:
-        """One turn: let the flows decide that are due; slow ones once in each part of a slot."""
+    def round(self) -> None:
+        """Let the flows decide whose turn has come, that begin, or that may get more than they have."""
         clock, now = self._clock(), self._now_ns()
-        number = math.floor((now - clock.epoch_ns) / clock.slot_ns * turns(clock) - self._phase)
+        number = math.floor((now - clock.epoch_ns) / clock.slot_ns * rounds(clock) - self._phase)
         another, self._number = number != self._number, number
         slot = clock.slot(now)
         self._check_clock(clock)
@@ -309,34 +308,49 @@ class HostScheduler:
         for flow in [flow for flow in self._states if flow not in sent]:
             self._drop(flow)
         self._tell_onward(sent.values(), received)
-        passed = (now - clock.start_ns(slot)) / clock.slot_ns
-        due, places, in_order = [], {}, set()
-        left = _left(sent.values())
-        free = another and sum(each.plan.rate(slot) for each in self._states.values()) < FULL * self._capacity
-        for each in sent.values():
-            state = self._states.get(each.flow)
-            if state is None:
-                self._host.begin(each.flow)
-                state = self._states[each.flow] = _State()
-            if each.phase is not Phase.COMMUNICATING or each.done >= each.total:
-                self._rest(each.flow, state, slot)
-                continue
-            if each.done >= each.ready:
-                state.waited = True
-                if not self._coming(each, received, slot):
-                    self._rest(each.flow, state, slot)
-                    continue
-            if self._stands_still(each, state, clock):
-                self._rest(each.flow, state, slot)
-                continue
-            place = places[each.flow] = self.place(each.job, left[each.pid], slot, clock)
-            if passed >= place:
-                in_order.add(each.flow)
-            if (passed >= place and state.ordered != slot) or state.slot < 0 or free:
-                due.append(each)
+        planned = sum(each.schedule.rate(slot) for each in self._states.values())
+        room = another and planned < FULL * self._capacity
+        sending = [each for each in sent.values() if self._has_something_to_send(each, received, clock, slot)]
+        ranks = self._ranks(sending, _left(sent.values()), slot)
+        places = dict(
+            zip(ranks, self._scheduler.places(np.array(list(ranks.values()))).tolist(), strict=True)
+        )
         self._places = set(places.values())
+        passed = (now - clock.start_ns(slot)) / clock.slot_ns
+
+        def is_due(flow: Flow) -> bool:
+            state = self._states[flow]
+            return room or state.slot < 0 or (passed >= places[flow] and state.ordered != slot)
+
+        due = [each for each in sending if is_due(each.flow)]
         if due:
-            self._decide_all(due, _Turn(clock, slot, received, places, in_order))
+            self._decide_all(due, _View(clock, slot, passed, received, ranks))
+
+    def _has_something_to_send(
+        self, entry: FlowProgress, received: _Received, clock: SlotClock, slot: int
+    ) -> bool:
+        """Whether `entry` can send now, or soon what its predecessors have announced; else it rests."""
+        state = self._states.get(entry.flow)
+        if state is None:
+            self._host.begin(entry.flow)
+            state = self._states[entry.flow] = _State(self._scheduler.unobserved(self._link)[None, :])
+        sends = entry.phase is Phase.COMMUNICATING and entry.done < entry.total
+        if sends and entry.done >= entry.ready:
+            state.waited = True
+            sends = self._coming(entry, received, slot) > 0.0
+        if not sends or self._stands_still(entry, state, clock):
+            self._rest(entry.flow, state, slot)
+            return False
+        return True
+
+    def _ranks(
+        self, sending: Sequence[FlowProgress], left: Mapping[int, int], slot: int
+    ) -> dict[Flow, float]:
+        """Return the positions of flows in the order of decisions; `left` is by process."""
+        link = np.full(len(sending), self._link)
+        draw = np.array([self._scheduler.draw(each.job, slot) for each in sending])
+        ranks = self._scheduler.ranks(np.array([float(left[each.pid]) for each in sending]), link, draw)
+        return dict(zip((each.flow for each in sending), ranks.tolist(), strict=True))
 
     def _stands_still(self, entry: FlowProgress, state: _State, clock: SlotClock) -> bool:
         """Whether nothing of a flow goes though it may send: its receiver does not read, or all that was on
@@ -351,58 +365,38 @@ class HostScheduler:
         elif state.still and entry.flow not in self._resting:  # something of it has gone
             state.moved_ns, state.still = now, False
         elif now - state.moved_ns >= STILL_NS and not state.still:
-            state.still = state.plan.allows(state.moved_ns, now, clock) > 2 * GRAIN
+            state.still = state.schedule.allows(state.moved_ns, now, clock) > 2 * GRAIN
             if state.still:
                 self.counts["stood_still"] += 1
                 self._host.wake(entry.flow)
         return state.still
 
-    def place(self, job: str, left: int, slot: int, clock: SlotClock) -> float:
-        """Where in a slot (0 to 1) the flows of `job` decide, which has `left` bytes to send from here."""
-        slots = left / self._capacity / clock.slot_ns * 1e9
-        place = min(int(2 * math.log2(slots)), CLASSES - 1) if slots > 1.0 else 0
-        return (place + _among(job, slot // REDRAW)) / CLASSES * ORDER_PART
-
     # -- decisions
 
-    def _decide_all(self, due: Sequence[FlowProgress], turn: _Turn) -> None:
-        """Ask about the flows that are due, and decide each as its path answers: it sees the plans of those
-        before it. Of a job's flows, who plans the most for what it has left gives way first."""
+    def _decide_all(self, due: Sequence[FlowProgress], view: _View) -> None:
+        """Ask about the flows that are due, and decide each as its path answers: it sees the schedules of
+        those before it."""
+        flows, planned = np.zeros(len(due), FLOW), np.zeros((len(due), self._parameters.reserved))
+        siblings: dict[tuple[int, Role], int] = {}
+        for row, each in enumerate(due):
+            state = self._states[each.flow]
+            planned[row] = state.schedule.seen_from(view.slot)[: self._parameters.reserved]
+            flow = flows[row]
+            flow["link"] = self._link
+            flow["rank"] = view.ranks[each.flow]
+            flow["siblings"] = siblings.setdefault((each.pid, each.role), row)
+            flow["sent"], flow["total"] = each.done, each.total
+        these = self._scheduler.round(flows, np.arange(len(due)), planned, view.passed)
+        rows = {due[row].flow: row for row in these.order}
+        self._loads.ask(list(rows), view.slot)
+        for answer in self._loads.answers(view.clock.slot_ns / 1e9 / rounds(view.clock) * ANSWER_PART):
+            if answer.slot == view.slot and answer.flow in rows:
+                row = rows.pop(answer.flow)
+                self._decide(due[row], row, answer, view, these)
+        for row in rows.values():
+            self._do_without(due[row], view.slot)
 
-        def order(each: FlowProgress) -> tuple[float, float]:
-            planned = self._states[each.flow].plan.rate(turn.slot)
-            return turn.places[each.flow], -planned / (each.total - each.done)
-
-        due = sorted(due, key=order)
-        waiting = {each.flow: each for each in due}
-        self._loads.ask([each.flow for each in due], turn.slot)
-        for answer in self._loads.answers(turn.clock.slot_ns / 1e9 / turns(turn.clock) * ANSWER_PART):
-            entry = waiting.get(answer.flow)
-            if entry is not None and answer.slot == turn.slot:
-                del waiting[answer.flow]
-                self._decide(entry, answer, turn, self._room(entry, answer, turn, waiting.values()))
-        for entry in waiting.values():
-            self._do_without(entry, turn.slot)
-
-    def _room(
-        self, entry: FlowProgress, answer: PathLoads, turn: _Turn, undecided: Iterable[FlowProgress]
-    ) -> Floats:
-        """The rates (K,) in bytes/s that the flow may take.
-
-        Flows of a job that send alike share what there is, so as to be done at the same time: a server sums
-        up what all have sent it. What the undecided ones of them have planned is shared anew.
-        """
-        room: Floats = np.minimum(np.maximum(answer.headroom - self._overhead, 0.0), self._capacity)
-        alike = [each for each in undecided if (each.pid, each.role) == (entry.pid, entry.role)]
-        if alike:
-            left = entry.total - entry.done
-            part = left / (left + sum(each.total - each.done for each in alike))
-            planned = sum(self._states[each.flow].plan.seen_from(answer.slot) for each in alike)
-            room = np.minimum(room, (room + planned) * part)
-        room[RESERVED if entry.flow in turn.in_order else 1 :] = 0.0
-        return room
-
-    def _decide(self, entry: FlowProgress, answer: PathLoads, turn: _Turn, room: Floats) -> None:
+    def _decide(self, entry: FlowProgress, row: int, answer: PathLoads, view: _View, these: Round) -> None:
         state = self._states[entry.flow]
         if state.unanswered > PATIENCE:
             self.counts["recovered"] += 1
@@ -410,60 +404,43 @@ class HostScheduler:
         state.unanswered = 0
         state.slot = answer.slot
         self._resting.discard(entry.flow)
-        if answer.flow in turn.in_order:
+        if these.in_order[row]:
             state.ordered = answer.slot
         began = time.perf_counter()
-        self._observe(entry, state, turn.clock)
-        rates = self._plan(entry, answer, turn, room)
+        self._observe(entry, state, view.clock)
+        these.flows["bound"][row] = state.observed.max()
+        slot_s = view.clock.slot_ns / 1e9
+        left_s = (view.clock.start_ns(answer.slot + 1) - self._now_ns()) / 1e9
+        part = min(max(left_s / slot_s, LEAST_PART), 1.0)
+        self._follow(these.flows[row], entry, answer, view.received, part * slot_s)
+        rates = these.decide(row, answer.load, answer.headroom, part)
         self.delays.decision.append(time.perf_counter() - began)
         self.delays.negotiation.append(answer.delay_s)
         self.counts["decisions"] += 1
-        change = np.abs(rates - state.plan.seen_from(answer.slot)).max()
-        if state.plan is NOTHING or change > SAME * self._capacity:
+        change = np.abs(rates - state.schedule.seen_from(answer.slot)).max()
+        if state.schedule is NOTHING or change > SAME * self._capacity:
             self._put(entry, state, answer.slot, rates)
-        state.others = self._capacity + self._overhead - float(answer.headroom[0])
+        state.others = float(these.flows["others"][row])
 
-    def _plan(self, entry: FlowProgress, answer: PathLoads, turn: _Turn, room: Floats) -> Floats:
-        """Algorithm 2 for one flow, which may take `room` (K,): rates (K,) in bytes/s."""
-        slot_s = turn.clock.slot_ns / 1e9
-        left_s = (turn.clock.start_ns(answer.slot + 1) - self._now_ns()) / 1e9
-        left_s = min(max(left_s, LEAST_PART * slot_s), slot_s)
-        dependency, total = self._dependency(entry, answer, turn.received, left_s)
-        rates: Floats = self._scheduler.decide_all(
-            [entry.flow],
-            answer.load[None, :],
-            room[None, :],
-            [float(entry.done)],
-            [float(total)],
-            [dependency],
-            left_s / slot_s,
-        )[0]
-        if rates[0] * left_s + rates[1:].sum() * slot_s >= 0.999 * (total - entry.done) > 0:
-            last = np.flatnonzero(rates)[-1]
-            rates[last] = room[last]  # the end goes as fast as it can, and is not spread over the slot
-        return rates
+    def _follow(
+        self, flow: np.void, entry: FlowProgress, answer: PathLoads, received: _Received, left_s: float
+    ) -> None:
+        """Write into `flow` what is ready of `entry`, and how far the flows are that it follows.
 
-    def _dependency(
-        self, entry: FlowProgress, answer: PathLoads, received: _Received, left_s: float
-    ) -> tuple[Dependency, int]:
-        """Whom a flow follows, and up to which byte of this iteration it can plan.
-
-        That is what is ready, and what the flows that it depends on will bring in the rest of this slot at
-        the rate that their senders have announced.
+        Counted is what they will bring in the rest of this slot at the rates that their senders announced.
         """
         earlier = entry.carried - entry.done  # in the iterations before
-        if entry.role is Role.AGGREGATION:
-            ahead = min(answer.onward - earlier, entry.ready)
-            return Dependency(Role.AGGREGATION, ahead=float(max(ahead, 0))), entry.ready
         upstream = _upstream(entry, received)
-        if not upstream:
-            return Dependency(), entry.ready
-        coming = self._coming(entry, received, answer.slot) * left_s
-        if entry.role is Role.BROADCAST:
-            volume = min(entry.ready + round(coming), entry.total)
-            return Dependency(Role.BROADCAST, behind=float(volume)), volume
-        have = max(min(each.carried for each in upstream) - earlier, 0) + coming
-        return Dependency(Role.RING, behind=have, chunk=float(entry.chunk + GRAIN)), entry.total
+        follows = entry.role is Role.AGGREGATION or upstream
+        flow["role"] = entry.role if follows else Role.FREE
+        flow["ready"] = entry.ready
+        if entry.role is Role.AGGREGATION:
+            flow["ahead"] = max(answer.onward - earlier, 0)
+        elif upstream:
+            have = min(each.carried for each in upstream) - earlier
+            here = entry.ready if entry.role is Role.BROADCAST else max(have, 0)
+            flow["behind"] = here + self._coming(entry, received, answer.slot) * left_s
+            flow["chunk"] = entry.chunk + GRAIN
 
     def _coming(self, entry: FlowProgress, received: _Received, slot: int) -> float:
         """The rate, bytes/s, at which the flows that it follows have announced to bring it data in `slot`."""
@@ -474,16 +451,17 @@ class HostScheduler:
         """Compare what the flow was allowed with what it achieved, for the bound B."""
         now = self._now_ns()
         seconds = (now - state.since_ns) / 1e9
-        if state.plan is NOTHING or state.waited or seconds < clock.slot_ns / 2e9:
+        if state.schedule is NOTHING or state.waited or seconds < clock.slot_ns / 2e9:
             return
-        allowed = state.plan.allows(state.since_ns, now, clock)
+        allowed = state.schedule.allows(state.since_ns, now, clock)
         achieved = min(entry.carried - state.carried + GRAIN, allowed)
-        self._scheduler.observe(entry.flow, allowed / seconds, achieved / seconds, max(state.others, 0.0))
+        rates = np.array([[self._link], [allowed / seconds], [achieved / seconds], [state.others]])
+        state.observed = self._scheduler.observed(state.observed, *rates)
 
     def _put(self, entry: FlowProgress, state: _State, slot: int, rates: Floats) -> None:
         self._host.limit(entry.flow, slot, rates)
         self._loads.tell(entry.flow, slot, rates)
-        state.plan = Plan(slot, rates)
+        state.schedule = Schedule(slot, rates)
         state.paused = -1
         state.since_ns = self._now_ns()
         state.carried = entry.carried
@@ -492,11 +470,11 @@ class HostScheduler:
     # -- without a decision
 
     def _do_without(self, entry: FlowProgress, slot: int) -> None:
-        """The path has not answered: the last plan for as long as it sends, then an equal share of the host's
-        link, then TCP."""
+        """The path has not answered: keep the last schedule while it sends, then take an equal share of the
+        host's link, then leave the flow to TCP."""
         state = self._states[entry.flow]
         if state.asked_in == slot:
-            return  # it is asked again in the next turn
+            return  # it is asked again in the next round
         state.asked_in = slot
         state.unanswered += 1
         self.counts["unanswered"] += 1
@@ -507,29 +485,29 @@ class HostScheduler:
                 what = f"its path has not answered for {PATIENCE} slots; left to TCP{why}"
                 self.say(f"{_name(entry)}: {what}")
                 self._release(entry.flow, state)
-        elif state.unanswered > 1 and state.plan.rate(slot) <= 0.0:
+        elif state.unanswered > 1 and state.schedule.rate(slot) <= 0.0:
             self.counts["equal_shares"] += 1
             share = np.zeros(LANES)
             share[:SHARED] = self._capacity / len(self._states)  # no more: others see it as reserved
             self._put(entry, state, slot, share)
 
     def _rest(self, flow: Flow, state: _State, slot: int) -> None:
-        """The flow has nothing to send now: what it has planned is free for others. When it has, again, it
-        begins at a rate: a whole window at once would overflow queues that others have planned to use."""
-        if flow in self._resting and state.plan is NOTHING and state.paused - slot >= RENEWED:
+        """The flow has nothing to send: take back what it has planned. When it sends again, it begins at a
+        rate, because a whole window at once would overflow queues that others have planned to use."""
+        if flow in self._resting and state.schedule is NOTHING and state.paused - slot >= RENEWED:
             return  # all is done
         state.slot = -1
         self._resting.add(flow)
         if state.paused - slot < RENEWED:
             self._host.pause(flow, slot, START * self._capacity)
             state.paused = slot + LANES
-        if state.plan.seen_from(slot).any():
+        if state.schedule.seen_from(slot).any():
             self._loads.tell(flow, slot, np.zeros(LANES))
-        state.plan = NOTHING
+        state.schedule = NOTHING
 
     def _release(self, flow: Flow, state: _State) -> None:
         self._host.release(flow)
-        state.plan = NOTHING
+        state.schedule = NOTHING
         state.paused = -1
 
     def _drop(self, flow: Flow) -> None:
@@ -538,7 +516,6 @@ class HostScheduler:
         self._resting.discard(flow)
         self._loads.forget(flow)
         self._host.end(flow)
-        self._scheduler.forget(flow)
 
     # -- the rest of the host
 
@@ -560,7 +537,7 @@ class HostScheduler:
         self._onward = onward
 
     def _check_clock(self, clock: SlotClock) -> None:
-        """After a step of the clock all flows decide at once, because their plans are for other slots."""
+        """After a step of the clock all flows decide at once, because their schedules are for other slots."""
         step_ns = self._epoch_ns - clock.epoch_ns
         self._epoch_ns = clock.epoch_ns
         if abs(step_ns) > clock.slot_ns:
@@ -580,9 +557,9 @@ class HostScheduler:
         return {**self.counts, **refused}
 
 
-def turns(clock: SlotClock) -> int:
-    """Into how many turns a slot is cut."""
-    return min(max(clock.slot_ns // TURN_NS, 1), TURNS_MAX)
+def rounds(clock: SlotClock) -> int:
+    """Return how many rounds of decisions a slot has, beside those at jobs' turns."""
+    return min(max(clock.slot_ns // ROUND_NS, 1), ROUNDS_MAX)
 
 
 def _left(sent: Iterable[FlowProgress]) -> Counter[int]:
@@ -601,17 +578,6 @@ def _upstream(entry: FlowProgress, received: _Received) -> Sequence[FlowProgress
     """The flows that bring what `entry` passes on."""
     followed = _FOLLOWED.get(entry.role)
     return received.get((entry.pid, entry.group, followed), ()) if followed is not None else ()
-
-
-@functools.lru_cache(1024)
-def _among(job: str, drawn: int) -> float:
-    """Where in its class (0 to 1) a job decides; `drawn` numbers the draws."""
-    return _draw(f"{job} {drawn}") / 2**32
-
-
-def _draw(text: str) -> int:
-    """The same 32 bits for the same text everywhere."""
-    return zlib.crc32(text.encode())
 
 
 def _name(each: FlowProgress) -> str:

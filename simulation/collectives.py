@@ -9,7 +9,7 @@ import numpy as np
 
 from machine.errors import BadInput
 from schedulers.compiled import Ints
-from schedulers.slots import Role
+from schedulers.slots.roles import Role
 from simulation.jobs import Coflow, Compute, Job, Task
 
 
@@ -19,12 +19,26 @@ class Pipelined(Coflow):
     server's group of an aggregation or broadcast flow, or the row of a ring flow's predecessor; `chunk` is a
     ring's lag in bytes.
 
-    Rows are in upstream order: aggregation before broadcast, a ring along itself.
+    Rows are in upstream order: aggregation before broadcast, each by group, a ring along itself.
     """
 
     role: Ints
     upstream: Ints
     chunk: float = 0.0
+
+    def upstream_rows(self) -> Ints:
+        """Return the rows that each flow follows (F, 2): the first one, and the one behind the last."""
+        rows = np.zeros((len(self.role), 2), np.int64)
+        followed = {Role.AGGREGATION: Role.BROADCAST, Role.BROADCAST: Role.AGGREGATION}
+        for role, other in followed.items():
+            mine, theirs = np.flatnonzero(self.role == role), np.flatnonzero(self.role == other)
+            if len(theirs):
+                groups, own = self.upstream[theirs], self.upstream[mine]
+                rows[mine, 0] = theirs[0] + np.searchsorted(groups, own, "left")
+                rows[mine, 1] = theirs[0] + np.searchsorted(groups, own, "right")
+        ring = self.role == Role.RING
+        rows[ring] = self.upstream[ring, None] + [0, 1]
+        return rows
 
 
 def parameter_server(workers: Sequence[int], servers: Sequence[int], model_bytes: float) -> Pipelined | None:

@@ -7,32 +7,40 @@ from typing import Any
 
 import numpy as np
 
-from schedulers.slots import Dependency, Role, SlotScheduler
+from schedulers.slots.host import FLOW, Parameters, SlotScheduler
+from schedulers.slots.roles import Role
 from simulation.scheduled import percentiles
 
 
 def decision_latencies(
     flows: int = 8, horizon: int = 10, *, rounds: int = 5000, seed: int = 0
 ) -> dict[str, Any]:
-    """Return statistics (µs) of deciding for all `flows` of a host once, with random feedback and every kind
-    of dependency; `percentiles_us` holds the percentiles 0 to 100.
+    """Return statistics (µs) of deciding for all `flows` of a host once, in one round, with random feedback,
+    every kind of dependency, and all of `horizon` planned; `percentiles_us` holds the percentiles 0 to 100.
 
     CPU time of the thread is counted, so that other programs on the machine do not. The first rounds, which
     compile, are left out.
     """
     rng = np.random.default_rng(seed)
     line = 1.25e9
-    scheduler = SlotScheduler(line, horizon=horizon)
-    roles = (Role.FREE, Role.AGGREGATION, Role.BROADCAST, Role.RING)
-    planned = rng.uniform(0.0, line, (flows, horizon))
-    sent = [float(x) for x in rng.uniform(0.0, 2e8, flows)]
-    ahead = [float(x) for x in rng.uniform(0.0, 4e8, flows)]
-    dependencies = [Dependency(roles[i % 4], ahead=a, behind=a, chunk=5e7) for i, a in enumerate(ahead)]
-    load, room, total, keys = planned * 2.0, line - planned, [5e8] * flows, list(range(flows))
+    scheduler = SlotScheduler(Parameters(horizon=horizon, reserved=horizon, payload=1.0))
+    others = rng.uniform(0.0, line, (flows, horizon))
+    table = np.zeros(flows, FLOW)
+    rows, planned = np.arange(flows), np.zeros((flows, horizon))
+    table["siblings"] = rows
+    table["role"] = rows % len(Role)
+    table["link"] = table["bound"] = line
+    table["sent"] = rng.uniform(0.0, 2e8, flows)
+    table["total"] = table["ready"] = 5e8
+    table["ahead"] = table["behind"] = rng.uniform(0.0, 4e8, flows)
+    table["chunk"] = 5e7
+    load, room = others * 2.0, line - others
     seconds = []
     for n in range(rounds + 20):
         begin = time.thread_time()
-        scheduler.decide_all(keys, load, room, sent, total, dependencies)
+        one = scheduler.round(table, rows, planned)
+        for flow in one.order:
+            one.decide(flow, load[flow], room[flow])
         if n >= 20:
             seconds.append(time.thread_time() - begin)
     quantiles = np.percentile(np.array(seconds) * 1e6, range(101))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from machine.progress import Direction, Entry, Phase, Publisher
-from schedulers.roles import Role
+from schedulers.slots.roles import Role
 from workloads.collectives import Schedule
 from workloads.connections import Incoming, Outgoing
 from workloads.jobs import JobSpec

@@ -27,7 +27,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import torch.distributed as dist
 
 from machine.progress import JOB_VARIABLE, Direction, Entry, Phase, Publisher
-from schedulers.roles import Role
+from schedulers.slots.roles import Role
 from workloads.tcp_counters import (
     CONTROL_VARIABLE,
     MARK_VARIABLE,

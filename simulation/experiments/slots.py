@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from machine.errors import BadInput
 from schedulers.cassini.ccml import best_shift
 from schedulers.cassini.profile import Profile, up_down
-from schedulers.slots import HORIZON, PARTIAL
+from schedulers.slots.kernels import HORIZON
 from simulation.engine import Simulation
 from simulation.experiments.experiment import Experiment, Point, Result
 from simulation.experiments.outcome import recorded_usage, result_of
@@ -13,11 +16,17 @@ from simulation.jobs import Coflow, Job
 from simulation.latency import decision_latencies
 from simulation.policies import coflow_policy
 from simulation.scheduled import ScheduledTransport
-from simulation.slotted import SlottedTransport
+from simulation.slotted import SIMULATED, SlottedTransport
 from simulation.topology import Topology, tree
 from simulation.workloads import MODELS, ClusterJob, cluster_jobs
 
-SLOTS_SET = ("slots", "slots-2", "slots-whole", "slots-drawn")
+SLOTS_SET = ("slots", "slots-2", "slots-horizon", "slots-whole", "slots-drawn")
+SLOTS_VARIANTS: dict[str, dict[str, Any]] = {
+    "slots-horizon": {"reserved": HORIZON},
+    "slots-whole": {"reserved": HORIZON, "partial": HORIZON},
+    "slots-drawn": {"classes": 1, "redraw": 1},
+}
+"""Parameters of the slot scheduler in which its variants differ from `slots`."""
 CLUSTER_SET = (*SLOTS_SET, "mcs", "mcs-steps", "ccml", "ccml-equal", "fair", "varys")
 ALL = "all"
 """The mix of all models."""
@@ -92,10 +101,8 @@ def run_cluster(point: Point) -> Result:
         slotted = SlottedTransport(
             topology,
             "slots" if policy in SLOTS_SET else "equal" if policy == "ccml-equal" else "fair",
-            slot_s=slot_s,
+            replace(SIMULATED, slot_s=slot_s, **SLOTS_VARIANTS.get(policy, {})),
             rounds=2 if policy == "slots-2" else 1,
-            partial=HORIZON if policy == "slots-whole" else PARTIAL,
-            drawn=policy == "slots-drawn",
             cross=point.get("cross", 0.0),
             seed=point["seed"],
             check=point.get("check"),

@@ -40,7 +40,7 @@ from mininet_topos.agents import agent_command
 from mininet_topos.isolation import private_namespace
 from mininet_topos.loss import lossy
 from mininet_topos.network import Network, Tcp
-from schedulers.slots import warm_up
+from schedulers.slots.host import warm_up
 from wire.slot_header import LANES
 from workloads.jobs import JobSpec, parse_job
 

@@ -33,7 +33,8 @@ from mininet_topos.emulated_switches import write_files
 from mininet_topos.isolation import private_namespace
 from mininet_topos.network import Network
 from schedulers.compiled import Floats
-from schedulers.slots import SlotScheduler
+from tests.schedulers.slots.deciding import decide_one, whole_horizon
+from wire.slot_header import LANES
 
 SLOT_S = 100.0
 CLOCK = SlotClock(round(SLOT_S * 1e9), time.monotonic_ns() - round(1000 * SLOT_S * 1e9))  # all in slot 1000
@@ -142,7 +143,7 @@ def _run(
         both: list[list[float]] = []
         for source in (fabric[host].source, emulated[host]):
             load, headroom = answer(source, flow)
-            rates = SlotScheduler(LINE, slot_s=SLOT_S).decide(flow, load, headroom, 0.0, volume)
+            rates = decide_one(whole_horizon(SLOT_S, LANES), LINE, load, headroom, 0.0, volume)
             if source is not emulated[host]:
                 fabric[host].put(flow, rates)
             source.tell(flow, SLOT, rates)

@@ -24,13 +24,15 @@ from hostbpf.loads import RATE_UNIT, HostOnly, InBand, LoadSource, PathLoads, in
 from hostbpf.slots import Flow
 from machine.errors import EntrainError
 from schedulers.compiled import Floats
-from schedulers.slots import LoadTable, SlotScheduler
+from schedulers.slots.table import LoadTable
 from tests.p4.load_table import Link
+from tests.schedulers.slots.deciding import decide_one, whole_horizon
 from wire.slot_header import HEADROOM_OFFSET, LANES, Kind, Lane, SlotHeader
 
 ROOT = Path(__file__).parents[2]
 ENOUGH_S = 60.0
 LINE = 1000 * RATE_UNIT  # of the hosts' links, bytes/s
+SCHEDULER = whole_horizon(0.06, LANES)
 
 # h1 and h2 on the left, h3 and h4 on the right, one link between them
 HOSTS = {"h1": "10.1.1.2", "h2": "10.1.2.2", "h3": "10.2.1.2", "h4": "10.2.2.2"}
@@ -132,14 +134,11 @@ class Host:
     put: Callable[[Flow, int, Floats], None] = lambda flow, slot, rates: None
     line: float = LINE
 
-    def __post_init__(self) -> None:
-        self.scheduler = SlotScheduler(self.line)
-
     def decide(self, flows: Sequence[Flow], left: Mapping[Flow, float]) -> dict[Flow, Floats]:
         self.source.ask(flows, CLOCK.slot)
         schedules = {}
         for answer in self.source.answers(ENOUGH_S):
-            rates = self.scheduler.decide(answer.flow, answer.load, answer.headroom, 0.0, left[answer.flow])
+            rates = decide_one(SCHEDULER, self.line, answer.load, answer.headroom, 0.0, left[answer.flow])
             self.put(answer.flow, answer.slot, rates)
             self.source.tell(answer.flow, answer.slot, rates)
             schedules[answer.flow] = rates
@@ -249,7 +248,6 @@ def run(hosts: Hosts, transfers: Sequence[Transfer], slots: int = 8) -> list[tup
                 flows.remove(ended)
                 hosts[name].source.forget(ended)
                 hosts[name].settle([ended])
-                hosts[name].scheduler.forget(ended)
         CLOCK.slot += 1
     return decisions
 

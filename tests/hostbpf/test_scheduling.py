@@ -16,9 +16,10 @@ import pytest
 from hostbpf.carriers import Feedback
 from hostbpf.loads import RATE_UNIT, HostOnly, PathLoads, Wait
 from hostbpf.progress import Direction, FlowProgress, Phase, Role
-from hostbpf.scheduling import GRAIN, PATIENCE, PAYLOAD, REDRAW, TURNS_MAX, HostScheduler
+from hostbpf.scheduling import GRAIN, PATIENCE, ROUNDS_MAX, HostScheduler
 from hostbpf.slots import Flow, SlotClock
 from schedulers.compiled import Floats
+from schedulers.slots.host import PAYLOAD
 from tests.hostbpf.taps import wait_until
 from wire.slot_header import LANES, Kind, SlotHeader
 
@@ -107,25 +108,25 @@ class Bench:
         self.readings += not self.still
         return [replace(each, carried=each.carried + self.readings) for each in self.flows]
 
-    def turns(self, count: int = 1) -> None:
+    def rounds(self, count: int = 1) -> None:
         for _ in range(count):
-            self.scheduler.turn()
-            self.now_ns += SLOT_NS // TURNS_MAX
+            self.scheduler.round()
+            self.now_ns += SLOT_NS // ROUNDS_MAX
 
     def slot(self) -> None:
-        """The turns up to the end of the next whole slot, in which every flow decides."""
+        """The rounds up to the end of the next whole slot, in which every flow decides."""
         end = (self.now_ns - self.epoch_ns) // SLOT_NS + 2
         while (self.now_ns - self.epoch_ns) // SLOT_NS < end:
-            self.turns()
+            self.rounds()
 
     def rates(self, flow: Flow = FLOW) -> Floats:
         return self.host.schedules[flow][1]
 
-    def send(self, turns: int) -> None:
-        """Turns after each of which all flows send what they have planned."""
-        for _ in range(turns):
-            self.turns()
-            sent = [round(self.planned(each.flow) * SLOT_S / TURNS_MAX) for each in self.flows]
+    def send(self, count: int) -> None:
+        """Rounds after each of which all flows send what they have planned."""
+        for _ in range(count):
+            self.rounds()
+            sent = [round(self.planned(each.flow) * SLOT_S / ROUNDS_MAX) for each in self.flows]
             self.flows = [
                 replace(each, done=each.done + more, carried=each.carried + more)
                 for each, more in zip(self.flows, sent, strict=True)
@@ -163,10 +164,10 @@ SLOT_BYTES = round(PAYLOAD * LINE * SLOT_S)
 
 def test_a_flow_plans_what_it_has_to_send_when_its_iteration_begins(bench: Bench) -> None:
     bench.flows = [sending(phase=Phase.COMPUTING)]
-    bench.turns(2)
+    bench.rounds(2)
     assert not bench.host.schedules
     bench.flows = [sending()]
-    bench.turns()
+    bench.rounds()
     slot, rates = bench.host.schedules[FLOW]
     assert slot == FIRST
     assert rates[0] == pytest.approx(PAYLOAD * LINE)
@@ -175,25 +176,25 @@ def test_a_flow_plans_what_it_has_to_send_when_its_iteration_begins(bench: Bench
 
 def test_the_next_slot_is_planned_at_the_jobs_place_and_none_after_it(bench: Bench) -> None:
     bench.flows = [sending(total=10**9)]
-    bench.turns()
+    bench.rounds()
     assert not bench.rates()[1:].any()  # those who are before it have not decided yet
-    bench.turns(TURNS_MAX - 1)
+    bench.rounds(ROUNDS_MAX - 1)
     assert bench.rates()[:2] == pytest.approx(PAYLOAD * LINE)
     assert not bench.rates()[2:].any()
 
 
 def test_a_flow_that_is_not_held_back_decides_once_per_slot(bench: Bench) -> None:
-    for turn in range(8 * TURNS_MAX):
-        done = turn * round(SLOT_BYTES / TURNS_MAX)
+    for number in range(8 * ROUNDS_MAX):
+        done = number * round(SLOT_BYTES / ROUNDS_MAX)
         bench.flows = [sending(total=10**9, done=done, carried=done)]
-        bench.turns()
+        bench.rounds()
     assert bench.scheduler.counts["decisions"] <= 9
 
 
 def test_rates_of_a_slot_that_is_half_over_hold_for_what_is_left(bench: Bench) -> None:
     bench.now_ns += SLOT_NS // 2
     bench.flows = [sending(total=round(PAYLOAD * LINE * SLOT_S / 4))]
-    bench.turns()
+    bench.rounds()
     assert bench.rates()[0] * SLOT_S / 2 >= PAYLOAD * LINE * SLOT_S / 4
     assert not bench.rates()[1:].any()
 
@@ -218,52 +219,40 @@ def test_flows_of_a_job_that_send_alike_share_what_there_is(bench: Bench) -> Non
 def test_flows_of_a_job_are_even_again_when_one_was_ahead(bench: Bench) -> None:
     first, second = (sending(each, 10**9, role=Role.AGGREGATION) for each in (FLOW, OTHER))
     bench.flows = [first]
-    bench.send(2 * TURNS_MAX)
+    bench.send(2 * ROUNDS_MAX)
     bench.flows = [*bench.flows, second]
-    bench.send(3 * TURNS_MAX)
-    for _ in range(10 * TURNS_MAX):
+    bench.send(3 * ROUNDS_MAX)
+    for _ in range(10 * ROUNDS_MAX):
         bench.send(1)
         assert bench.rates()[:2] == pytest.approx(bench.rates(OTHER)[:2], rel=0.05)
 
 
-def test_all_hosts_know_the_same_order_of_jobs(bench: Bench) -> None:
-    """Each job has its place in the slot; a job whose iterations send less comes before."""
-    other = Bench()
-    jobs = [sending(job=f"job{i}", total=total) for i, total in enumerate((10**5, 10**7, 10**8, 10**8))]
-    clock = SlotClock(SLOT_NS, 0)
-    places = [bench.scheduler.place(each.job, each.total, FIRST, clock) for each in jobs]
-    assert places == [other.scheduler.place(each.job, each.total, FIRST, clock) for each in jobs]
-    assert places[:2] == sorted(places)[:2]
-    assert len(set(places)) == len(places)
-    assert all(0.0 <= place < 0.9 for place in places)
-
-
 def test_only_what_is_ready_is_planned(bench: Bench) -> None:
     bench.flows = [sending(ready=2_000_000)]
-    bench.turns()
+    bench.rounds()
     assert 2_000_000 <= volume(bench.rates()) < 2_000_000 + SLOT_BYTES
 
 
 def test_a_flow_that_waits_for_data_leaves_its_slots_to_others_meanwhile(bench: Bench) -> None:
     bench.flows = [sending(ready=2_000_000)]
-    bench.turns()
+    bench.rounds()
     waiting = sending(ready=2_000_000, done=2_000_000, carried=2_000_000)
     bench.flows = [waiting, sending(OTHER)]
-    bench.turns()
+    bench.rounds()
     assert FLOW not in bench.host.schedules
     assert bench.rates(OTHER)[0] == pytest.approx(PAYLOAD * LINE)
     bench.flows = [replace(waiting, ready=10_000_000), sending(OTHER)]
-    bench.turns()
+    bench.rounds()
     assert FLOW in bench.host.schedules
 
 
 def test_a_slow_flow_takes_over_what_another_gives_back_in_the_same_slot(bench: Bench) -> None:
     bench.flows = [sending(), sending(OTHER, pid=2, job="another")]
-    bench.turns()
+    bench.rounds()
     fast, slow = sorted((FLOW, OTHER), key=lambda flow: -bench.rates(flow)[0])
     assert bench.rates(slow)[0] < 0.1 * LINE
     bench.flows = [each for each in bench.flows if each.flow == slow]
-    bench.turns()
+    bench.rounds()
     assert bench.host.schedules[slow][0] == FIRST
     assert bench.rates(slow)[0] == pytest.approx(PAYLOAD * LINE)
     assert fast not in bench.host.schedules
@@ -276,23 +265,23 @@ def test_a_slow_flow_takes_over_what_another_gives_back_in_the_same_slot(bench: 
 )
 def test_at_the_end_of_an_iteration_the_plan_is_taken_back(bench: Bench, entry: FlowProgress) -> None:
     bench.flows = [sending()]
-    bench.turns()
+    bench.rounds()
     bench.flows = [entry]
-    bench.turns()
+    bench.rounds()
     assert not bench.host.schedules
     bench.flows = [entry, sending(OTHER)]
-    bench.turns()
+    bench.rounds()
     assert bench.rates(OTHER)[0] == pytest.approx(PAYLOAD * LINE)
 
 
 def test_a_flow_that_has_ended_is_forgotten(bench: Bench) -> None:
     bench.flows = [sending()]
-    bench.turns()
+    bench.rounds()
     bench.flows = []
-    bench.turns()
+    bench.rounds()
     assert not bench.host.schedules
     bench.flows = [sending()]
-    bench.turns()
+    bench.rounds()
     assert bench.host.begun == [FLOW, FLOW]
 
 
@@ -308,7 +297,7 @@ def test_a_ring_flow_plans_no_more_than_its_chunk_ahead_of_its_predecessor(bench
     chunk = SLOT_BYTES // 4
     ring = sending(role=Role.RING, ready=chunk, total=10 * SLOT_BYTES, chunk=chunk)
     bench.flows = [ring, receiving(0, Role.RING)]
-    bench.turns()
+    bench.rounds()
     assert volume(bench.rates()) <= chunk + GRAIN + SLOT_BYTES / 10
     bench.host.announced[ARRIVING] = PAYLOAD * LINE / 4
     bench.slot()
@@ -321,16 +310,16 @@ def test_a_flow_whose_predecessor_announces_keeps_its_plan_while_it_waits(bench:
         role=Role.RING, ready=1000, total=3 * SLOT_BYTES, done=1000, carried=1000, chunk=SLOT_BYTES
     )
     bench.flows = [waiting, receiving(1000, Role.RING, total=3 * SLOT_BYTES)]
-    bench.turns()
+    bench.rounds()
     assert FLOW not in bench.host.schedules
     bench.host.announced[ARRIVING] = PAYLOAD * LINE
-    bench.turns()
+    bench.rounds()
     assert bench.rates().any()
 
 
 def test_who_has_less_left_decides_first(bench: Bench) -> None:
     bench.flows = [sending(total=40_000_000), sending(OTHER, 400_000, pid=2, job="another")]
-    bench.turns()
+    bench.rounds()
     assert bench.rates(OTHER)[0] * SLOT_S >= 400_000
     assert not bench.rates(OTHER)[1:].any()
 
@@ -344,7 +333,7 @@ def test_a_broadcast_waits_for_the_slowest_aggregation(bench: Bench) -> None:
         receiving(1_000_000, Role.AGGREGATION, slow),
     ]
     bench.host.announced = {ARRIVING: 50e6, slow: 10e6}
-    bench.turns()
+    bench.rounds()
     assert 1_000_000 + 10e6 * SLOT_S <= volume(bench.rates()) < 1_000_000 + 10e6 * SLOT_S + SLOT_BYTES
 
 
@@ -355,19 +344,19 @@ def test_workers_hear_how_far_the_server_has_broadcast(bench: Bench) -> None:
         sending(OTHER, role=Role.BROADCAST, done=300, carried=900),
         receiving(1000, Role.AGGREGATION),
     ]
-    bench.turns()
+    bench.rounds()
     assert bench.host.onward == {ARRIVING: 900}
 
 
 def test_without_answers_the_last_plan_then_a_share_then_tcp_and_back(bench: Bench) -> None:
     bench.flows = [sending(total=30_000_000)]
-    bench.turns()
+    bench.rounds()
     planned = bench.host.schedules[FLOW]
     bench.loads.up = False
-    bench.turns(TURNS_MAX - 1)
+    bench.rounds(ROUNDS_MAX - 1)
     assert bench.host.schedules[FLOW] is planned
     while bench.scheduler.counts["unanswered"] < PATIENCE:
-        bench.turns()
+        bench.rounds()
         assert bench.rates().any()
     bench.slot()
     assert not bench.host.schedules
@@ -382,7 +371,7 @@ def test_without_answers_the_last_plan_then_a_share_then_tcp_and_back(bench: Ben
 def test_a_new_flow_without_an_answer_gets_an_equal_share_from_the_second_slot_on(bench: Bench) -> None:
     bench.loads.up = False
     bench.flows = [sending(), sending(OTHER)]
-    bench.turns(TURNS_MAX - 1)
+    bench.rounds(ROUNDS_MAX - 1)
     assert not bench.host.schedules
     bench.slot()
     assert bench.rates()[:2] == pytest.approx(PAYLOAD * LINE / 2)
@@ -394,9 +383,9 @@ def test_a_clock_step_holds_nobody_back(bench: Bench, step_s: int) -> None:
     bench.flows = [sending(total=10**9)]
     bench.slot()
     bench.epoch_ns -= step_s * 10**9
-    bench.turns()
+    bench.rounds()
     slot, rates = bench.host.schedules[FLOW]
-    assert slot == SlotClock(SLOT_NS, bench.epoch_ns).slot(bench.now_ns - SLOT_NS // TURNS_MAX)
+    assert slot == SlotClock(SLOT_NS, bench.epoch_ns).slot(bench.now_ns - SLOT_NS // ROUNDS_MAX)
     assert rates[0] > 0
     assert bench.scheduler.counts["clock_steps"] == 1
 
@@ -404,40 +393,32 @@ def test_a_clock_step_holds_nobody_back(bench: Bench, step_s: int) -> None:
 def test_a_path_that_carries_less_than_planned_bounds_the_next_plans(bench: Bench) -> None:
     carried = 0
     planned = []
-    for _ in range(10 * TURNS_MAX):  # the path carries six tenths of the line rate
+    for _ in range(10 * ROUNDS_MAX):  # the path carries six tenths of the line rate
         bench.flows = [sending(total=10**9, done=carried, carried=carried)]
-        bench.turns()
+        bench.rounds()
         planned.append(bench.rates()[0])
-        carried += round(0.6 * LINE * SLOT_S / TURNS_MAX)
+        carried += round(0.6 * LINE * SLOT_S / ROUNDS_MAX)
     assert min(planned) < 0.7 * LINE
-
-
-def test_nobody_is_the_last_for_ever(bench: Bench) -> None:
-    clock = SlotClock(SLOT_NS, 0)
-    jobs = sending(), sending(OTHER, job="another")
-    slots = range(FIRST, FIRST + 20 * REDRAW, REDRAW)
-    places = [[bench.scheduler.place(each.job, each.total, slot, clock) for each in jobs] for slot in slots]
-    assert {one < other for one, other in places} == {True, False}
 
 
 def test_a_flow_for_which_there_is_no_room_waits(bench: Bench) -> None:
     bench.flows = [sending(total=10**9)]
     bench.slot()
     bench.flows = [sending(total=10**9), sending(OTHER, 10**9, pid=2, job="another")]
-    bench.turns()
+    bench.rounds()
     assert not bench.rates(OTHER)[0]
 
 
 def test_a_flow_begins_at_a_rate_until_it_has_decided(bench: Bench) -> None:
     """It may not put a whole window at once into queues which others have planned to use."""
     bench.flows = [sending(phase=Phase.COMPUTING)]
-    for _ in range(12 * TURNS_MAX):
-        bench.turns()
+    for _ in range(12 * ROUNDS_MAX):
+        bench.rounds()
         slot, rate = bench.host.paused[FLOW]
         assert 0 < rate <= PAYLOAD * LINE
         assert slot <= (bench.now_ns - 1) // SLOT_NS < slot + LANES
     bench.flows = [sending()]
-    bench.turns()
+    bench.rounds()
     assert bench.rates()[0] == pytest.approx(PAYLOAD * LINE)
 
 
@@ -445,12 +426,12 @@ def test_a_flow_that_stands_still_though_it_may_send_is_woken(bench: Bench) -> N
     bench.still = True
     for done in (0, 1_000_000, 2_000_000):
         bench.flows = [sending(done=done, carried=done)]
-        bench.turns(2)
+        bench.rounds(2)
     assert not bench.host.woken
-    bench.turns(4)
+    bench.rounds(4)
     assert bench.host.woken == [FLOW]
     bench.flows = [sending(OTHER, done=5, carried=5, ready=5)]
-    bench.turns(6)
+    bench.rounds(6)
     assert bench.host.woken == [FLOW]
 
 
@@ -458,7 +439,7 @@ def test_others_have_the_slots_of_a_flow_that_stands_still_until_it_goes_on(benc
     """Its receiver does not read, say: what it plans, it cannot send."""
     bench.still = True
     bench.flows = [sending(total=10**9)]
-    bench.turns(TURNS_MAX)
+    bench.rounds(ROUNDS_MAX)
     assert FLOW not in bench.host.schedules
     assert bench.scheduler.rests(FLOW)
     bench.still = False
@@ -469,7 +450,7 @@ def test_others_have_the_slots_of_a_flow_that_stands_still_until_it_goes_on(benc
 
 @contextlib.contextmanager
 def running(bench: Bench) -> Iterator[threading.Event]:
-    """Within, the scheduler's thread takes turns; set the event to end it."""
+    """Within, the scheduler's thread takes rounds; set the event to end it."""
     stop = threading.Event()
     thread = threading.Thread(target=bench.scheduler.run, args=(stop,))
     thread.start()
@@ -480,8 +461,8 @@ def running(bench: Bench) -> Iterator[threading.Event]:
         thread.join()
 
 
-def test_a_flow_that_begins_to_send_decides_before_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While all rest, turns are far apart: here an hour."""
+def test_a_flow_that_begins_to_send_decides_before_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While all rest, rounds are far apart: here an hour."""
     monkeypatch.setattr("hostbpf.scheduling.IDLE_SLOTS", round(3600 / SLOT_S))
     waiting, feedback = threading.Event(), threading.Event()
 
@@ -493,7 +474,7 @@ def test_a_flow_that_begins_to_send_decides_before_the_next_turn(monkeypatch: py
 
     bench = Bench(wait)
     bench.flows = [sending(phase=Phase.COMPUTING)]
-    bench.turns()
+    bench.rounds()
     assert bench.scheduler.rests(FLOW)
     with running(bench):
         assert waiting.wait(10)
@@ -503,7 +484,7 @@ def test_a_flow_that_begins_to_send_decides_before_the_next_turn(monkeypatch: py
     assert not bench.scheduler.rests(FLOW)
 
 
-def test_an_error_in_a_turn_is_said_and_ends_nothing(
+def test_an_error_in_a_round_is_said_and_ends_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def wrong() -> list[FlowProgress]:
@@ -520,15 +501,15 @@ def test_an_error_in_a_turn_is_said_and_ends_nothing(
 
 
 def test_flows_of_a_link_with_room_decide_once_in_each_part_of_a_slot(bench: Bench) -> None:
-    """Turns between, at other jobs' places, are not theirs."""
+    """Rounds at other jobs' turns are not theirs."""
     bench.loads.room = 0.3 * LINE
     bench.flows = [sending(total=10**9), sending(OTHER, 10**9, job="other")]
     bench.slot()
     decisions = bench.scheduler.counts["decisions"]
-    for part in range(1, TURNS_MAX):
+    for part in range(1, ROUNDS_MAX):
         for _ in range(10):
-            bench.scheduler.turn()
-        bench.now_ns += SLOT_NS // TURNS_MAX
+            bench.scheduler.round()
+        bench.now_ns += SLOT_NS // ROUNDS_MAX
         assert 2 * part <= bench.scheduler.counts["decisions"] - decisions <= 2 * (part + 2)
 
 
@@ -537,5 +518,5 @@ def test_flows_that_fill_their_link_decide_once_in_a_slot(bench: Bench) -> None:
     bench.flows = [sending(total=10**9), sending(OTHER, 10**9, job="other")]
     bench.slot()
     before = bench.scheduler.counts["decisions"]
-    bench.send(10 * TURNS_MAX)
+    bench.send(10 * ROUNDS_MAX)
     assert 2 * 9 <= bench.scheduler.counts["decisions"] - before <= 2 * 11

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from simulation.experiments.registry import points
 from simulation.jobs import Coflow, Compute, Job, chain, coflow
 from simulation.scheduled import ScheduledTransport
 from simulation.sharing import SharedTransport
-from simulation.slotted import SlottedTransport
+from simulation.slotted import SIMULATED, SlottedTransport
 from simulation.topology import GBIT, Topology, switch, tree
 from simulation.usage import Usage
 
+SLOTS = replace(SIMULATED, slot_s=0.2)
 DATA = Path(__file__).parent / "data"
 TREE = tree((3, 2, 2), (10.0, 20.0, 30.0))
 TRANSPORTS: dict[str, Callable[[Usage], Transport]] = {
@@ -32,9 +34,9 @@ TRANSPORTS: dict[str, Callable[[Usage], Transport]] = {
     "interval": lambda u: ScheduledTransport(TREE, Varys(), interval=0.5, flow_times=True, usage=u),
     "max-min": lambda u: SharedTransport(TREE, check=True, usage=u),
     "equal": lambda u: SharedTransport(TREE, sharing="equal", check=True, usage=u),
-    "slots": lambda u: SlottedTransport(TREE, "slots", slot_s=0.2, check=True, flow_times=True, usage=u),
-    "slotted-fair": lambda u: SlottedTransport(TREE, "fair", slot_s=0.2, flow_times=True, usage=u),
-    "cross": lambda u: SlottedTransport(TREE, "slots", slot_s=0.2, cross=0.3, flow_times=True, usage=u),
+    "slots": lambda u: SlottedTransport(TREE, "slots", SLOTS, check=True, flow_times=True, usage=u),
+    "slotted-fair": lambda u: SlottedTransport(TREE, "fair", SLOTS, flow_times=True, usage=u),
+    "cross": lambda u: SlottedTransport(TREE, "slots", SLOTS, cross=0.3, flow_times=True, usage=u),
 }
 
 
@@ -112,7 +114,7 @@ def test_bins_too_narrow_to_keep_are_refused() -> None:
 def test_a_coflow_waits_for_its_slot() -> None:
     """Valid at 0.05 s, it first sends in the slot that begins at 0.2 s."""
     jobs = [chain("a", 0.05, [coflow([(0, 1, 3.0)])])]
-    outcome = Simulation(jobs, SlottedTransport(switch(2, 10.0), "fair", slot_s=0.2)).run()
+    outcome = Simulation(jobs, SlottedTransport(switch(2, 10.0), "fair", SLOTS)).run()
     assert outcome.jobs[0].waiting == pytest.approx(0.15)
     assert outcome.jobs[0].finish == pytest.approx(0.5)
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from machine.errors import BadInput
 from schedulers.coflow.rivals import Mcs
-from schedulers.slots import Role
+from schedulers.slots.roles import Role
 from simulation.collectives import parameter_server, push_pull, ring, ring_flows, ring_steps, training_job
 from simulation.engine import Simulation
 from simulation.jobs import Compute, chain, coflow
 from simulation.scheduled import ScheduledTransport
-from simulation.slotted import SlotPolicy, SlottedTransport
+from simulation.slotted import SIMULATED, SlotPolicy, SlottedTransport
 from simulation.topology import switch, tree
 from simulation.workloads import cluster_jobs
+
+SLOTS = replace(SIMULATED, slot_s=0.2)
 
 
 def test_a_parameter_servers_flows() -> None:
@@ -52,26 +56,25 @@ def test_flows_obey_their_dependencies_at_every_slot(policy: SlotPolicy, cross: 
     chunk."""
     flows = [parameter_server([0, 1, 2], [3, 4], 60.0), ring([1, 3, 5, 0], 80.0)]
     jobs = [training_job(f"{i}", 0.3 * i, 0.5, [c], 3) for i, c in enumerate(flows * 2)]
-    transport = SlottedTransport(switch(6, 10.0), policy, slot_s=0.2, cross=cross, check=True)
+    transport = SlottedTransport(switch(6, 10.0), policy, SLOTS, cross=cross, check=True)
     original, checks = transport.decide, 0
 
     def decide(now: float) -> None:
         nonlocal checks
         original(now)
         table, coflows = transport._flows, transport._coflows
-        for first, last, chunk in zip(
-            coflows.ints("first"), coflows.ints("last"), coflows.floats("chunk"), strict=True
-        ):
+        for first, last in zip(coflows.ints("first"), coflows.ints("last"), strict=True):
             sent = table.size[first:last] - table.remaining[first:last]
-            role, upstream = transport._role[first:last], transport._upstream[first:last]
+            role, chunk = transport._decided["role"][first:last], transport._decided["chunk"][first:last]
+            begin, end = (transport._upstream[first:last] - first).T
             for i in np.flatnonzero(role == Role.BROADCAST):
-                group = (role == Role.AGGREGATION) & (upstream == upstream[i])
+                group = slice(begin[i], end[i])
+                assert (role[group] == Role.AGGREGATION).all()
                 assert sent[i] <= sent[group].min() + 1e-6
                 checks += 1
             for i in np.flatnonzero(role == Role.RING):
-                assert sent[i] <= sent[upstream[i]] + chunk + 1e-6 + (
-                    table.size[first] if i == 0 and cross else 0.0
-                )
+                assert end[i] == begin[i] + 1
+                assert sent[i] <= sent[begin[i]] + chunk[i] + 1e-6
                 checks += 1
 
     transport.decide = decide  # type: ignore[method-assign]
@@ -103,8 +106,8 @@ def test_two_flows_on_one_link_are_staggered_not_shared() -> None:
     """Both cross their rack's link: the second waits, so the mean is 1.5 transfers instead of 2."""
     network = tree((2, 4), (100.0, 10.0))
     jobs = [training_job(f"{i}", 0.0, 0.0, [push_pull([i], [2], 20.0)[0]], 1) for i in range(2)]
-    slots = Simulation(jobs, SlottedTransport(network, "slots", slot_s=0.5, check=True)).run()
-    fair = Simulation(jobs, SlottedTransport(network, "fair", slot_s=0.5, check=True)).run()
+    slots = Simulation(jobs, SlottedTransport(network, "slots", replace(SLOTS, slot_s=0.5), check=True)).run()
+    fair = Simulation(jobs, SlottedTransport(network, "fair", replace(SLOTS, slot_s=0.5), check=True)).run()
     assert sorted(r.jct for r in slots.jobs) == pytest.approx([2.0, 4.0])
     assert [r.jct for r in fair.jobs] == pytest.approx([4.0, 4.0])
 
@@ -117,18 +120,19 @@ def test_an_equal_share_that_a_flow_cannot_use_goes_to_nobody() -> None:
     jobs = [chain(str(i), 0.0, [work]) for i, work in enumerate(works)]
     expected: dict[SlotPolicy, float] = {"fair": 1.5 / 7.5, "equal": 1.5 / 5.0}
     for policy, finish in expected.items():
-        transport = SlottedTransport(switch(4, 10.0), policy, slot_s=0.2, check=True)
+        transport = SlottedTransport(switch(4, 10.0), policy, SLOTS, check=True)
         assert Simulation(jobs, transport).run(until=1.0).jobs[1].finish == pytest.approx(finish)
 
 
 def test_jobs_that_fit_the_horizon_are_not_held_up_by_those_that_do_not() -> None:
-    """One long transfer, then three short ones over the same link: reserving the whole horizon makes each of
-    them wait for it."""
+    """One long transfer, then three short ones over the same link: if the long one takes the whole horizon,
+    each of them waits for it."""
     network = switch(2, 10.0)
     works = [(0.0, 200.0), (0.3, 2.0), (0.3, 2.0), (0.3, 2.0)]
     jobs = [chain(str(i), at, [coflow([(0, 1, size)])]) for i, (at, size) in enumerate(works)]
-    kept = Simulation(jobs, SlottedTransport(network, slot_s=0.2, check=True)).run()
-    whole = Simulation(jobs, SlottedTransport(network, slot_s=0.2, partial=10, check=True)).run()
+    kept = Simulation(jobs, SlottedTransport(network, parameters=SLOTS, check=True)).run()
+    all_slots = replace(SLOTS, reserved=10, partial=10)
+    whole = Simulation(jobs, SlottedTransport(network, parameters=all_slots, check=True)).run()
     assert max(r.finish for r in kept.jobs) == pytest.approx(max(r.finish for r in whole.jobs))
     assert all(r.jct < 1.8 for r in kept.jobs[1:])
     assert sum(job.jct for job in kept.jobs) < sum(job.jct for job in whole.jobs)
@@ -146,7 +150,7 @@ def test_mcs_runs_blind_and_stays_within_the_links() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"policy": "magic"}, {"slot_s": 0.0}, {"slot_s": float("nan")}, {"horizon": 0}, {"cross": 1.0}],
+    [{"policy": "magic"}, {"rounds": 0}, {"cross": 1.0}],
 )
 def test_settings_that_make_no_sense_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(BadInput):
@@ -166,5 +170,5 @@ def test_slots_go_on_while_the_network_is_idle(policy: SlotPolicy, ends: list[fl
 
     Half a slot's bytes take all of a slot (slots) or its first half (fair)."""
     jobs = [chain("a", 0.05, [coflow([(0, 1, 1.0)]), Compute(1.0), coflow([(1, 0, 1.0)])])]
-    outcome = Simulation(jobs, SlottedTransport(switch(2, 10.0), policy, slot_s=0.2, check=True)).run()
+    outcome = Simulation(jobs, SlottedTransport(switch(2, 10.0), policy, SLOTS, check=True)).run()
     assert [c.finish for c in outcome.coflows] == pytest.approx(ends)

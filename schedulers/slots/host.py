@@ -1,0 +1,220 @@
+"""The slot scheduler's decisions (flow-scheduling paper, IV): no thread, no clock, no I/O.
+
+Two drivers run it: a host's agent with real feedback (`hostbpf.scheduling`), and the simulator with simulated
+feedback (`simulation.slotted`). Whoever drives it takes a `Round` of decisions, gets feedback on one
+flow after the other in `Round.order`, and announces each schedule before it asks about the next flow.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from schedulers.compiled import Floats, Ints
+from schedulers.slots import table
+from schedulers.slots.kernels import FLOW as FLOW
+from schedulers.slots.kernels import HORIZON, Flows, await_decisions, decide
+
+SLOT_S = 0.06
+"""Length of a slot, seconds."""
+RESERVED = 2
+"""Slots that a flow plans: the present one, and the next one up to its next decision. What it took of later
+slots would be missing for flows that come before it in the order by then."""
+WINDOW = 4
+"""Decisions over which the largest rate that a path carried bounds the next ones (IV-B, IV-C)."""
+FLOOR = 0.5
+"""The bound B is at least this part of the line rate: a fair share beside one flow that nobody plans. Without
+it every slot in which that flow took more would lower what is asked for in the next."""
+SHORT = 0.98
+"""A flow that achieved less than this part of its plan was held back by its path."""
+ALIKE = 3
+"""Decimals, in powers of two, to which flows are told apart by how much they plan for what they have left."""
+PAYLOAD = 0.95
+"""Part of a link's rate that is planned: headers, acknowledgements and carriers need the rest (a full
+segment's payload is 0.956 of its frame)."""
+CLASSES = 16
+"""Size classes of the order of decisions: powers of √2 from one slot of the link's bytes to 180 slots."""
+REDRAW = 32
+"""Slots after which the order within a size class is drawn anew, so that no job is last for ever."""
+SPREAD = 0.8
+"""Part of a slot over which the jobs' turns are spread. The last one has announced before the next slot."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters of the slot scheduler; the defaults are those of the agent.
+
+    Raises ValueError for values that make no sense.
+    """
+
+    slot_s: float = SLOT_S
+    """Length of a slot, seconds."""
+    horizon: int = HORIZON
+    """Slots that schedules and feedback cover (K)."""
+    reserved: int = RESERVED
+    """Slots that a flow may plan once its job's turn has come; `horizon`: Algorithm 1 as in the paper."""
+    partial: int = RESERVED
+    """Slots that a flow plans of those `reserved` if they cannot hold all that it has to send."""
+    price: float = 1.0
+    """Weight of the dual price λ in Algorithm 1."""
+    payload: float = PAYLOAD
+    """Part of a link's rate that is planned."""
+    window: int = WINDOW
+    """Decisions over which the bound B looks back."""
+    classes: int = CLASSES
+    """Size classes of the order of decisions; 1: the order is drawn."""
+    redraw: int = REDRAW
+    """Slots after which the order within a size class is drawn anew."""
+    spread: float = SPREAD
+    """Part of a slot over which the jobs' turns are spread."""
+    hasten: bool = True
+    """Whether a flow takes all the room of its last slot instead of spreading its end over the slot. It pays
+    where others can decide again within a slot, and so take what is left when the flow is done."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.slot_s) and self.slot_s > 0.0):
+            raise ValueError(f"a slot of {self.slot_s} s: must be positive")
+        counts = {name: getattr(self, name) for name in ("horizon", "partial", "window", "classes", "redraw")}
+        for name, count in counts.items():
+            if count < 1:
+                raise ValueError(f"{name} is {count}: must be at least 1")
+        if not 1 <= self.reserved <= self.horizon:
+            raise ValueError(f"reserved is {self.reserved}: must be from 1 to the horizon, {self.horizon}")
+        if not self.price >= 0.0:
+            raise ValueError(f"price is {self.price}: must be at least 0")
+        if not 0.0 < self.payload <= 1.0 or not 0.0 <= self.spread <= 1.0:
+            raise ValueError(
+                f"payload {self.payload} and spread {self.spread}: must be parts of 1, payload positive"
+            )
+
+
+class SlotScheduler:
+    """The slot scheduler of one host, or of all hosts of a simulated network."""
+
+    def __init__(self, parameters: Parameters | None = None) -> None:
+        self.parameters = Parameters() if parameters is None else parameters
+
+    def draw(self, job: str, slot: int) -> float:
+        """Return the position (0 to 1) of `job` within its size class, the same on all hosts."""
+        return zlib.crc32(f"{job} {slot // self.parameters.redraw}".encode()) / 2**32
+
+    def ranks(self, left: Floats, link: Floats, draw: Floats) -> Floats:
+        """Return the positions (n,) in the order of decisions, 0 to 1: who has less left decides first.
+
+        The paper leaves the order open. Whoever decides first takes the least loaded slots. `left` is what
+        the flow's job has yet to send from its host in this iteration (bytes), `link` the rate of the host's
+        link (bytes/s).
+        """
+        classes = self.parameters.classes
+        slots = left / (self.parameters.payload * link * self.parameters.slot_s)
+        size: Floats = np.floor(2.0 * np.log2(np.maximum(slots, 1.0)))
+        return (np.minimum(size, classes - 1) + draw) / classes
+
+    def places(self, ranks: Floats) -> Floats:
+        """Return when in a slot (0 to 1) the turns of flows with these ranks come."""
+        return ranks * self.parameters.spread
+
+    def round(self, flows: Flows, due: Ints, planned: Floats, passed: float = 1.0) -> Round:
+        """Begin a round of decisions for the rows `due` of `flows`.
+
+        `planned` (n, at least `reserved`) is what each row has planned from the present slot on; `passed` is
+        the part of the present slot that is over: later turns have not come.
+        """
+        reserved = np.ascontiguousarray(planned[:, : self.parameters.reserved])
+        return Round(self, flows, due, reserved, passed)
+
+    def unobserved(self, link: float) -> Floats:
+        """Return the observations (window,) of a flow that has sent nothing yet."""
+        return np.full(self.parameters.window, self.parameters.payload * link)
+
+    def observed(
+        self, seen: Floats, link: Floats, planned: Floats, achieved: Floats, others: Floats
+    ) -> Floats:
+        """Return `seen` (n, window) with one more observation; the maximum of a row is the bound B.
+
+        `planned` and `achieved` (n,) are mean rates since the last one, `others` what others had planned on
+        the path's tightest link. A flow that got what it asked for says nothing about the path's limit, so
+        that counts as the line rate, as do slots before the first.
+        """
+        line = self.parameters.payload * link
+        carried = np.clip(achieved + others, FLOOR * line, line)
+        last = np.where(achieved < SHORT * planned, carried, line)
+        return np.concatenate([seen[:, 1:], last[:, None]], axis=1)
+
+
+class Round:
+    """One round of decisions: each flow decides once, and sees what those before it have announced."""
+
+    def __init__(
+        self, scheduler: SlotScheduler, flows: Flows, due: Ints, planned: Floats, passed: float
+    ) -> None:
+        """See `SlotScheduler.round`.
+
+        In `order` (rows of `flows`), of flows with equal rank the one that plans the most for what it has
+        left decides first, because it has the most to give to its siblings; of equals, the first in `due`.
+        """
+        self.parameters = scheduler.parameters
+        self.flows = flows
+        self.planned = planned
+        left = flows["total"][due] - flows["sent"][due]
+        part = np.log2(np.maximum(planned[due, 0] / left, np.finfo(float).tiny))
+        self.order: Ints = due[np.lexsort((-np.round(part, ALIKE), flows["rank"][due]))]
+        self.in_order = scheduler.places(flows["rank"]) <= passed
+        self.waiting: Ints = np.zeros(len(flows), np.int64)
+        self.waiting_bytes: Floats = np.zeros(len(flows))
+        self.waiting_rates: Floats = np.zeros((len(flows), planned.shape[1]))
+        await_decisions(due, flows, planned, self.waiting, self.waiting_bytes, self.waiting_rates)
+
+    def decide(self, flow: int, path_load: Floats, headroom: Floats, part: float = 1.0) -> Floats:
+        """Return the schedule (K,) of row `flow`, bytes/s, and write its `others`.
+
+        `path_load` and `headroom` (K,) come from the switches, without the flow's own part; `part` (over 0,
+        at most 1) is what is left of the present slot, and the first rate holds for that time.
+
+        The flow's room is the headroom less what headers need. Siblings, flows of one process with one role,
+        share it in proportion to what they have left, so that they end together: a server sums up what all
+        have sent it. What the undecided ones have planned is shared anew. A flow whose job's turn has not
+        come plans the present slot only.
+        """
+        its = self.parameters
+        if path_load.shape != (its.horizon,) or headroom.shape != (its.horizon,):
+            raise ValueError(
+                f"feedback must have {its.horizon} slots, not {path_load.shape} and {headroom.shape}"
+            )
+        schedule = np.empty(its.horizon)
+        room, cap, trial = np.empty((3, its.reserved))
+        decide(
+            self.flows,
+            flow,
+            path_load,
+            headroom,
+            its.reserved if self.in_order[flow] else 1,
+            part,
+            self.planned,
+            self.waiting,
+            self.waiting_bytes,
+            self.waiting_rates,
+            its.payload,
+            its.slot_s,
+            its.price,
+            its.partial,
+            its.hasten,
+            schedule,
+            room,
+            cap,
+            trial,
+            np.empty(its.reserved, np.int64),
+        )
+        return schedule
+
+
+def warm_up() -> None:
+    """Load the compiled code, or compile it, so that no slot has to wait for that; load tables', too."""
+    table.warm_up()
+    flows = np.ones(1, FLOW)
+    flows["siblings"] = flows["sent"] = 0
+    first = SlotScheduler().round(flows, np.array([0]), np.zeros((1, HORIZON)))
+    first.decide(0, np.zeros(HORIZON), np.ones(HORIZON))
