@@ -261,7 +261,7 @@ def _tools() -> list[Need]:
             "target bmv2, the reference for softswitch",
             False,
             "build BMv2 from github.com/p4lang/behavioral-model, with PI and logging off",
-            _program("simple_switch_grpc"),
+            _bmv2,
         ),
     ]
     return result
@@ -269,6 +269,15 @@ def _tools() -> list[Need]:
 
 def _program(name: str) -> Callable[[], str | None]:
     return lambda: shutil.which(name)
+
+
+def _bmv2() -> str | None:
+    path = shutil.which("simple_switch_grpc")
+    if path is None:
+        return None
+    shown = _run([path, "--help"])  # not by `mininet_topos`, which needs Mininet
+    thrift = shown is not None and b"--thrift-port" in shown.stdout + shown.stderr
+    return f"{path}, {'with Thrift: each switch gets a port of its own' if thrift else 'without Thrift'}"
 
 
 def _library(name: str) -> Callable[[], str | None]:

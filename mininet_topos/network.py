@@ -29,7 +29,7 @@ from machine.errors import BadInput, EntrainError, MissingTool
 from machine.process import Child, launch
 from machine.record import Record, Resource
 from mininet_topos.links import Shaping, check_classifier, check_impairments, gso_max_bytes, tc_commands
-from mininet_topos.switches import NODES, SwitchNode, wait_ready
+from mininet_topos.switches import NODES, SwitchNode, thrift_ports, wait_ready
 
 try:
     from mininet.link import Intf as MininetIntf
@@ -154,6 +154,7 @@ class Network:
         for host in self.topology.hosts:
             self.net.addHost(host.name, cls=MininetHost, ip=f"{host.ip}/{host.prefix_len}", mac=host.mac)
         self._make_links()
+        ports = thrift_ports(self.topology.switches)
         for switch in self.topology.switches:
             self.net.addSwitch(
                 switch.name,
@@ -162,6 +163,7 @@ class Network:
                 record=self._record,
                 directory=self.directory,
                 log_level=self._log_level,
+                thrift_port=ports[switch.name],
             )
         self._tell_mininet()
         for node in self.switches.values():

@@ -6,8 +6,10 @@ not become ready, or ends, says so with the end of its log.
 
 from __future__ import annotations
 
+import functools
 import shutil
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -27,6 +29,9 @@ from wire.slot_header import ETHERTYPE
 CPU_PORT = 255
 """The port through which a switch and its controller exchange packets."""
 
+FIRST_THRIFT_PORT = 9090
+"""BMv2's own default, which all switches of a network would otherwise want."""
+
 _RECONNECT_AT_ONCE = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
@@ -43,12 +48,21 @@ class SwitchNode(MininetSwitch):  # type: ignore[misc]
     target: ClassVar[Target]
 
     def __init__(
-        self, name: str, *, switch: Switch, record: Record, directory: Path, log_level: str, **params: Any
+        self,
+        name: str,
+        *,
+        switch: Switch,
+        record: Record,
+        directory: Path,
+        log_level: str,
+        thrift_port: int = FIRST_THRIFT_PORT,
+        **params: Any,
     ) -> None:
         super().__init__(name, dpid=f"{switch.device_id:x}", **{**params, "inNamespace": False})
         self.switch = switch
         self.log = directory / f"{name}.log"
         self.log_level = log_level
+        self.thrift_port = thrift_port
         self._record = record
         self._child: Child | None = None
 
@@ -172,11 +186,36 @@ class Bmv2Node(SwitchNode):
             )
 
     def command(self) -> list[str]:
-        """`simple_switch_grpc` without a program."""
+        """`simple_switch_grpc` without a program, with a Thrift port of its own if it has Thrift."""
+        thrift = ["--thrift-port", str(self.thrift_port)] if has_thrift(self.program) else []
         return [
-            *(self.program, "--no-p4", "--device-id", str(self.switch.device_id), *self._ports()),
+            *(self.program, "--no-p4", "--device-id", str(self.switch.device_id), *self._ports(), *thrift),
             *("--log-console", "--log-level", self.log_level, "--", *self._target_options()),
         ]
+
+
+@functools.cache
+def has_thrift(program: str = Bmv2Node.program) -> bool:
+    """Whether this BMv2 was built with Thrift: only then its help names the option for the port."""
+    shown = subprocess.run([program, "--help"], capture_output=True, text=True, check=False, timeout=30)
+    return "--thrift-port" in shown.stdout + shown.stderr
+
+
+def thrift_ports(switches: Sequence[Switch]) -> dict[str, int]:
+    """By name, a port for each switch's Thrift server: free, and not the gRPC port of any."""
+    taken = {switch.grpc_port for switch in switches}
+    free = (port for port in range(FIRST_THRIFT_PORT, 65536) if port not in taken and _is_free(port))
+    return {switch.name: next(free) for switch in switches}
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 NODES: dict[Target, type[SwitchNode]] = {node.target: node for node in (SoftSwitchNode, Bmv2Node)}
