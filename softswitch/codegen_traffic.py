@@ -360,7 +360,7 @@ class Traffic:
                 "\tdeparse(skb, st);",
                 "\tif (stash(st, &slot, &tag))",
                 "\t\treturn TC_ACT_SHOT;",
-                "\tif (!netless && rewrite(skb, st)) {",
+                "\tif (!netless && rewrite(skb, st, ~0U)) {",
                 "\t\ttally(DROPPED_RESIZE);",
                 "\t\treturn TC_ACT_SHOT;",
                 "\t}",

@@ -2,6 +2,9 @@
 #ifndef SOFTSWITCH_PACKET_H
 #define SOFTSWITCH_PACKET_H
 
+#define ETHERNET 14 /* bytes of its header, the least that an interface sends */
+#define KEPT 18 /* bytes in front that adjust_room keeps at most: Ethernet and a VLAN tag */
+
 /* At most 256 bytes, of which any multiple of 8 may be written beyond the last. */
 INLINE void copy_bytes(void *to, const void *from, u32 bytes)
 {
@@ -40,49 +43,95 @@ INLINE int pretend_ipv4(struct __sk_buff *skb)
 	return bpf_skb_store_bytes(skb, 12, &kept, 2, 0);
 }
 
-/* Take `bytes` off the front of a packet too short for adjust_room, by moving its payload. */
-INLINE int shrink_short(struct __sk_buff *skb, struct state *st, u32 bytes, u32 headers)
+/*
+ * Make the packet one of `length` bytes, at least ETHERNET, whose content is any. The kernel lets nobody cut a packet
+ * into the headers that it knows of (those that were recognized, that a checksum or a VLAN tag is for, or that the
+ * program put something in front of). So this grows the packet at its end, cuts off its front with these headers, and
+ * then its end.
+ */
+INLINE int remake(struct __sk_buff *skb, u32 length)
 {
-	u32 length = CTX(skb, len), rest = length - headers;
+	/* what adjust_room cuts off at once, and what it wants to be left */
+	const u32 cut = 1024, left = KEPT + 40;
+	u16 tag[3] = {bpf_htons(0x8100), 0, bpf_htons(0x0800)};
 
-	if (headers > length || bytes > headers || rest > 256 || length - bytes < 14)
+	if (bpf_skb_change_tail(skb, 4 + cut + left + length, 0))
 		return -1;
-	OPAQUE(rest);
-	rest &= 511;
-	if (rest && rest <= 256) {
-		if (bpf_skb_load_bytes(skb, headers, st->chunk, rest))
-			return -1;
-		if (bpf_skb_store_bytes(skb, headers - bytes, st->chunk, rest, 0))
-			return -1;
-	}
-	return bpf_skb_change_tail(skb, length - bytes, 0);
+	/* Popping a tag that lies in the packet moves the network header, for the kernel, back to where Ethernet ends. */
+	if (bpf_skb_vlan_push(skb, bpf_htons(0x8100), 1) || bpf_skb_vlan_push(skb, bpf_htons(0x8100), 1))
+		return -1;
+	if (bpf_skb_store_bytes(skb, 16, tag, sizeof(tag), 0))
+		return -1;
+	if (bpf_skb_vlan_pop(skb) || bpf_skb_vlan_pop(skb) || bpf_skb_vlan_pop(skb))
+		return -1;
+	if (bpf_skb_adjust_room(skb, -(int)cut, BPF_ADJ_ROOM_MAC, 0))
+		return -1;
+	return bpf_skb_change_tail(skb, length, 0);
 }
 
-INLINE int shrink(struct __sk_buff *skb, struct state *st, u32 bytes, u32 headers)
+/* Make a short packet anew: st->out, and `payload` bytes (at most 256) from byte `from` of the present one. */
+INLINE int write_short(struct __sk_buff *skb, struct state *st, u32 from, u32 payload)
 {
-	/* adjust_room leaves at least an IPv4 (or IPv6) header behind the Ethernet header */
-	u32 protocol = CTX(skb, protocol), rest = CTX(skb, len) - bytes;
+	u32 written = st->written;
 
-	if (rest < 14 + 20)
-		return shrink_short(skb, st, bytes, headers);
-	if (protocol != bpf_htons(0x0800) && (protocol != bpf_htons(0x86dd) || rest < 14 + 40) && pretend_ipv4(skb))
+	OPAQUE(payload);
+	if (payload > 256)
 		return -1;
+	if (payload && bpf_skb_load_bytes(skb, from, st->chunk, payload))
+		return -1;
+	if (remake(skb, written + payload))
+		return -1;
+	return payload ? bpf_skb_store_bytes(skb, written, st->chunk, payload, 0) : 0;
+}
+
+/* Take `bytes` from the packet's front. Returns 1 where it is too short for adjust_room, -1 for an error. */
+INLINE int shrink(struct __sk_buff *skb, struct state *st, u32 bytes)
+{
+	/* adjust_room leaves at least an IPv4 (or IPv6) header */
+	u32 protocol = CTX(skb, protocol), rest = CTX(skb, len) - bytes, written = st->written;
+
+	if (rest < KEPT + 20)
+		return 1;
+	if (protocol != bpf_htons(0x0800) && (protocol != bpf_htons(0x86dd) || rest < KEPT + 40) && pretend_ipv4(skb))
+		return -1;
+	/* It takes them from behind the bytes that it keeps: write these anew, from the payload where no header is. */
+	OPAQUE(written);
+	if (written < KEPT) {
+		if (bpf_skb_load_bytes(skb, st->phv.parsed, (u8 *)st->out + written, KEPT - written))
+			return -1;
+		st->written = KEPT;
+	}
 	return bpf_skb_adjust_room(skb, -(int)bytes, BPF_ADJ_ROOM_MAC,
 				   BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET);
 }
 
-/* Replace the packet's first `parsed` bytes by st->out. Nothing else of it moves, so offloads stay right. */
-INLINE int rewrite(struct __sk_buff *skb, struct state *st)
+/*
+ * Replace the packet's first `parsed` bytes by st->out, and leave at most `most` bytes of all. Nothing else of it
+ * moves where the kernel can do without, so offloads stay right. Fails where less than an Ethernet header is left.
+ */
+INLINE int rewrite(struct __sk_buff *skb, struct state *st, u32 most)
 {
-	u32 parsed = st->phv.parsed, written = st->written;
+	u32 parsed = st->phv.parsed, payload = CTX(skb, len) - parsed, written;
+	int failed = 0;
 
-	if (written > parsed) {
-		if (bpf_skb_change_head(skb, written - parsed, 0))
-			return -1;
-	} else if (written < parsed) {
-		if (shrink(skb, st, parsed - written, parsed))
-			return -1;
+	if (st->written > most)
+		st->written = most;
+	written = st->written;
+	if (payload > most - written) {
+		payload = most - written;
+		failed = bpf_skb_change_tail(skb, parsed + payload, 0) ? 1 : 0;
 	}
+	if (written + payload < ETHERNET)
+		return -1;
+	if (!failed && written > parsed)
+		failed = bpf_skb_change_head(skb, written - parsed, 0);
+	else if (!failed && written < parsed)
+		failed = shrink(skb, st, parsed - written);
+	if (failed > 0)
+		failed = write_short(skb, st, parsed, payload);
+	if (failed)
+		return -1;
+	written = st->written;
 	OPAQUE(written);
 	if (!written || written > OUT)
 		return written ? -1 : 0;

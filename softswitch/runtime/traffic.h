@@ -66,6 +66,7 @@ INLINE int port_of(struct __sk_buff *skb)
 INLINE s64 queue_enter(struct __sk_buff *skb, struct state *st, u32 port, u32 bytes, u64 *delay_ns)
 {
 	*delay_ns = 0;
+	OPAQUE(port);
 	if (port >= MOST_PORTS || (express && CTX(skb, protocol) == express))
 		return 0;
 	u64 rate = shared.ports[port].rate;
@@ -185,29 +186,23 @@ INLINE void replicate(struct __sk_buff *skb, struct state *st, u32 id, u32 kind)
 /* Send the packet out of a port, its headers replaced by st->out where `changed`. */
 INLINE int send(struct __sk_buff *skb, struct state *st, u32 port, int changed)
 {
+	if (!changed)
+		st->written = st->phv.parsed = 0;
 	if (netless) {
 		struct event head = {.type = EVENT_SEND, .port = port};
-		if (!changed)
-			st->written = st->phv.parsed = 0;
 		emit_event(skb, st, head, 0);
 		return TC_ACT_SHOT;
 	}
+	OPAQUE(port);
 	u32 ifindex = port < MOST_PORTS ? shared.ports[port].ifindex : 0;
 	if (!ifindex) {
 		tally(NO_SUCH_PORT);
 		return TC_ACT_SHOT;
 	}
-	if (changed && rewrite(skb, st)) {
+	if ((changed || TRUNCATES) && rewrite(skb, st, TRUNCATES ? st->phv.truncated : ~0U)) {
 		tally(DROPPED_RESIZE);
 		return TC_ACT_SHOT;
 	}
-#if TRUNCATES
-	u32 most = st->phv.truncated;
-	if (CTX(skb, len) > most && bpf_skb_change_tail(skb, most < 14 ? 14 : most, 0)) {
-		tally(DROPPED_RESIZE);
-		return TC_ACT_SHOT;
-	}
-#endif
 	return bpf_redirect(ifindex, 0);
 }
 

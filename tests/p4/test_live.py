@@ -17,6 +17,7 @@ from tests.p4.packets import bits, ether, unbits
 from tests.p4.random_entries import RandomEntries
 from tests.p4.random_fabric import fabric_entities, fabric_packet
 from tests.p4.random_packets import GENERATORS, packets
+from tests.p4.resizing import frames, outputs
 from tests.p4.targets import PORTS, PROGRAMS, Batch, Injected, Program, Target
 
 pytestmark = pytest.mark.root
@@ -43,10 +44,10 @@ def packets_of(name: str) -> list[Injected]:
 
 
 def refused_by_kernel(name: str, packet: bytes) -> bool:
-    """Whether it is a tagged frame too short for the kernel, or cut by replicate.p4 below its minimum."""
+    """Whether it is a tagged frame too short for the kernel, or cut by replicate.p4 to less than Ethernet."""
     if packet[12:14] in (b"\x81\x00", b"\x88\xa8"):
         return len(packet) < 20
-    return name == "replicate" and len(packet) >= 19 and packet[14] & 32 != 0 and packet[17:19] < b"\0\x3c"
+    return name == "replicate" and len(packet) >= 19 and packet[14] & 32 != 0 and packet[17:19] < b"\0\x0e"
 
 
 def masked(name: str, batch: Batch) -> tuple[list[list[tuple[int, bytes]]], list[bytes]]:
@@ -76,6 +77,24 @@ def test_bmv2_with_interfaces(name: str) -> None:
     # A new process each: a new pipeline on simple_switch_grpc keeps the multicast groups of the old one.
     with live_switch("simple_switch_grpc") as run:
         assert_live_equals_netless(name, run(program(name)))
+
+
+def assert_resizes(live: Target) -> None:
+    sent = list(frames(seed=2))
+    for (port, packet), output in zip(sent, live.send_batch(sent).outputs, strict=True):
+        assert output == outputs(port, packet, least=14), packet.hex()
+
+
+@pytest.mark.slow
+def test_softswitch_replaces_what_was_parsed(softswitch: Callable[[Program], Target]) -> None:
+    assert_resizes(softswitch(PROGRAMS["resize"]))
+
+
+@pytest.mark.slow
+@pytest.mark.bmv2
+def test_bmv2_replaces_what_was_parsed() -> None:
+    with live_switch("simple_switch_grpc") as run:
+        assert_resizes(run(PROGRAMS["resize"]))
 
 
 def test_frames_with_a_vlan_tag_keep_it(softswitch: Callable[[Program], Target]) -> None:

@@ -12,15 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scapy.layers.inet import IP, UDP
+from scapy.layers.inet import IP, TCP, UDP
 from scapy.packet import Raw
 
 from machine.record import Record, Resource
 from softswitch.datapath import Datapath
 from softswitch.ir import load_program
+from tests.p4.resizing import resized
 
 PROGRAM = Path(__file__).parent / "programs" / "tunnel.json"
-PACKET_AUXDATA, SOL_PACKET = 8, 263
+RESIZE = Path(__file__).parents[1] / "p4/programs/build/resize.json"
+PACKET_AUXDATA, PACKET_VNET_HDR, SOL_PACKET = 8, 15, 263
 
 pytestmark = pytest.mark.root
 
@@ -141,6 +143,36 @@ def test_at_interfaces_as_without(wires: dict[int, Wire], netless: Datapath, cas
     assert any(expected.values())
     for port, packets in expected.items():
         assert sorted(r.hex() for r in received[port]) == sorted(p.hex() for p in packets), f"port {port}"
+
+
+UDP_SUM = (1, 0, 0, 0, 34, 6)  # struct virtio_net_hdr: the checksum at byte 6 behind byte 34 is unfinished
+TCP_SEGMENTS = (1, 1, 54, 400, 34, 16)  # and these are segments of 400 bytes each
+
+
+@pytest.mark.parametrize("offload", [UDP_SUM, TCP_SEGMENTS], ids=["checksum", "segments"])
+def test_a_frame_with_offloads_can_be_cut_anywhere(offload: tuple[int, ...]) -> None:
+    """Even within the headers that the kernel has yet to finish, and whatever stands in front of them."""
+    with Record("test-datapath-cut") as record:
+        datapath = Datapath.load(load_program(RESIZE.read_bytes()), name="cut", record=record)
+        wire = Wire(record, f"tdc{os.getpid()}")
+        wire.socket.close()
+        wire.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        wire.socket.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
+        wire.socket.bind((wire.far_end, 3))
+        wire.socket.settimeout(5)
+        try:
+            datapath.add_port(1, wire.ifindex)
+            transport = UDP() if offload == UDP_SUM else TCP()
+            payload = bytes(IP(src="10.0.0.1", dst="10.0.0.2") / transport / Raw(bytes(range(250)) * 4))
+            for parsed, emitted in ((0, 0), (0, 30), (14, 14), (14, 30), (14, 4), (34, 14), (5, 4), (34, 0)):
+                for length in range(14, 80):
+                    command = bytes([parsed, emitted]) + length.to_bytes(2, "big") + bytes(2)
+                    packet = bytes(6) + command + b"\x08\0" + payload
+                    wire.send(struct.pack("=BBHHHH", *offload) + packet)
+                    assert wire.receive()[10:] == resized(packet), (parsed, emitted, length)
+        finally:
+            datapath.close()
+            wire.socket.close()
 
 
 def host(record: Record, name: str, number: int, neighbours: dict[str, str]) -> str:
