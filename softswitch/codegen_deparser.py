@@ -99,7 +99,7 @@ class Deparser:
                 slot = self.layout.slots.get(checksum.target.header)
                 old = self.expressions.raw(checksum.target)
                 if verify:
-                    tests += [slot.valid] if slot else []
+                    tests += [slot.present] if slot else []
                     # a sum that the kernel has not finished yet cannot be wrong
                     unless = "!sum_unfinished(skb) && " if payload else ""
                     action = [f"if ({unless}{function}(skb, st) != {old})", "\tphv->checksum_error = 1;"]

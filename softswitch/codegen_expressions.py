@@ -386,7 +386,7 @@ class Expressions(Fields):
                 return f"(!{self.boolean(inner)})"
             case Op("valid", (HeaderRef(name),)):
                 slot = self.layout.slots.get(name)
-                return f"(phv->valid[{slot.index}] != 0)" if slot else "1"
+                return f"({slot.present} != 0)" if slot else "1"
             case Op("valid", (Element() as element,)):
                 return f"({self._raw_field(ElementField(element, '$valid$'), 0)} != 0)"
             case Op("valid_union", (UnionRef(name),)):
@@ -456,7 +456,7 @@ class Expressions(Fields):
         a, b = self._slot_of(left), self._slot_of(right)
         if a.header.type != b.header.type:
             return "0"
-        tests = [a.valid, b.valid]
+        tests = [a.present, b.present]
         rest = a.fixed - a.varbit_at if a.varbit_room else 0
         for done, end in ((0, a.fixed - rest), (a.varbit_at + a.varbit_room, a.room if rest else 0)):
             for size in (8, 4, 2, 1):

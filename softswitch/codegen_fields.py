@@ -205,4 +205,4 @@ class Fields:
 
     def is_packet_field(self, target: Expr) -> bool:
         """Whether a store to `target` changes a header, not metadata."""
-        return not (isinstance(target, FieldRef) and target in self.layout.metadata)
+        return not (isinstance(target, FieldRef) and self.program.headers[target.header].metadata)

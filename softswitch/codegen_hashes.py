@@ -147,7 +147,7 @@ class Hashes:
             lines = []
             for slot, group in groups:
                 body = self._steps(algorithm, group)
-                lines += [f"if ({slot.valid}) {{", *(f"\t{b}" for b in body), "}"] if slot else body
+                lines += [f"if ({slot.present}) {{", *(f"\t{b}" for b in body), "}"] if slot else body
             return lines
         slots = list({p.slot.index: p.slot for p in pieces if p.slot}.values())
         if len(slots) > _MOST_COMBINATIONS:
@@ -155,7 +155,7 @@ class Hashes:
         lines = []
         for combination in product((True, False), repeat=len(slots)):
             present = {s.index for s, valid in zip(slots, combination, strict=True) if valid}
-            tests = [s.valid if s.index in present else f"!{s.valid}" for s in slots]
+            tests = [s.present if s.index in present else f"!{s.present}" for s in slots]
             chosen = [p for p in pieces if p.slot is None or p.slot.index in present]
             lines += [
                 f"if ({' && '.join(tests)}) {{",

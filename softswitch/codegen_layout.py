@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from softswitch.program import Action, FieldRef, FieldType, Header, HeaderType, Program, Unsupported
+from softswitch.program import (
+    Action,
+    FieldRef,
+    FieldType,
+    Header,
+    HeaderRef,
+    HeaderType,
+    Program,
+    Unsupported,
+    fields_read,
+)
 
 MAX_BITS = 1024  # widest field: its limbs live on BPF's stack of 512 bytes while an operator runs
 
@@ -52,7 +62,13 @@ class HeaderSlot:
 
     @property
     def valid(self) -> str:
+        """C lvalue of what P4's isValid() returns."""
         return f"phv->valid[{self.index}]"
+
+    @property
+    def present(self) -> str:
+        """C condition: copies, keys and hashes include the header. Those in metadata always are (BMv2)."""
+        return "1" if self.header.metadata else self.valid
 
     @property
     def length(self) -> str:
@@ -124,6 +140,20 @@ def arguments(action: Action) -> Record:
     return record([(f"p{i}", bits) for i, (_, bits) in enumerate(action.params)], start=8)
 
 
+def _types_of_headers(program: Program) -> set[str]:
+    """The types that P4 declares as headers. The JSON does not tell: by what the program does with them."""
+    used = {ref.header for ref in fields_read(program) if ref.field == "$valid$"}
+    for action in program.actions:
+        for primitive in action.primitives:
+            if primitive.op in ("add_header", "remove_header"):
+                used.update(arg.name for arg in primitive.args if isinstance(arg, HeaderRef))
+    return {
+        h.type.name
+        for h in program.headers.values()
+        if not h.metadata or h.type.varbit is not None or h.name in used
+    }
+
+
 class Layout:
     """The state of the packet in work (`struct phv`).
 
@@ -140,21 +170,20 @@ class Layout:
         self._members: list[str] = []
         self._slots: list[str] = []
         self._metadata_bytes = 0
-        self._place_metadata()
+        types = _types_of_headers(program)
+        # Headers within metadata lie as in a packet, so that either can be copied to the other.
+        self.copies = [h for h in program.headers.values() if h.metadata and h.type.name in types]
         self._place_headers()
+        self._place_metadata()
         self.union_of = {m: u for u in program.unions.values() for m in u.members}
         self.action_code = {name: i for i, name in enumerate(dict.fromkeys(a.name for a in program.actions))}
 
     def _place_metadata(self) -> None:
         found: list[tuple[int, FieldRef, FieldType]] = []
         for header in self.program.headers.values():
-            if not header.metadata:
+            if not header.metadata or header in self.copies:
                 continue
             for f in header.type.fields:
-                if f.varbit:
-                    raise Unsupported(
-                        f"softswitch cannot run varbit field {header.name}.{f.name} of metadata"
-                    )
                 if f.bits > MAX_BITS:
                     raise Unsupported(f"softswitch cannot run field {header.name}.{f.name} of {f.bits} bits")
                 found.append((size_of(f.bits), FieldRef(header.name, f.name), f))
@@ -169,6 +198,7 @@ class Layout:
         stacked = {e: (s.name, i) for s in self.program.stacks.values() for i, e in enumerate(s.elements)}
         ordered = [e for s in self.program.stacks.values() for e in s.elements]
         ordered += [h.name for h in self.program.headers.values() if not h.metadata and h.name not in stacked]
+        ordered += [h.name for h in self.copies]
         for index, name in enumerate(ordered):
             header = self.program.headers[name]
             kind = header.type
@@ -194,7 +224,8 @@ class Layout:
                     self._slots.append(f"\tu64 s{self.stack_index[stack]}[{count * stride // 8}];")
             else:
                 base = f"((u8 *)phv->h{index})"
-                self._slots.append(f"\tu64 h{index}[{stride // 8}];")
+                area = self._members if header.metadata else self._slots
+                area.append(f"\tu64 h{index}[{stride // 8}];")
             self.slots[name] = HeaderSlot(header, base, index, fixed, varbit_at // 8, room)
 
     @property

@@ -52,7 +52,9 @@ class Primitives:
             primitive.op in ("push", "pop", "add_header", "remove_header", "copy_header")
             or "assign_" in primitive.op
         ):
-            return True
+            target = primitive.args[0]
+            name = target.name if isinstance(target, HeaderRef) else getattr(target, "header", None)
+            return name is None or not self.program.headers[name].metadata
         targets = [
             a
             for a in primitive.args
@@ -152,31 +154,27 @@ class Primitives:
                 lines.append(f"{self.layout.slots[sibling].valid} = 0;")
         return lines
 
-    def _places(self, ref: Expr) -> tuple[str, HeaderSlot, str, str]:
-        """(prelude, slot, C of the first byte, C of the validity) of a header by name or by index."""
+    def _places(self, ref: Expr) -> tuple[str, HeaderSlot, str, str, str]:
+        """(prelude, slot, C of the first byte, validity, presence) of a header by name or by index."""
         if isinstance(ref, HeaderRef):
             if ref.name not in self.layout.slots:
                 raise Unsupported(f"softswitch cannot use metadata struct {ref.name} as a header")
             slot = self.layout.slots[ref.name]
-            return "", slot, slot.base, slot.valid
+            return "", slot, slot.base, slot.valid, slot.present
         if isinstance(ref, Element):
             slot = self.layout.first_slot(ref.stack)
             if slot.varbit_room:
                 raise Unsupported(f"softswitch cannot index stack {ref.stack} of varbit headers at run time")
             size = len(self.program.stacks[ref.stack].elements)
             prelude = f"u64 e_ = {self.expressions.unsigned(ref.index)}; OPAQUE(e_); if (e_ < {size})"
-            return (
-                prelude,
-                slot,
-                self.expressions.element_base(ref.stack, "e_"),
-                f"phv->valid[{slot.index} + e_]",
-            )
+            valid = f"phv->valid[{slot.index} + e_]"
+            return prelude, slot, self.expressions.element_base(ref.stack, "e_"), valid, valid
         raise Unsupported(f"softswitch cannot use {type(ref).__name__} as a header")
 
     def _do_add_header(self, ref: Expr) -> list[str]:
-        prelude, slot, base, valid = self._places(ref)
+        prelude, slot, base, valid, present = self._places(ref)
         body = [
-            f"if (!{valid}) {{",
+            f"if (!{present}) {{",
             f"\tclear_words({base}, {align(slot.room, 8) // 8});",
             f"\tphv->length += {slot.fixed};",
         ]
@@ -187,8 +185,8 @@ class Primitives:
         return ["{", f"{prelude} {{", *(f"\t{b}" for b in body), "}}"]
 
     def _do_remove_header(self, ref: Expr) -> list[str]:
-        prelude, slot, _, valid = self._places(ref)
-        body = [f"if ({valid}) {{", f"\tphv->length -= {slot.length};", f"\t{valid} = 0;", "}"]
+        prelude, slot, _, valid, present = self._places(ref)
+        body = [f"if ({present}) {{", f"\tphv->length -= {slot.length};", f"\t{valid} = 0;", "}"]
         return ["{", f"{prelude} {{", *(f"\t{b}" for b in body), "}}"]
 
     def _copy(self, to: str, source: str, slot: HeaderSlot) -> str:
@@ -206,8 +204,8 @@ class Primitives:
                 ]
         if isinstance(target, HeaderRef) and target.name not in self.layout.slots:
             return self._assign_struct(target, source)
-        before_s, slot, from_base, from_valid = self._places(source)
-        before_t, _, to_base, to_valid = self._places(target)
+        before_s, slot, from_base, _, from_present = self._places(source)
+        before_t, _, to_base, to_valid, _ = self._places(target)
         if before_s and before_t:
             raise Unsupported("softswitch cannot copy between two stack elements by run-time index")
         varbit = []
@@ -222,7 +220,7 @@ class Primitives:
         return [
             "{",
             f"{before_s or before_t} {{",
-            f"\tif ({from_valid}) {{",
+            f"\tif ({from_present}) {{",
             f"\t\t{self._copy(to_base, from_base, slot)}",
             *(f"\t{v}" for v in varbit),
             *(f"\t\t{m}" for m in marks),

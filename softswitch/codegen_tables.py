@@ -370,9 +370,9 @@ class Tables:
         if slot is None or key.target.field == "$valid$":
             return code
         return (
-            f"({slot.valid} ? {code} : 0)"
+            f"({slot.present} ? {code} : 0)"
             if not count
-            else f"w{count}_pick({slot.valid}, {code}, w{count}_u(0))"
+            else f"w{count}_pick({slot.present}, {code}, w{count}_u(0))"
         )
 
     def _store_native(self, key: Key, member: Member) -> list[str]:

@@ -8,52 +8,9 @@ from softswitch.codegen_fields import hexadecimal
 from softswitch.codegen_layout import Layout
 from softswitch.codegen_parser import Parser
 from softswitch.program import (
-    FieldRef,
-    Program,
     Unsupported,
-    walk,
+    fields_read,
 )
-
-
-def fields_read(program: Program) -> set[FieldRef]:
-    """Fields that the program ever reads; what nobody reads need not be set."""
-    found: set[FieldRef] = set()
-
-    def look(value: object) -> None:
-        if isinstance(value, tuple):
-            for item in value:
-                look(item)
-        elif value is not None and not isinstance(value, str | int | bool):
-            found.update(e for e in walk(value) if isinstance(e, FieldRef))  # type: ignore[arg-type]
-
-    for action in program.actions:
-        for p in action.primitives:
-            # the first argument of an assignment is only written, except where it is indexed
-            look(p.args[1:] if p.op == "assign" and isinstance(p.args[0], FieldRef) else p.args)
-    for state in program.parse_states.values():
-        look(state.key)
-        for op in state.ops:
-            for name in ("length", "source", "condition", "error", "bits"):
-                look(getattr(op, name, None))
-            if hasattr(op, "primitive"):
-                look(op.primitive.args)
-    for pipeline in (program.ingress, program.egress):
-        for node in pipeline.nodes.values():
-            look(getattr(node, "condition", None))
-        for profile in pipeline.profiles.values():
-            look(profile.inputs)
-    for table in program.tables.values():
-        look(tuple(k.target for k in table.keys))
-    for calculation in program.calculations.values():
-        look(tuple(i for i in calculation.inputs if isinstance(i, FieldRef)))
-    for checksum in program.checksums:
-        look(checksum.condition)
-        look(checksum.target)
-    for learn in program.learn_lists.values():
-        look(learn.elements)
-    for fields in program.field_lists.values():
-        look(fields)
-    return found
 
 
 class Traffic:
@@ -161,6 +118,14 @@ class Traffic:
     def _clear(self) -> list[str]:
         return ["CLEAR_TO(phv, headers);", "phv->truncated = ~0U;"]
 
+    def _clear_metadata(self) -> list[str]:
+        """What a clone begins with: the packet's headers, and metadata without anything."""
+        lines = ["CLEAR_TO(phv, packet);"]
+        for header in self.layout.copies:
+            slot = self.layout.slots[header.name]
+            lines += [f"{slot.valid} = 0;", f"phv->varbit[{slot.index}] = 0;"]
+        return lines
+
     def _reentry(self) -> list[str]:
         """Packets that come back: fetch what was stashed."""
         if not self.reinjects:
@@ -189,7 +154,7 @@ class Traffic:
                 "\t\tphv->truncated = ~0U;",  # BMv2's copies are whole
                 "\t\tif (kind == EGRESS_CLONE) {",
                 "\t\t\tu32 list = phv->clone_list;",
-                "\t\t\tCLEAR_TO(phv, packet);",
+                *(f"\t\t\t{x}" for x in self._clear_metadata()),
                 "\t\t\tpreserve(phv, &old->phv, list);",
                 "\t\t\tif (old->phv.cut)",
                 "\t\t\t\tphv->truncated = old->phv.cut;",
@@ -254,7 +219,7 @@ class Traffic:
         if self.clones_ingress:
             lines += [
                 "if (kind == INGRESS_CLONE) {",
-                "\tCLEAR_TO(phv, packet);",
+                *(f"\t{x}" for x in self._clear_metadata()),
                 "\tpreserve(phv, &old->phv, old->phv.clone_list);",
                 *(f"\t{x}" for x in self._set("standard_metadata.instance_type", "INSTANCE_INGRESS_CLONE")),
                 "\tphv->arrived = old->phv.arrived;",

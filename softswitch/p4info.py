@@ -21,6 +21,9 @@ _KINDS = {
 }
 
 
+_ERROR_BITS = 32  # p4c's BMv2 JSON has values of type `error` so, and its P4Info gives them no width
+
+
 def encode(value: int) -> bytes:
     """The canonical bytestring of an unsigned integer: as few bytes as hold it, at least one."""
     return value.to_bytes((value.bit_length() + 7) // 8 or 1, "big")
@@ -263,7 +266,7 @@ def _field(message: Any, where: str, kind: str = "") -> Field:
             f"{where}: {message.name!r} has type {message.type_name.name!r}, translated to a string"
         )
     padding = "@padding" in message.annotations or message.name.startswith("_pad")
-    return Field(message.id, message.name, message.bitwidth or 1, kind, padding)
+    return Field(message.id, message.name, message.bitwidth or _ERROR_BITS, kind, padding)
 
 
 def _key(message: Any, where: str) -> Field:

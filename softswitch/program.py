@@ -496,3 +496,44 @@ class Program:
         if header in self.headers and any(f.name == member for f in self.headers[header].type.fields):
             return FieldRef(header, member)
         return None
+
+
+def fields_read(program: Program) -> set[FieldRef]:
+    """Fields that the program ever reads; what nobody reads need not be set."""
+    found: set[FieldRef] = set()
+
+    def look(value: object) -> None:
+        if isinstance(value, tuple):
+            for item in value:
+                look(item)
+        elif value is not None and not isinstance(value, str | int | bool):
+            found.update(e for e in walk(value) if isinstance(e, FieldRef))  # type: ignore[arg-type]
+
+    for action in program.actions:
+        for p in action.primitives:
+            # the first argument of an assignment is only written, except where it is indexed
+            look(p.args[1:] if p.op == "assign" and isinstance(p.args[0], FieldRef) else p.args)
+    for state in program.parse_states.values():
+        look(state.key)
+        for op in state.ops:
+            for name in ("length", "source", "condition", "error", "bits"):
+                look(getattr(op, name, None))
+            if hasattr(op, "primitive"):
+                look(op.primitive.args)
+    for pipeline in (program.ingress, program.egress):
+        for node in pipeline.nodes.values():
+            look(getattr(node, "condition", None))
+        for profile in pipeline.profiles.values():
+            look(profile.inputs)
+    for table in program.tables.values():
+        look(tuple(k.target for k in table.keys))
+    for calculation in program.calculations.values():
+        look(tuple(i for i in calculation.inputs if isinstance(i, FieldRef)))
+    for checksum in program.checksums:
+        look(checksum.condition)
+        look(checksum.target)
+    for learn in program.learn_lists.values():
+        look(learn.elements)
+    for fields in program.field_lists.values():
+        look(fields)
+    return found

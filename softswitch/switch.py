@@ -14,7 +14,7 @@ from grpc import StatusCode
 from ebpf.errors import CompilerError, EbpfError
 from machine.errors import EntrainError
 from softswitch.entities import Entities
-from softswitch.fits import check_fits
+from softswitch.fits import fitted
 from softswitch.p4info import P4Info
 from softswitch.status import SEE_LOG, Refused, invalid, not_found
 from softswitch.target import Datapath, Full
@@ -134,8 +134,7 @@ class Switch:
         """Load the config, apart from the ports."""
         if not config.p4_device_config:
             raise invalid("p4_device_config is missing: it is the BMv2 JSON that p4c-bm2-ss writes")
-        info = P4Info(config.p4info)
-        check_fits(info, config.p4_device_config)
+        info = fitted(P4Info(config.p4info), config.p4_device_config)
         try:
             datapath = await asyncio.get_running_loop().run_in_executor(
                 None, self._load, config.p4_device_config
