@@ -23,29 +23,28 @@ Everything is checked here, before anything is made; docs/experiments.md describ
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, JsonValue, create_model
 
-from controlplane.routing import Routing, check_source_routing, fixed_path
+from controlplane.routing import Routing, check_source_routing
 from controlplane.topology import TABLES, Host, Target, Topology, load_topology, parse_topology
-from hostbpf.agent import Loads
-from hostbpf.mltcp import PLAIN, VARIANTS, Params
+from entrain.policies import policies
+from entrain.policies.policy import Plan
 from machine.errors import BadInput
-from machine.toml import NAME, Strict, check, matching, read_toml
+from machine.toml import NAME, Strict, check, matching, one_of, read_toml
 from mininet_topos.links import Shaping
 from workloads.jobs import JobSpec, parse_job
 
 Kind = Literal["jobs", "slot-rates"]
 """Jobs in a network, or `entrain.slot_rates`."""
 
-Policy = Literal["none", "mltcp", "slots"]
+PolicyName = Annotated[str, one_of(policies)]
 """What decides when and how fast flows send; `none` leaves it to TCP."""
 
 Control = Annotated[str, matching(r"[a-z][a-z0-9_]{0,14}", "must be a congestion control, such as cubic")]
@@ -60,23 +59,13 @@ FIRST_PORT = 7000
 """Job i listens on this port + i, so that jobs may share hosts."""
 
 
-SCHEDULED = "slot_cubic"
-"""The congestion control of policy `slots`."""
-
-MLTCP_VARIANT = {
-    **{plain.removeprefix("bpf_"): variant for plain, variant in zip(PLAIN, VARIANTS, strict=True)},
-    **dict(zip(PLAIN, VARIANTS, strict=True)),
-}
-"""The MLTCP variant of a congestion control of the kernel's, or of its copy in eBPF."""
-
-
 class ExperimentTable(Strict):
     """The `[experiment]` table."""
 
     name: Name
     kind: Literal["jobs"] = "jobs"
     routing: Annotated[tuple[Routing, ...], Field(min_length=1, strict=False)] = ("ecmp",)
-    policy: Annotated[tuple[Policy, ...], Field(min_length=1, strict=False)] = ("none",)
+    policy: Annotated[tuple[PolicyName, ...], Field(min_length=1, strict=False)] = ("none",)
     congestion_control: Annotated[tuple[Control, ...], Field(min_length=1, strict=False)] | None = None
     seed: Annotated[tuple[Seed, ...], Field(min_length=1, strict=False)] = (1,)
     start_spread_ms: Milliseconds = 0.0
@@ -110,17 +99,6 @@ class NetworkTable(Strict):
     gap_ms: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)] | None = None
 
 
-class MltcpTable(Strict):
-    """The `[mltcp]` table: every job's `hostbpf.mltcp.Params` under policy `mltcp`. A job's own
-    `[job.mltcp]` replaces single keys of it."""
-
-    slope: Annotated[float, Field(ge=0, le=8, allow_inf_nan=False, strict=False)] = 1.75
-    intercept: Annotated[float, Field(gt=0, le=8, allow_inf_nan=False, strict=False)] = 0.25
-    total_bytes: Annotated[int, Field(ge=1, le=1 << 40)] | None = None
-    gap_ms: Annotated[float, Field(gt=0, le=3_600_000, allow_inf_nan=False, strict=False)] | None = None
-    scale_decrease: bool = False
-
-
 class JobTable(Strict):
     """A `[[job]]` table. Sizes come from `model` divided by `scale`, or from `bytes`."""
 
@@ -139,14 +117,6 @@ class JobTable(Strict):
     servers: Annotated[int, Field(ge=0)] = 0
     microbatches: Annotated[int, Field(ge=0)] = 0
     parts: Annotated[int, Field(ge=0)] = 0
-    mltcp: MltcpTable = MltcpTable()
-
-
-class SlotsTable(Strict):
-    """The `[slots]` table: how policy `slots` schedules."""
-
-    slot_ms: Annotated[float, Field(ge=5, le=10_000, allow_inf_nan=False, strict=False)] = 60.0
-    loads: Loads = "inband"
 
 
 class CrossTable(Strict):
@@ -162,12 +132,11 @@ class CrossTable(Strict):
 
 
 class ExperimentFile(Strict):
-    """A whole experiment file; the topology's tables are checked by `controlplane.topology`."""
+    """A whole experiment file but for the tables of policies, see `_file_model`; the topology's tables are
+    checked by `controlplane.topology`."""
 
     experiment: ExperimentTable
     network: NetworkTable = NetworkTable()
-    mltcp: MltcpTable = MltcpTable()
-    slots: SlotsTable = SlotsTable()
     cross: Annotated[tuple[CrossTable, ...], Field(strict=False)] = ()
     job: Annotated[tuple[JobTable, ...], Field(min_length=1, strict=False)]
 
@@ -179,8 +148,8 @@ class Job:
     name: str
     hosts: tuple[str, ...]
     spec: JobSpec
-    mltcp: Params = field(default_factory=Params)
-    """Its parameters under policy `mltcp`."""
+    tables: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
+    """By policy that has tables of jobs: the job's own, merged into the policy's."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +157,7 @@ class Combination:
     """What distinguishes one run of the experiment from the others."""
 
     routing: Routing
-    policy: Policy
+    policy: str
     seed: int
     control: str | None = None
     """The jobs' TCP congestion control; None: the network's."""
@@ -204,7 +173,7 @@ class Experiment:
     network: NetworkTable
     jobs: tuple[Job, ...]
     routing: tuple[Routing, ...]
-    policy: tuple[Policy, ...]
+    policy: tuple[str, ...]
     seeds: tuple[int, ...]
     timeout_s: float
     controls: tuple[str, ...] = ()
@@ -214,25 +183,17 @@ class Experiment:
     """Each job first runs so many iterations with the network for itself."""
     sample_ms: float | None = None
     """The length of the bins in which the jobs' throughput is recorded; None: it is not."""
-    slots: SlotsTable = field(default_factory=SlotsTable)
+    tables: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
+    """By policy that has one: its table."""
     cross: tuple[CrossTable, ...] = ()
 
     def combinations(self) -> Iterator[Combination]:
-        """Every run, seeds innermost. Policy `mltcp` takes the MLTCP variant of each congestion control,
-        policy `slots` the one that obeys schedules."""
+        """Every run, seeds innermost; each policy says with which congestion controls it runs."""
         for routing in self.routing:
             for policy in self.policy:
-                for control in self._controls(policy):
+                for control in policies()[policy].controls(self.controls):
                     for seed in self.seeds:
                         yield Combination(routing, policy, seed, control)
-
-    def _controls(self, policy: Policy) -> tuple[str | None, ...]:
-        if policy == "mltcp":
-            variants = (MLTCP_VARIANT[each] for each in self.controls if each in MLTCP_VARIANT)
-            return tuple(dict.fromkeys(variants))  # reno and bpf_reno have the same
-        if policy == "slots":
-            return (SCHEDULED,)
-        return self.controls or (None,)
 
     def start_offset_ms(self, seed: int, job: Job) -> float:
         """How much later than the file says the job starts: what the seed changes about the jobs' times."""
@@ -265,20 +226,20 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
         )
     if kind_of(tables, str(path)) != "jobs":
         raise BadInput(f"{path}: [experiment], kind: has no network of jobs; `entrain run {path}` runs it")
-    file = check(ExperimentFile, {key: tables[key] for key in tables if key not in TABLES}, str(path))
+    file = check(_file_model(), {key: tables[key] for key in tables if key not in TABLES}, str(path))
     table = file.experiment
     topology = _topology(path, table.topology, tables)
     if (chosen := target or table.target) is not None:
         topology = topology.with_target(chosen)
     _check_routing(path, table.routing, topology)
     controls = _unique(path, "congestion_control", table.congestion_control or ())
-    if "mltcp" in table.policy and not set(controls) & set(MLTCP_VARIANT):
-        raise BadInput(
-            f"{path}: [experiment], congestion_control: policy mltcp needs one of {', '.join(MLTCP_VARIANT)}"
-        )
-    if "slots" in table.policy and file.slots.loads == "emulated":
-        _check_paths(path, table.routing, topology)
-    jobs = _jobs(path, file.job, topology, file.mltcp)
+    for name in table.policy:
+        try:
+            policies()[name].check(Plan(table.routing, controls, topology), getattr(file, name, None))
+        except BadInput as error:
+            raise BadInput(f"{path}: {error}") from None
+    of_policies = {name: getattr(file, name) for name, policy in policies().items() if policy.table}
+    jobs = _jobs(path, file.job, topology, of_policies)
     return Experiment(
         name=table.name,
         source=path,
@@ -293,7 +254,7 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
         start_spread_ms=table.start_spread_ms,
         alone_iterations=table.alone_iterations,
         sample_ms=table.sample_ms,
-        slots=file.slots,
+        tables={name: of_policy.model_dump(mode="json") for name, of_policy in of_policies.items()},
         cross=_cross(path, file.cross, topology),
     )
 
@@ -308,16 +269,6 @@ def load_network(path: Path) -> Topology:
 def kind_of(tables: Mapping[str, Any], source: str) -> Kind:
     """What kind of experiment the tables of a TOML file are; raises BadInput for an unknown one."""
     return check(_KindFile, tables, source).experiment.kind
-
-
-def _check_paths(path: Path, routings: Sequence[Routing], topology: Topology) -> None:
-    """Emulated switches have to know which of them a flow passes."""
-    try:
-        for routing in routings:
-            for source, destination in itertools.permutations(topology.hosts, 2):
-                fixed_path(topology, routing, source, destination)
-    except BadInput as error:
-        raise BadInput(f'{path}: [slots], loads = "emulated": {error}') from None
 
 
 def _cross(path: Path, tables: tuple[CrossTable, ...], topology: Topology) -> tuple[CrossTable, ...]:
@@ -366,7 +317,20 @@ def _check_routing(path: Path, routing: tuple[str, ...], topology: Topology) -> 
             raise BadInput(f'{path}: [experiment], routing: "source" {error}') from None
 
 
-def _jobs(path: Path, tables: tuple[JobTable, ...], topology: Topology, mltcp: MltcpTable) -> tuple[Job, ...]:
+def _file_model() -> type[ExperimentFile]:
+    """`ExperimentFile` with the tables of all policies, and the jobs' own."""
+    tables: dict[str, Any] = {
+        name: (policy.table, policy.table()) for name, policy in policies().items() if policy.table
+    }
+    of_jobs = {name: tables[name] for name, policy in policies().items() if policy.table and policy.per_job}
+    job = create_model("JobTable", __base__=JobTable, **of_jobs)
+    tables["job"] = (Annotated[tuple[job, ...], Field(min_length=1, strict=False)], ...)  # type: ignore[valid-type]
+    return create_model("ExperimentFile", __base__=ExperimentFile, **tables)
+
+
+def _jobs(
+    path: Path, tables: tuple[JobTable, ...], topology: Topology, of_policies: Mapping[str, Strict]
+) -> tuple[Job, ...]:
     for name, count in Counter(table.name for table in tables).items():
         if count > 1:
             raise BadInput(f"{path}: [[job]], name: {name} is used {count} times; give each job its own name")
@@ -375,7 +339,7 @@ def _jobs(path: Path, tables: tuple[JobTable, ...], topology: Topology, mltcp: M
     for number, table in enumerate(tables):
         where = f"{path}: [[job]] {number + 1}"
         names = _hosts(where, table, topology, free)
-        keys = table.model_dump(exclude={"hosts", "count", "mltcp"}, exclude_defaults=True)
+        keys = table.model_dump(exclude={"hosts", "count", *policies()}, exclude_defaults=True)
         spec = parse_job(
             {
                 **keys,
@@ -387,9 +351,20 @@ def _jobs(path: Path, tables: tuple[JobTable, ...], topology: Topology, mltcp: M
             },
             where,
         )
-        params = {**mltcp.model_dump(), **table.mltcp.model_dump(exclude_unset=True)}
-        jobs.append(Job(table.name, names, spec, Params(**params)))
+        jobs.append(Job(table.name, names, spec, _of_job(table, of_policies)))
     return tuple(jobs)
+
+
+def _of_job(table: JobTable, of_policies: Mapping[str, Strict]) -> dict[str, dict[str, JsonValue]]:
+    """By policy that has tables of jobs, the job's: the keys that it does not have are the policy's."""
+    return {
+        name: {
+            **of_policy.model_dump(mode="json"),
+            **getattr(table, name).model_dump(mode="json", exclude_unset=True),
+        }
+        for name, of_policy in of_policies.items()
+        if hasattr(table, name)
+    }
 
 
 def _hosts(where: str, table: JobTable, topology: Topology, free: list[str]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import shutil
 import subprocess
 import sys
@@ -29,11 +30,13 @@ from entrain.contention import attribute, contention, per_job
 from entrain.cross import NAME as CROSS
 from entrain.cross import Cross, CrossFlow, crossing
 from entrain.experiment import Combination, Experiment, Job
-from entrain.results.values import JobResult, Learned, RunResult, Timeline, bound_ms
+from entrain.policies import policies
+from entrain.policies.policy import JobOnHosts, Run, Session
+from entrain.policies.reports import Report as PolicyReport
+from entrain.results.values import JobResult, RunResult, Timeline, bound_ms
 from entrain.samples import Sampler, sampling
-from entrain.slots import HostReport, Schedulers, progress_directory, schedulers
 from hostbpf.controls import controls
-from hostbpf.mltcp import PLAIN, VARIANTS, JobKey, Jobs
+from hostbpf.mltcp import PLAIN, VARIANTS, Jobs
 from hostbpf.slots import PACED, netns_cookie
 from machine.errors import BadInput, EntrainError
 from machine.process import Child, describe, launch
@@ -203,7 +206,7 @@ def run_alone(running: Running, combination: Combination, report: Report) -> dic
         changes = {"iterations": experiment.alone_iterations, "start_ms": 0.0}
         spec = job.spec.model_copy(update=changes)
         alike = spec.model_dump_json(exclude={"name", "hosts", "port_base"})
-        what = (alike, job.mltcp, *_rates(experiment, job))
+        what = (alike, json.dumps(job.tables, default=dict), *_rates(experiment, job))
         if what not in measured:
             only = replace(experiment, jobs=(replace(job, spec=spec),), start_spread_ms=0.0, sample_ms=None)
             (result,) = run_one(
@@ -238,20 +241,18 @@ def run_one(
     running.monitor.collect()
     began = time.monotonic()
     with (
-        _mltcp(running),
+        policies()[combination.policy].running(_run_of(running, combination, output)) as session,
         _sampling(running) as sampler,
-        _schedulers(running, combination, output) as agents,
         crossing(running.network, running.experiment, combination.seed, output / "cross.log") as cross,
     ):
-        processor = _run_jobs(running, name, combination, output, report, sampler, cross)
-        scheduling = agents.report()
+        processor = _run_jobs(running, name, combination, session, output, report, sampler, cross)
+        told = session.report()
         _Watch(running, name, ()).check()  # an agent that has just ended reported nothing
         wall_s = time.monotonic() - began
         busy = _busy(processor, psutil.cpu_times())
         found = read_records(output / "records")
         crossed = cross.started if cross else []
         timeline = _timeline(running, found, crossed, sampler) if sampler else Timeline()
-        learned = tuple(_learned(running))
     bursts = running.monitor.collect()
     if lost := running.monitor.lost - lost_before:
         raise RunFailed(
@@ -264,8 +265,7 @@ def run_one(
         bursts,
         alone,
         timeline,
-        learned,
-        scheduling,
+        told,
         crossed,
         {
             "bring_up_s": running.bring_up_s,
@@ -293,6 +293,7 @@ def _run_jobs(
     running: Running,
     name: str,
     combination: Combination,
+    session: Session,
     output: Path,
     report: Report,
     sampler: Sampler | None,
@@ -301,7 +302,8 @@ def _run_jobs(
     """Start all jobs at once, watch them, and return when they have ended: what the processors had done when
     the jobs began. Raises RunFailed."""
     go = output / "go"
-    specs = [_spec(running, job, combination, output, go) for job in running.experiment.jobs]
+    jobs_told = (_spec(running, job, combination, output, go) for job in running.experiment.jobs)
+    specs = [session.job(spec) for spec in jobs_told]
     with contextlib.ExitStack() as started:
         jobs = [
             started.enter_context(_launched(running, job, spec, output))
@@ -390,7 +392,6 @@ def _spec(running: Running, job: Job, combination: Combination, output: Path, go
             "start_ms": job.spec.start_ms + running.experiment.start_offset_ms(combination.seed, job),
             "congestion_control": combination.control,
             "mark": running.marks[job.name],
-            "progress": progress_directory(output) if combination.policy == "slots" else None,
             "netns": namespaces,
         }
     )
@@ -466,8 +467,7 @@ def _result(
     bursts: Sequence[Burst],
     alone: Mapping[str, float],
     timeline: Timeline,
-    learned: tuple[Learned, ...],
-    scheduling: tuple[HostReport, ...],
+    told: PolicyReport,
     cross: Sequence[CrossFlow],
     overhead: dict[str, float],
 ) -> RunResult:
@@ -495,12 +495,13 @@ def _result(
             "bursts": len(bursts),
             "unattributed_bytes": sum(burst.bytes for burst in strangers),
             "workers_cpu_s": sum(summary.cpu_s for summary in summaries.values()),
-            "agents_cpu_s": sum(host.cpu_s for host in scheduling),
+            "agents_cpu_s": sum(host.cpu_s for host in told.scheduling),
             "cross_flows": len(cross),
         },
         timeline,
-        learned,
-        scheduling,
+        told.learned,
+        told.scheduling,
+        told.values,
     )
 
 
@@ -522,29 +523,21 @@ def _marks(names: Sequence[str], cookie: int) -> dict[str, int]:
     return {name: first + index for index, name in enumerate(names, 1)}
 
 
-@contextlib.contextmanager
-def _mltcp(running: Running) -> Iterator[None]:
-    """Within, MLTCP has each job's parameters; afterwards it has forgotten the jobs."""
-    if running.mltcp is None:
-        yield
-        return
-    for job in running.experiment.jobs:
-        running.mltcp.set_params(running.marks[job.name], job.mltcp)
-    try:
-        yield
-    finally:
-        for job in running.experiment.jobs:
-            running.mltcp.remove(running.marks[job.name])
-
-
-@contextlib.contextmanager
-def _schedulers(running: Running, combination: Combination, output: Path) -> Iterator[Schedulers]:
-    if combination.policy != "slots":
-        yield Schedulers({}, {})
-        return
-    table = running.experiment.slots
-    with schedulers(running.network, running.record, output, table, combination.routing) as found:
-        yield found
+def _run_of(running: Running, combination: Combination, output: Path) -> Run:
+    """What the policy is told of a run."""
+    experiment = running.experiment
+    return Run(
+        routing=combination.routing,
+        control=combination.control,
+        table=experiment.tables.get(combination.policy, {}),
+        jobs=tuple(
+            JobOnHosts(job.name, job.hosts, running.marks[job.name], job.tables) for job in experiment.jobs
+        ),
+        network=running.network,
+        record=running.record,
+        directory=output,
+        mltcp=running.mltcp,
+    )
 
 
 @contextlib.contextmanager
@@ -564,19 +557,6 @@ def _timeline(running: Running, found: Records, cross: Sequence[CrossFlow], samp
     end = max(each.end_ns for each in found.iterations)
     owners = {**_owners(found), **{flow.on(running.experiment.topology): CROSS for flow in cross}}
     return Timeline(sampler.throughput(owners, begin, end), sampler.windows(owners, begin))
-
-
-def _learned(running: Running) -> Iterator[Learned]:
-    """What MLTCP found out on each host that sent with it."""
-    if running.mltcp is None:
-        return
-    states = dict(running.mltcp.states.items())
-    for job in running.experiment.jobs:
-        for host in job.hosts:
-            if state := states.get(JobKey(running.marks[job.name], netns_cookie(_netns(running, host)))):
-                yield Learned(
-                    job.name, host, state.iteration, state.total_bytes, state.gap_ns / 1e6, state.relearned
-                )
 
 
 def _netns(running: Running, host: str) -> str:

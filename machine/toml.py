@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from machine.errors import BadInput
 from machine.explain import explained, is_plain_list
@@ -43,6 +44,19 @@ def matching(pattern: str, words: str) -> AfterValidator:
     def validate(text: str) -> str:
         if not re.fullmatch(pattern, text):
             raise ValueError(words)
+        return text
+
+    return AfterValidator(validate)
+
+
+def one_of(known: Callable[[], Iterable[str]]) -> AfterValidator:
+    """One of the words that `known` returns when the file is read; else an error as for a Literal."""
+
+    def validate(text: str) -> str:
+        words = list(known())
+        if text not in words:
+            expected = ", ".join(f"'{word}'" for word in words)
+            raise PydanticCustomError("literal_error", "must be {expected}", {"expected": expected})
         return text
 
     return AfterValidator(validate)

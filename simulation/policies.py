@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from machine.errors import BadInput
+from machine.explain import suggestion
+from machine.plugins import extended
 from schedulers.coflow.parrot import Parrot
 from schedulers.coflow.rivals import (
     DClas,
@@ -42,10 +44,20 @@ COFLOW_POLICIES: dict[str, Callable[[], CoflowPolicy]] = {
 }
 
 
+GROUP = "entrain.simulator_policies"
+"""The entry points by which other distributions register policies of coflows: what returns one."""
+
+
+def coflow_policies() -> dict[str, Callable[[], CoflowPolicy]]:
+    """All by name. Raises EntrainError for one from outside that cannot be loaded."""
+    return extended(GROUP, COFLOW_POLICIES)
+
+
 def coflow_policy(name: str) -> CoflowPolicy:
     """Return the policy called `name`; raise BadInput if there is none."""
-    if name not in COFLOW_POLICIES:
-        raise BadInput(f"policy {name!r} is unknown; use one of {', '.join(COFLOW_POLICIES)}")
-    policy = COFLOW_POLICIES[name]()
+    known = coflow_policies()
+    if name not in known:
+        raise BadInput(f"policy {name!r} is unknown; {suggestion(name, known)}")
+    policy = known[name]()
     policy.name = name
     return policy

@@ -16,7 +16,7 @@ os.environ.setdefault(
 )  # before numpy comes: threads that nobody uses cost start-up time
 
 from machine.errors import BadInput, EntrainError
-from workloads.collectives import COLLECTIVES, DDP
+from workloads.collectives import DDP, collectives
 from workloads.jobs import JobSpec, load_job, parse_job
 from workloads.models import MODELS
 
@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--job", type=Path, metavar="JOB.json")
     what.add_argument("--model", choices=sorted(MODELS))
     what.add_argument("--bytes", type=int)
-    local.add_argument("--collective", choices=sorted((*COLLECTIVES, DDP)))
+    local.add_argument("--collective", choices=sorted((*collectives(), DDP)))
     local.add_argument("--ranks", type=int, help="default: as many as the job has hosts, or 4")
     local.add_argument("--iterations", type=int)
     local.add_argument("--scale", type=float)

@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from machine.explain import suggestion
+from machine.plugins import extended
 
 
 class Transfer(NamedTuple):
@@ -259,6 +260,15 @@ COLLECTIVES: dict[str, Callable[[int, Options], Schedule]] = {
 }
 
 
+GROUP = "entrain.collectives"
+"""The entry points by which other distributions register collectives."""
+
+
+def collectives() -> dict[str, Callable[[int, Options], Schedule]]:
+    """All collectives by name. Raises EntrainError for one from outside that cannot be loaded."""
+    return extended(GROUP, COLLECTIVES)
+
+
 DDP = "ddp"
 """Run by PyTorch (`torch_training`): DistributedDataParallel over Gloo, whose allreduce is a ring."""
 
@@ -271,12 +281,13 @@ def schedule(collective: str, ranks: int, options: Options = Options()) -> Sched
     """
     if collective == DDP:
         collective = "ring"
-    if collective not in COLLECTIVES:
-        near = suggestion(collective, (*COLLECTIVES, DDP))
+    known = collectives()
+    if collective not in known:
+        near = suggestion(collective, (*known, DDP))
         raise ValueError(f"collective: there is no {collective!r}; {near}")
     if ranks < 2:
         raise ValueError(f"hosts: a {collective} needs at least two ranks, not {ranks}")
-    return COLLECTIVES[collective](ranks, options)
+    return known[collective](ranks, options)
 
 
 def steps(collective: str, ranks: int, options: Options = Options()) -> list[list[Flow]]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from machine.errors import BadInput
 from machine.explain import explained, suggestion
 from machine.toml import NAME
-from workloads.collectives import COLLECTIVES, DDP, Options, Schedule, schedule
+from workloads.collectives import DDP, Options, Schedule, collectives, schedule
 from workloads.models import MODELS
 
 SOURCE_PORTS = range(16384, 32768)
@@ -97,8 +97,9 @@ class JobSpec(BaseModel):
             raise ValueError(f"model: there is no {self.model!r}; {near}")
         if (self.model is None) == (self.bytes is None):
             raise ValueError("bytes: give either a model or bytes, and not both")
-        if self.collective not in (*COLLECTIVES, DDP):
-            near = suggestion(self.collective, (*COLLECTIVES, DDP))
+        known = (*collectives(), DDP)
+        if self.collective not in known:
+            near = suggestion(self.collective, known)
             raise ValueError(f"collective: there is no {self.collective!r}; {near}")
         if self.collective == DDP:
             self._trainable()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from entrain.cross import NAME as CROSS
+from entrain.policies import is_baseline, mltcp, series
 from entrain.results.values import LEARNING
 from machine.errors import BadInput
 from simulation.report import change, table
@@ -59,7 +60,7 @@ class Live:
     @property
     def best_tcp(self) -> str | None:
         """The plain TCP with the shortest mean completion time."""
-        plain = [name for name, runs in self.runs.items() if runs[0]["policy"] == "none"]
+        plain = [name for name, runs in self.runs.items() if is_baseline(runs[0]["policy"])]
         return min(plain, key=lambda name: fmean(self.jct_s(name)), default=None)
 
     def jct_s(self, name: str) -> list[float]:
@@ -106,9 +107,7 @@ class Section:
 
 def _name(run: Run) -> str:
     """What schedules the flows of a run: a congestion control, or the slot scheduler."""
-    if run["policy"] == "slots":
-        return "slots"
-    return str(run["congestion_control"] or run["policy"]).removeprefix("bpf_")
+    return series(run["policy"], run["congestion_control"])
 
 
 def _names(found: Found) -> list[str]:
@@ -331,7 +330,7 @@ def _mltcp(found: Found) -> str:
             mine = settled[name]
             when = group["converged_at_iteration_median"]
             ratios = ["", ""]
-            if group["policy"] == "mltcp":
+            if group["policy"] == mltcp.NAME:
                 runs, converged = runs + group["runs"], converged + group["converged"]
                 at.append(when)
                 if mine and (plain := settled.get(name.removeprefix("mltcp_"))):

@@ -16,9 +16,10 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from entrain.experiment import Experiment
+from entrain.policies.reports import HostReport
+from entrain.policies.slots import SlotsTable
 from entrain.results.tables import label
 from entrain.results.values import RunResult
-from entrain.slots import HostReport
 from machine.palette import style
 
 _DELAYS: dict[str, Callable[[RunResult], list[float]]] = {
@@ -45,9 +46,10 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
         figsize=(4.4 * (len(curves) + 1), 4.4),
         layout="constrained",
     )
+    table = SlotsTable.model_validate(experiment.tables.get("slots", {}))
     figure.suptitle(
         f"{experiment.name}: what scheduling cost on {len(scheduled[0].scheduling)} hosts, loads "
-        f"{experiment.slots.loads}, slots of {experiment.slots.slot_ms:g} ms",
+        f"{table.loads}, slots of {table.slot_ms:g} ms",
         fontsize=13,
     )
     for run, line in zip(scheduled, itertools.cycle(("-", "--", "-.", ":"))):

@@ -17,11 +17,11 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
 from entrain.experiment import Combination, Experiment
+from entrain.policies import series
 from entrain.results.values import RunResult
 from machine.palette import Style, style
 
 _ROUTINGS = {"ecmp": "ECMP", "source": "source routing"}
-_POLICIES = {"none": "TCP", "mltcp": "MLTCP", "slots": "slot scheduler"}
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,6 @@ def routing_name(routing: str) -> str:
     return _ROUTINGS.get(routing, routing)
 
 
-def policy_name(policy: str) -> str:
-    """For people; policy `none` leaves everything to TCP."""
-    return _POLICIES.get(policy, policy)
-
-
 def count(number: int, what: str) -> str:
     """As in words: 1 job, 2 jobs."""
     return f"{number} {what}" + ("" if number == 1 else "s")
@@ -102,9 +97,7 @@ def count(number: int, what: str) -> str:
 
 def name(combination: Combination) -> str:
     """Of a policy and congestion control: the latter's, which tells MLTCP's variants from plain ones."""
-    if combination.policy == "slots":
-        return "slots"
-    return (combination.control or combination.policy).removeprefix("bpf_")
+    return series(combination.policy, combination.control)
 
 
 def ideal_name(runs: Iterable[RunResult]) -> str:

@@ -12,9 +12,10 @@ import numpy as np
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
+from entrain import policies
 from entrain.cross import NAME as CROSS
 from entrain.experiment import Experiment
-from entrain.results.plots import count, ideal_name, name, policy_name, routing_name
+from entrain.results.plots import count, ideal_name, name, routing_name
 from entrain.results.values import (
     LEARNING,
     WINDOW,
@@ -59,7 +60,7 @@ def iterations(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
     routings = len({run.combination.routing for run in runs})
     for run in runs:
         parts = [routing_name(run.combination.routing)] if routings > 1 else []
-        panels.setdefault(", ".join([*parts, policy_name(run.combination.policy)]), []).append(run)
+        panels.setdefault(", ".join([*parts, policies.label(run.combination.policy)]), []).append(run)
     figure, axes = plt.subplots(
         1,
         len(panels),

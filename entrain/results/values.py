@@ -9,11 +9,13 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
+from pydantic import JsonValue
 
 from entrain.contention import LinkContention
 from entrain.experiment import Combination, Experiment, Job
+from entrain.policies import is_baseline
+from entrain.policies.reports import HostReport, Learned
 from entrain.samples import Throughput, Window
-from entrain.slots import HostReport
 from mininet_topos.links import FRAME_BYTES
 from workloads.collectives import steps
 from workloads.records import Summary
@@ -64,19 +66,6 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Learned:
-    """What MLTCP found out about a job on one host: how many iterations it saw, what it took for the bytes of
-    one and for the shortest pause between two (0: nothing yet), and how often it began anew."""
-
-    job: str
-    host: str
-    iterations: int
-    total_bytes: int
-    gap_ms: float
-    relearned: int
-
-
-@dataclass(frozen=True)
 class Completion:
     """Job completion times, s (flow-scheduling paper, figure 8 and table I)."""
 
@@ -109,6 +98,8 @@ class RunResult:
     timeline: Timeline = Timeline()
     learned: tuple[Learned, ...] = ()
     scheduling: tuple[HostReport, ...] = ()
+    policy_report: Mapping[str, JsonValue] = field(default_factory=dict)
+    """What else the policy says, where it has more to say."""
 
     @property
     def completion(self) -> Completion:
@@ -284,7 +275,7 @@ def summarized(runs: Sequence[RunResult]) -> list[Summarized]:
 def best_tcp_jct_s(runs: Sequence[RunResult]) -> float | None:
     """The shortest mean completion time among plain TCPs (policy none); None where none was run."""
     plain = [
-        group.completion.mean for group in summarized(runs) if group.runs[0].combination.policy == "none"
+        group.completion.mean for group in summarized(runs) if is_baseline(group.runs[0].combination.policy)
     ]
     return min(plain, default=None)
 
@@ -397,6 +388,7 @@ def _run(run: RunResult) -> dict[str, Any]:
         ],
         **run.completion.document(),
         "scheduling": [host.document() for host in run.scheduling],
+        "policy_report": dict(run.policy_report),
         "overhead": dict(run.overhead),
     }
 

@@ -8,7 +8,7 @@ from simulation.engine import Simulation
 from simulation.experiments.experiment import Experiment, Point, PublicTrace, Result
 from simulation.experiments.outcome import recorded_usage, result_of
 from simulation.facebook import facebook_coflows
-from simulation.policies import COFLOW_POLICIES, coflow_policy
+from simulation.policies import coflow_policies, coflow_policy
 from simulation.scheduled import ScheduledTransport
 from simulation.sharing import SharedTransport
 from simulation.topology import GBIT, switch
@@ -66,6 +66,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         _coflow_points,
         run_coflows,
         {},
-        accepts=(*COFLOW_POLICIES, "equal"),
+        accepts=lambda: (*coflow_policies(), "equal"),
     ),
 )

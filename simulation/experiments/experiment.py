@@ -6,7 +6,7 @@ can run anywhere in any order with the same result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,5 +46,5 @@ class Experiment:
     points: Callable[[Point, tuple[str, ...]], list[Point]]
     run: Callable[[Point], Result]
     paper: dict[str, str]
-    accepts: tuple[str, ...] | None = None
+    accepts: Callable[[], Iterable[str]] | None = None
     sends_flows: bool = True

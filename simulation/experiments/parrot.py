@@ -11,7 +11,7 @@ from simulation.engine import Outcome, Simulation, SimulationError
 from simulation.experiments.experiment import Experiment, Point, PublicTrace, Result
 from simulation.experiments.outcome import recorded_usage, result_of
 from simulation.jobs import Job
-from simulation.policies import COFLOW_POLICIES, coflow_policy
+from simulation.policies import coflow_policies, coflow_policy
 from simulation.scheduled import ScheduledTransport
 from simulation.topology import GBIT, Topology, switch
 from simulation.traces import INCLUDED, read_tiresias
@@ -159,7 +159,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             "parrot / lower bound": "at most 2.75",
             "within 10 s at 10 Gbit/s": "parrot 78.3 %, aalo 48.3 %, lccf 8.3 %",
         },
-        accepts=tuple(COFLOW_POLICIES),
+        accepts=coflow_policies,
     ),
     Experiment(
         "parrot-readings",
@@ -174,7 +174,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             "parrot / lower bound": "at most 2.75",
             "within 10 s at 10 Gbit/s": "parrot 78.3 %, aalo 48.3 %, lccf 8.3 %",
         },
-        accepts=tuple(COFLOW_POLICIES),
+        accepts=coflow_policies,
     ),
     Experiment(
         "parrot-scale",
@@ -184,7 +184,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         _parrot_scale,
         run_parrot,
         {"within 10 s at 10 Gbit/s": "parrot 78.3 %, aalo 48.3 %, lccf 8.3 %"},
-        accepts=tuple(COFLOW_POLICIES),
+        accepts=coflow_policies,
     ),
     Experiment(
         "parrot-eta",
@@ -194,7 +194,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         _parrot_eta,
         run_parrot,
         {"parrot worse than aalo": "from 50 ms at 10 Gbit/s, from 10 ms at 40 Gbit/s"},
-        accepts=tuple(COFLOW_POLICIES),
+        accepts=coflow_policies,
     ),
     Experiment(
         "parrot-theta",
@@ -204,7 +204,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         _parrot_theta,
         run_parrot,
         {"total JCT": "lower for θ_max below 0.75"},
-        accepts=tuple(COFLOW_POLICIES),
+        accepts=coflow_policies,
     ),
     Experiment(
         "parrot-load",
@@ -217,7 +217,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             "parrot against aalo, 10 Gbit/s": "up to -61.6 %",
             "parrot against lccf, 10 Gbit/s": "up to -80.9 %",
         },
-        accepts=tuple(COFLOW_POLICIES),
+        accepts=coflow_policies,
     ),
     Experiment(
         "parrot-ps",
@@ -231,6 +231,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             "parrot against lccf, 10 (40) Gbit/s": "up to -73.2 % (-61.6 %)",
             "parrot / lower bound": "1.26 to 2.6",
         },
-        accepts=tuple(COFLOW_POLICIES),
+        accepts=coflow_policies,
     ),
 )

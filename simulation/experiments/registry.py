@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 from machine.errors import BadInput
+from machine.explain import suggestion
 from simulation.experiments import coflows, mltcp, parrot, slots
 from simulation.experiments.experiment import Experiment, Point
 
@@ -30,17 +31,17 @@ def points(
     sense. `flow_times` records the time of each flow, `usage_s` the links' utilisation in bins of so many s.
     """
     if name not in EXPERIMENTS:
-        raise BadInput(f"experiment {name!r} is unknown; use one of {', '.join(EXPERIMENTS)}")
+        raise BadInput(f"experiment {name!r} is unknown; {suggestion(name, EXPERIMENTS)}")
     experiment = EXPERIMENTS[name]
     if limit is not None and limit < 1:
         raise BadInput(f"--limit is {limit}; give at least 1")
     policies = experiment.policies
     if policy is not None:
         policies = tuple(policy.split(","))
-        known = experiment.accepts or experiment.policies
+        known = tuple(experiment.accepts()) if experiment.accepts else experiment.policies
         for one in policies:
             if one not in known:
-                raise BadInput(f"policy {one!r} is unknown to {name}; use one of {', '.join(known)}")
+                raise BadInput(f"policy {one!r} is unknown to {name}; {suggestion(one, known)}")
     if trace is not None and experiment.trace is None:
         raise BadInput(f"{name} makes its own workload; leave out --trace")
     if usage_s is not None and not (math.isfinite(usage_s) and usage_s > 0.0):

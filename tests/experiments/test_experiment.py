@@ -11,6 +11,7 @@ from controlplane.routing import next_hops, source_port
 from controlplane.topology import Topology
 from entrain import slot_rates
 from entrain.experiment import Combination, Job, load_experiment, load_network
+from entrain.policies.mltcp import parameters
 from entrain.results.values import LEARNING, SETTLED_LEAST
 from hostbpf.mltcp import Params
 from machine.errors import BadInput
@@ -136,9 +137,10 @@ def test_mltcp_parameters_are_per_job(tmp_path: Path) -> None:
     text = GOOD.replace("[topology]", "[mltcp]\ngap_ms = 50\nscale_decrease = true\n[topology]")
     text = text.replace("count = 2", "count = 2\n[job.mltcp]\nscale_decrease = false\ntotal_bytes = 7000")
     first, second = load_experiment(write(tmp_path, text)).jobs
-    assert first.mltcp == Params(gap_ms=50, scale_decrease=True)
-    assert second.mltcp == Params(gap_ms=50, total_bytes=7000)
-    assert {job.mltcp for job in load_experiment(write(tmp_path, GOOD)).jobs} == {Params()}
+    assert parameters(first.tables["mltcp"]) == Params(gap_ms=50, scale_decrease=True)
+    assert parameters(second.tables["mltcp"]) == Params(gap_ms=50, total_bytes=7000)
+    jobs = load_experiment(write(tmp_path, GOOD)).jobs
+    assert {parameters(job.tables["mltcp"]) for job in jobs} == {Params()}
 
 
 def test_jobs_may_share_hosts_because_their_ports_differ(tmp_path: Path) -> None:
@@ -254,4 +256,4 @@ def test_emulated_switches_need_fixed_paths(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=message):
         load_experiment(write(tmp_path, slots))
     fixed = load_experiment(write(tmp_path, slots.replace('"ecmp", ', "")))
-    assert fixed.slots.loads == "emulated"
+    assert fixed.tables["slots"] == {"slot_ms": 60.0, "loads": "emulated"}

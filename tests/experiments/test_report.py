@@ -18,6 +18,7 @@ from rich.console import Console
 from entrain.contention import LinkContention
 from entrain.cross import NAME as CROSS
 from entrain.experiment import Combination, Experiment, load_experiment
+from entrain.policies.reports import HostReport
 from entrain.results import overhead, timelines
 from entrain.results.files import has_delays, write
 from entrain.results.plots import plot
@@ -33,7 +34,6 @@ from entrain.results.values import (
     over_ideal_last,
 )
 from entrain.samples import Throughput, Window
-from entrain.slots import HostReport
 from machine import palette
 from machine.palette import style
 from workloads.records import Summary

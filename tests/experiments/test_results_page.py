@@ -14,12 +14,12 @@ import pytest
 from entrain.contention import LinkContention
 from entrain.cross import NAME as CROSS
 from entrain.experiment import Combination, Experiment, load_experiment
+from entrain.policies.reports import HostReport
 from entrain.results import live as live_results
 from entrain.results import page as results_page
 from entrain.results.files import write
 from entrain.results.values import JobResult, RunResult, Timeline
 from entrain.samples import Throughput
-from entrain.slots import HostReport
 from machine.errors import BadInput
 from workloads.records import Summary
 

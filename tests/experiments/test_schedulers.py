@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from entrain.slots import Schedulers
+from entrain.policies.slots import Schedulers
 from hostbpf import agent_pb2 as pb
 from hostbpf import rpc
 from hostbpf.agent_pb2_grpc import HostServicer, add_HostServicer_to_server
@@ -35,9 +35,9 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 
 def test_costs_are_those_since_the_agents_were_ready(address: str) -> None:
-    agents = Schedulers({"h1": address}, {"h1": 100.0})
-    (first,) = agents.report()
-    (second,) = agents.report()
+    agents = Schedulers({"h1": address}, {"h1": 100.0}, Path("progress"))
+    (first,) = agents.report().scheduling
+    (second,) = agents.report().scheduling
     assert (first.carrier_bytes, second.carrier_bytes) == (1000, 2000)
     assert second.negotiation_ms == (1.0,) * 3
     assert second.counts == {"decisions": 3}
@@ -47,8 +47,10 @@ def test_costs_are_those_since_the_agents_were_ready(address: str) -> None:
 
 
 def test_an_agent_that_does_not_answer_is_reported(address: str, tmp_path: Path) -> None:
-    agents = Schedulers({"h1": address, "h2": f"unix:{tmp_path}/nobody.sock"}, {"h1": 1.0, "h2": 1.0})
-    here, gone = agents.report()
+    agents = Schedulers(
+        {"h1": address, "h2": f"unix:{tmp_path}/nobody.sock"}, {"h1": 1.0, "h2": 1.0}, tmp_path
+    )
+    here, gone = agents.report().scheduling
     assert here.events == ()
     (event,) = gone.events
     assert "does not answer" in event

@@ -14,13 +14,13 @@ import pytest
 
 from entrain.contention import LinkContention
 from entrain.experiment import Combination, Experiment, load_experiment
+from entrain.policies.reports import HostReport, Learned
 from entrain.results import files
 from entrain.results.store import Store, read, writing
-from entrain.results.values import JobResult, Learned, RunResult, Timeline
+from entrain.results.values import JobResult, RunResult, Timeline
 from entrain.samples import Throughput, Window
 from entrain.slot_rates import KIND as SLOT_RATES
 from entrain.slot_rates import load as load_slot_rates
-from entrain.slots import HostReport
 from machine.errors import BadInput, EntrainError
 from workloads.records import Summary
 

@@ -1,0 +1,156 @@
+"""Policy `slots`: the slot scheduler, whose agents run on every host (flow-scheduling paper)."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import grpc
+import psutil
+from pydantic import Field
+
+from controlplane.routing import fixed_path
+from entrain.policies.policy import Plan, Policy, Run, Session
+from entrain.policies.reports import HostReport, Report
+from hostbpf import agent_pb2 as pb
+from hostbpf.agent import Loads, Scheduling
+from hostbpf.agent_pb2_grpc import HostStub
+from machine.errors import BadInput
+from machine.toml import Strict
+from mininet_topos.agents import agents
+from mininet_topos.emulated_switches import emulated_switches
+from schedulers.slots.host import warm_up
+from workloads.jobs import JobSpec
+
+TIMEOUT_S = 5.0
+CONTROL = "slot_cubic"
+"""The congestion control that obeys schedules."""
+
+
+class SlotsTable(Strict):
+    """The `[slots]` table."""
+
+    slot_ms: Annotated[float, Field(ge=5, le=10_000, allow_inf_nan=False, strict=False)] = 60.0
+    loads: Loads = "inband"
+
+
+class _Seen(NamedTuple):
+    """What an agent says, with its processor time until then, s, and the time, s."""
+
+    status: Any
+    cpu_s: float
+    at_s: float
+
+
+class Schedulers(Session):
+    """The agents of a run, by host, the rates of the hosts' links, and where jobs publish their progress."""
+
+    def __init__(self, addresses: Mapping[str, str], link_mbps: Mapping[str, float], progress: Path) -> None:
+        self._addresses = addresses
+        self._progress = progress
+        self._link_mbps = link_mbps
+        self._before = {host: _look(address) for host, address in addresses.items()}
+
+    def job(self, spec: JobSpec) -> JobSpec:
+        """Let the job publish its progress."""
+        return spec.model_copy(update={"progress": self._progress})
+
+    def report(self) -> Report:
+        """What each agent has done since this was made."""
+        return Report(
+            scheduling=tuple(
+                _report(host, self._link_mbps[host], self._before[host], _look(address))
+                for host, address in self._addresses.items()
+            )
+        )
+
+
+def _look(address: str) -> _Seen | str:
+    """The agent at `address` now, or why it cannot be seen."""
+    with grpc.insecure_channel(address) as channel:
+        try:
+            status = HostStub(channel).GetStatus(pb.GetStatusRequest(), timeout=TIMEOUT_S)
+            spent = psutil.Process(status.process_id).cpu_times()
+        except grpc.RpcError as error:
+            return str(error.details() if isinstance(error, grpc.Call) else error)
+        except psutil.NoSuchProcess as error:
+            return str(error)
+    return _Seen(status, spent.user + spent.system, time.monotonic())
+
+
+def _report(host: str, link_mbps: float, before: _Seen | str, after: _Seen | str) -> HostReport:
+    if isinstance(before, str) or isinstance(after, str):
+        reason = before if isinstance(before, str) else after
+        return HostReport(host, (f"the agent does not answer: {reason}",))
+    status = after.status
+    return HostReport(
+        host,
+        tuple(status.scheduling.events),
+        dict(status.scheduling.counts),
+        dict(status.carriers),
+        tuple(status.scheduling.negotiation_ms),
+        tuple(status.scheduling.decision_ms),
+        after.at_s - before.at_s,
+        after.cpu_s - before.cpu_s,
+        status.carrier_bytes - before.status.carrier_bytes,
+        link_mbps,
+        {peer: (skew.low_ms, skew.high_ms) for peer, skew in status.skews.items()},
+    )
+
+
+class Slots(Policy):
+    """An agent on every host schedules what the jobs publish."""
+
+    label = "slot scheduler"
+    table = SlotsTable
+
+    def check(self, plan: Plan, table: SlotsTable) -> None:
+        """Emulated switches have to know which of them a flow passes."""
+        if table.loads != "emulated":
+            return
+        try:
+            for routing in plan.routing:
+                for source, destination in itertools.permutations(plan.topology.hosts, 2):
+                    fixed_path(plan.topology, routing, source, destination)
+        except BadInput as error:
+            raise BadInput(f'[slots], loads = "emulated": {error}') from None
+
+    def controls(self, chosen: Sequence[str]) -> tuple[str | None, ...]:
+        """One control alone obeys schedules."""
+        return (CONTROL,)
+
+    def series(self, control: str | None) -> str:
+        """There is one series."""
+        return "slots"
+
+    @contextlib.contextmanager
+    def running(self, run: Run) -> Iterator[Session]:
+        """Within, the agents schedule what jobs publish below the run's directory."""
+        table = SlotsTable.model_validate(run.table)
+        progress = run.directory / "progress"
+        progress.mkdir()
+        warm_up()  # once, and not in all agents at the same time
+        scheduling = Scheduling(table.loads, progress=progress)
+        with contextlib.ExitStack() as stack:
+            paths: Mapping[str, Path] = {}
+            if table.loads == "emulated":
+                emulated = emulated_switches(
+                    run.network, run.routing, run.record, run.directory, slot_ms=table.slot_ms
+                )
+                paths = stack.enter_context(emulated)
+            asking = agents(
+                run.network,
+                run.record,
+                run.directory,
+                slot_ms=table.slot_ms,
+                scheduling=scheduling,
+                paths=paths,
+            )
+            addresses = stack.enter_context(asking)
+            topology = run.network.topology
+            rates = {end: link.rate_mbps for link in topology.links for end in (link.a, link.b)}
+            yield Schedulers(addresses, rates, progress)
