@@ -33,11 +33,10 @@ def label(name: str) -> str:
 
 
 def series(name: str, control: str | None) -> str:
-    """What pictures and tables call the runs of a policy under a congestion control: by default the control's
-    name, which tells MLTCP's variants from plain ones; an eBPF copy is called as its model."""
+    """What pictures and tables call the runs of a policy under a congestion control: no other policy's."""
     policy = policies().get(name)
     own = policy.series(control) if policy else None
-    return own or (control or name).removeprefix("bpf_")
+    return own or f"{name} {control or ''}".strip()
 
 
 def is_baseline(name: str) -> bool:

@@ -91,6 +91,10 @@ class Mltcp(Policy):
         """The variants; reno and bpf_reno have the same."""
         return tuple(dict.fromkeys(VARIANT[each] for each in chosen if each in VARIANT))
 
+    def series(self, control: str | None) -> str | None:
+        """The variant's name says all."""
+        return control
+
     @contextlib.contextmanager
     def running(self, run: Run) -> Iterator[Session]:
         """Within, MLTCP knows the jobs."""

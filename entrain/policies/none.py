@@ -15,6 +15,10 @@ class Plain(Policy):
     label = "TCP"
     baseline = True
 
+    def series(self, control: str | None) -> str:
+        """The control's name; a copy in eBPF is called as the kernel's own."""
+        return (control or "none").removeprefix("bpf_")
+
     @contextlib.contextmanager
     def running(self, run: Run) -> Iterator[Session]:
         """Within, MLTCP knows the jobs, where they use it."""

@@ -103,7 +103,7 @@ class Policy:
         return tuple(chosen) or (None,)
 
     def series(self, control: str | None) -> str | None:
-        """What pictures and tables call its runs under `control`; None: the control's name."""
+        """What pictures and tables call its runs under `control`; None: both names."""
         return None
 
     @contextlib.contextmanager

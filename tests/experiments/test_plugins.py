@@ -105,9 +105,10 @@ def load(site: Path, file: Path, text: str) -> subprocess.CompletedProcess[str]:
     file.write_text(text)
     code = (
         "import sys; from pathlib import Path; from entrain.experiment import load_experiment\n"
-        "from entrain.policies import label\n"
+        "from entrain.policies import label, series\n"
         "found = load_experiment(Path(sys.argv[1]))\n"
-        "for each in found.combinations(): print(each.policy, each.control, label(each.policy))\n"
+        "for each in found.combinations():\n"
+        "    print(each.policy, label(each.policy), '|', series(each.policy, each.control))\n"
         "for job in found.jobs: print(job.name, dict(job.tables['shift']), len(job.spec.schedule().steps))\n"
     )
     return python(site, "-c", code, str(file))
@@ -116,8 +117,8 @@ def load(site: Path, file: Path, text: str) -> subprocess.CompletedProcess[str]:
 def test_an_installed_policy_has_keys_controls_and_a_label(guest: Path, tmp_path: Path) -> None:
     done = load(guest, tmp_path / "shifted.toml", EXPERIMENT)
     assert done.stdout.splitlines() == [
-        "none cubic TCP",
-        "shift cubic time shifts",
+        "none TCP | cubic",
+        "shift time shifts | shift cubic",
         "left {'by_ms': 0.0} 2",
         "right {'by_ms': 150.0} 2",
     ], done.stderr
