@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -86,16 +86,16 @@ def main(argv: Sequence[str]) -> None:
         results = rates(schedules, options.slots)
         ratios = carrier_ratio(schedules)
     for result in results:
-        measured = result.figures()
+        measured = asdict(result.figures)
         for name, goal in result.goals.model_dump().items():
             figures[_name(result.trial, name)] = measured[name]
             if goal is not None:
                 goals[_name(result.trial, name)] = goal
     alone, many = results[0], next(each for each in results if each.trial.flows == 64)
     for name in ("rate_error_mean", "rate_error_p99", "boundary_delay_ms_p99"):
-        figures[name] = alone.figures()[name]
+        figures[name] = asdict(alone.figures)[name]
         goals[name] = goals[_name(alone.trial, name)]
-    cpu = many.figures()["host_cpu"]
+    cpu = many.figures.host_cpu
     figures |= {
         "host_cpu_percent_64_flows": None if cpu is None else 100 * cpu,
         "carrier_throughput_ratio": float(np.median(ratios)),

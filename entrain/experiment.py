@@ -34,6 +34,7 @@ from pydantic import BaseModel, Field, JsonValue, create_model
 
 from controlplane.routing import Routing, check_source_routing
 from controlplane.topology import TABLES, Host, Target, Topology, load_topology, parse_topology
+from entrain.paper import Paper, Papers
 from entrain.policies import policies
 from entrain.policies.policy import Plan
 from machine.errors import BadInput
@@ -139,6 +140,7 @@ class ExperimentFile(Strict):
     network: NetworkTable = NetworkTable()
     cross: Annotated[tuple[CrossTable, ...], Field(strict=False)] = ()
     job: Annotated[tuple[JobTable, ...], Field(min_length=1, strict=False)]
+    paper: Papers = ()
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,8 @@ class Experiment:
     tables: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
     """By policy that has one: its table."""
     cross: tuple[CrossTable, ...] = ()
+    paper: tuple[Paper, ...] = ()
+    """What a paper claims of it."""
 
     def combinations(self) -> Iterator[Combination]:
         """Every run, seeds innermost; each policy says with which congestion controls it runs."""
@@ -256,6 +260,7 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
         sample_ms=table.sample_ms,
         tables={name: of_policy.model_dump(mode="json") for name, of_policy in of_policies.items()},
         cross=_cross(path, file.cross, topology),
+        paper=file.paper,
     )
 
 

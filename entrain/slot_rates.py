@@ -6,7 +6,7 @@ import contextlib
 import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +17,7 @@ from rich.table import Table
 from ebpf import Map
 from ebpf.struct_ops import available_congestion_controls
 from entrain.experiment import kind_of
+from entrain.paper import Paper, Papers
 from entrain.results.store import Kind, whole
 from hostbpf.slots import PACED, pacing_registered
 from hostbpf.trial import Outcome, Trial, run_trial
@@ -64,6 +65,25 @@ class SlotRatesFile(Strict):
 
     experiment: ExperimentTable
     trial: Annotated[tuple[TrialTable, ...], Field(min_length=1, strict=False)]
+    paper: Papers = ()
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A trial's figures, as in results.json; docs/experiments.md describes them."""
+
+    slot_ms: float
+    flows: int
+    link_mbps: float
+    control: str
+    seed: int
+    rate_error_mean: float
+    rate_error_p99: float
+    within_bound: float
+    boundary_delay_ms_median: float | None
+    boundary_delay_ms_p99: float | None
+    agent_cpu: float
+    host_cpu: float | None
 
 
 @dataclass(frozen=True)
@@ -74,26 +94,27 @@ class TrialResult:
     goals: Goals
     outcome: Outcome
 
-    def figures(self) -> dict[str, Any]:
-        """As in results.json: errors relative to what was wanted in the slot."""
+    @property
+    def figures(self) -> Figures:
+        """Errors relative to what was wanted in the slot, delays, processor time."""
         slots = self.outcome.slots
         errors = [each.error for each in slots]
         delays = [ms for each in slots if (ms := self.trial.boundary_delay_ms(each)) is not None]
         kernel = self.outcome.kernel_cpu
-        return {
-            "slot_ms": self.trial.slot_ms,
-            "flows": self.trial.flows,
-            "link_mbps": self.trial.link_mbps,
-            "control": self.trial.control,
-            "seed": self.trial.seed,
-            "rate_error_mean": float(np.mean(errors)),
-            "rate_error_p99": float(np.percentile(errors, 99)),
-            "within_bound": float(np.mean([each.within_bound for each in slots])),
-            "boundary_delay_ms_median": float(np.median(delays)) if delays else None,
-            "boundary_delay_ms_p99": float(np.percentile(delays, 99)) if delays else None,
-            "agent_cpu": self.outcome.agent_cpu,
-            "host_cpu": None if kernel is None else self.outcome.agent_cpu + kernel,
-        }
+        return Figures(
+            slot_ms=self.trial.slot_ms,
+            flows=self.trial.flows,
+            link_mbps=self.trial.link_mbps,
+            control=self.trial.control,
+            seed=self.trial.seed,
+            rate_error_mean=float(np.mean(errors)),
+            rate_error_p99=float(np.percentile(errors, 99)),
+            within_bound=float(np.mean([each.within_bound for each in slots])),
+            boundary_delay_ms_median=float(np.median(delays)) if delays else None,
+            boundary_delay_ms_p99=float(np.percentile(delays, 99)) if delays else None,
+            agent_cpu=self.outcome.agent_cpu,
+            host_cpu=None if kernel is None else self.outcome.agent_cpu + kernel,
+        )
 
 
 def is_slot_rates(path: Path) -> bool:
@@ -107,6 +128,7 @@ class SlotRates:
 
     name: str
     trials: tuple[tuple[Trial, Goals], ...]
+    paper: tuple[Paper, ...] = ()
 
 
 KIND = Kind("slot-rates", TypeAdapter(SlotRates), TypeAdapter(TrialResult))
@@ -126,7 +148,7 @@ def load(path: Path, seed: int | None = None) -> SlotRates:
     trials = (
         (Trial(**table.model_dump(exclude={"goals"}), seed=chosen), table.goals) for table in file.trial
     )
-    return SlotRates(file.experiment.name, tuple(trials))
+    return SlotRates(file.experiment.name, tuple(trials), file.paper)
 
 
 def run(
@@ -166,7 +188,7 @@ def program_statistics() -> Iterator[None]:
 def document(name: str, results: Sequence[TrialResult]) -> dict[str, Any]:
     """`results.json`."""
     runs = [
-        {"policy": "slots", **each.figures(), "goals": each.goals.model_dump(exclude_none=True)}
+        {"policy": "slots", **asdict(each.figures), "goals": each.goals.model_dump(exclude_none=True)}
         for each in results
     ]
     return {"experiment": name, "runs": runs}
@@ -187,7 +209,7 @@ def table(name: str, results: Sequence[TrialResult]) -> Table:
     for heading in ("control", "slot\nms", "flows", *(heading for heading, _, _ in _COLUMNS)):
         shown.add_column(heading, justify="right")
     for result in results:
-        figures, goals = result.figures(), result.goals.model_dump()
+        figures, goals = asdict(result.figures), result.goals.model_dump()
         cells = []
         for _, key, scale in _COLUMNS:
             cell = "-" if figures[key] is None else f"{figures[key] * scale:.2f}"
@@ -237,11 +259,11 @@ def draw(path: Path, name: str, results: Sequence[TrialResult]) -> None:
             ls="--",
             label="sent",
         )
-        figures = result.figures()
+        figures = result.figures
         trial = result.trial
         place.set_title(
             f"{trial.control}, slots of {trial.slot_ms:g} ms, {trial.flows} flow(s): error "
-            f"mean {100 * figures['rate_error_mean']:.2f} %, p99 {100 * figures['rate_error_p99']:.2f} %",
+            f"mean {100 * figures.rate_error_mean:.2f} %, p99 {100 * figures.rate_error_p99:.2f} %",
             fontsize=9,
         )
         place.set_ylabel("Mbit/s")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -244,9 +244,11 @@ def _options(summary: Summary, trace: str) -> str:
     return options + (f" --limit {summary['limit']}" if summary["limit"] else "")
 
 
-def sections(directory: Path) -> dict[str, str]:
-    """By title, the section of each experiment of which `directory`'s sub-directories hold summaries."""
-    summaries = [json.loads(path.read_text()) for path in sorted(directory.glob("*/summary.json"))]
+def sections(directories: Iterable[Path]) -> dict[str, str]:
+    """By title, the section of each experiment with summaries in `directories`, or right below them."""
+    patterns = ("summary.json", "*/summary.json")
+    paths = {path for each in directories for pattern in patterns for path in each.glob(pattern)}
+    summaries = [json.loads(path.read_text()) for path in sorted(paths)]
     notes = Path(__file__).resolve().parent.parent / "docs" / "results-notes"
     found = {}
     for name in NAMES:

@@ -116,20 +116,12 @@ def _show(
 ) -> None:
     """Print results: as JSON, or as tables. After a failure, JSON output belongs to the failure's reason."""
     from entrain.results import tables
-    from entrain.results.values import document, summarized
+    from entrain.results.values import document
 
     if as_json and not failed:
         click.echo(json.dumps(document(experiment, runs), indent=2))
     else:
-        output = console if as_json else Console()
-        output.print(tables.table(experiment, runs))
-        output.print(tables.LEGEND)
-        if len(experiment.jobs) > 1 and len(summarized(runs)) > 1:
-            output.print(tables.completion(runs))
-            output.print(tables.COMPLETION_LEGEND)
-        if experiment.controls:
-            output.print(tables.settling(runs))
-            output.print(tables.SETTLING_LEGEND)
+        tables.show(experiment, runs, console if as_json else Console())
     for remark in tables.remarks(runs):
         console.print(f"note: {remark}", highlight=False)
 

@@ -52,11 +52,7 @@ from machine.signals import ending_once
     help="What runs sweeps.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-@click.option(
-    "--page",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the page of results there; sections of which --out has no results stay as they are.",
-)
+@click.option("--page", hidden=True)
 def command(
     name: str,
     trace: Path | None,
@@ -69,11 +65,11 @@ def command(
     workers: int | None,
     engine: str,
     as_json: bool,
-    page: Path | None,
+    page: str | None,
 ) -> None:
     """Run experiment NAME (parrot-jct, parrot-readings, parrot-scale, parrot-eta, parrot-theta,
     parrot-load, parrot-ps, slots-jct, slots-models, slots-tau, slots-latency, coflow-fb2010,
-    mltcp-two-jobs), or write the page of results from what --out holds, those of `entrain run` too (results).
+    mltcp-two-jobs).
 
     \b
     Files in --out, with their columns; those of what the experiment varies
@@ -101,23 +97,9 @@ def command(
     from simulation.experiments.experiment import Point
     from simulation.experiments.registry import points
 
-    if name == "results":
-        if out is None or not out.is_dir():
-            raise BadInput(
-                "results needs --out DIR, the directory whose sub-directories hold the experiments' results"
-            )
-        from entrain.results import page as results_page
-
-        text = results_page.page(out, page.read_text() if page is not None and page.exists() else "")
-        if page is not None:
-            page.write_text(text)
-        if as_json:
-            click.echo(json.dumps({"page": text}))
-        elif page is None:
-            click.echo(text, nl=False)
-        return
-    if page is not None:
-        raise BadInput("--page is for entrain simulate results")
+    if name == "results" or page is not None:
+        target = page or "FILE"
+        raise BadInput(f"entrain report writes the page: entrain report {out or 'DIR'} --page {target}")
     if workers is not None and workers < 1:
         raise BadInput(f"--workers is {workers}; give at least 1")
     if out is None and (flows or usage is not None):

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
-from entrain.results import live as live_results
+from entrain.results import live
 from machine.errors import BadInput
 from simulation import report
 from simulation.experiments.registry import EXPERIMENTS
 
-_LIVE = textwrap.fill(" ".join(live_results.NAMES), 95, break_on_hyphens=False).replace(
-    "\n", " \\\n            "
-)
-
-HEAD = f"""# Results, beside the papers'
+_HEAD = """# Results, beside the papers'
 
 Every figure here was measured by the command above its table; this page is made by
 
@@ -29,10 +26,10 @@ Every figure here was measured by the command above its table; this page is made
     done
     entrain simulate coflow-fb2010 --trace FB2010-1Hr-150-0.txt --out results/coflow-fb2010
     entrain simulate slots-jct --limit 100 --out results/slots-jct-100
-    for name in {_LIVE}; do
+    for name in {names}; do
         entrain run experiments/$name.toml --out results/live/$name
     done
-    entrain simulate results --out results --page docs/results.md
+    entrain report results --page docs/results.md
 
 The last command writes the sections of which `results` holds figures, and leaves the others as they stand.
 
@@ -50,32 +47,40 @@ Nothing was tuned to come closer to a paper. Where figures differ, the reason th
 below, of the live slot scheduler in [slots.md](slots.md).
 """
 
-TITLES = (*(EXPERIMENTS[name].title for name in report.NAMES), *live_results.TITLES)
+
+def head() -> str:
+    """What stands before the sections."""
+    names = textwrap.fill(" ".join(live.compared()), 95, break_on_hyphens=False)
+    return _HEAD.replace("{names}", names.replace("\n", " \\\n            "))
+
+
+TITLES = (*(EXPERIMENTS[name].title for name in report.NAMES), *live.TITLES)
 NOT_RUN = "Not run here"
 _COMMAND = re.compile(r"^`(entrain [^`]*)`", re.MULTILINE)
 
 
-def page(directory: Path, old: str = "") -> str:
-    """The page for the results in `directory`, with the sections of the page `old` for which there are none.
+def page(directories: Sequence[Path], old: str = "") -> str:
+    """The page for the results in `directories`; sections without results stay as in the page `old`.
 
     Raises BadInput when there are no results, and when a section would lose figures that `old` has.
     """
-    found = {**report.sections(directory), **live_results.sections(directory)}
+    where = ", ".join(map(str, directories))
+    found = {**report.sections(directories), **live.sections(directories)}
     if not found:
         raise BadInput(
-            f"{directory} holds no results; run entrain simulate NAME --out {directory}/NAME, or "
-            f"entrain run experiments/NAME.toml --out {directory}/live/NAME, first"
+            f"{where}: no results to put on the page; first run entrain simulate NAME --out DIR/NAME, or "
+            f"entrain run experiments/NAME.toml --out DIR/live/NAME"
         )
     standing = split(old)
     for title, text in standing.items():
         lost = [each for each in commands(text) if each not in commands(found.get(title, text))]
         if lost:
             raise BadInput(
-                f'section "{title}" has figures of `{"`, `".join(lost)}`, of which {directory} holds none: '
+                f'section "{title}" has figures of `{"`, `".join(lost)}`, of which {where} holds none: '
                 f"run that again, or delete the section from the page"
             )
     sections = {**standing, **found}
-    text = HEAD + "".join(sections[title] for title in TITLES if title in sections)
+    text = head() + "".join(sections[title] for title in TITLES if title in sections)
     return text + _not_run(text)
 
 
@@ -99,7 +104,10 @@ def commands(text: str) -> list[str]:
 
 def _not_run(text: str) -> str:
     """A section with the experiments of which a page has no figures."""
-    expected = [f"entrain simulate {name}" for name in report.NAMES] + live_results.COMMANDS
+    expected = [
+        *(f"entrain simulate {name}" for name in report.NAMES),
+        *map(live.command, live.compared()),
+    ]
     shown = [f"{each} " for each in commands(text)]  # options may follow
     missing = [
         f"`{each.removeprefix('entrain run ')}`"

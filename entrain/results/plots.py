@@ -16,9 +16,8 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
-from entrain.experiment import Combination, Experiment
-from entrain.policies import series
-from entrain.results.values import RunResult
+from entrain.experiment import Experiment
+from entrain.results.values import RunResult, scheduler
 from machine.palette import Style, style
 
 _ROUTINGS = {"ecmp": "ECMP", "source": "source routing"}
@@ -77,8 +76,8 @@ def _groups(runs: Sequence[RunResult]) -> list[_Group]:
         by_policy = len(pooled) > len(routings)
         parts = [routing_name(routing)] if len(routings) > 1 or len(pooled) == 1 else []
         if by_policy:
-            parts.append(name(members[0].combination))
-        look = style(name(members[0].combination) if by_policy else routing)
+            parts.append(scheduler(members[0].combination))
+        look = style(scheduler(members[0].combination) if by_policy else routing)
         if by_policy and routing != routings[0]:
             look = replace(look, hatch=f"{look.hatch}o")
         groups.append(_Group(", ".join(parts), look, tuple(members)))
@@ -93,11 +92,6 @@ def routing_name(routing: str) -> str:
 def count(number: int, what: str) -> str:
     """As in words: 1 job, 2 jobs."""
     return f"{number} {what}" + ("" if number == 1 else "s")
-
-
-def name(combination: Combination) -> str:
-    """Of a policy and congestion control: the latter's, which tells MLTCP's variants from plain ones."""
-    return series(combination.policy, combination.control)
 
 
 def ideal_name(runs: Iterable[RunResult]) -> str:

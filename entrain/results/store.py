@@ -12,7 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -25,8 +25,8 @@ EXPERIMENT, RUNS = "experiment.json", "runs"
 OTHERS = ("results.json", "summary.json")
 """What earlier versions and `entrain simulate` leave: such a directory is not ours to write to."""
 
-_NOT_COMPARED = ("source", "topology.name")
-"""Parts of an experiment that follow from its file's name, and do not change what is measured."""
+_NOT_COMPARED = ("source", "topology.name", "paper")
+"""Parts of an experiment that do not change what is measured."""
 
 E = TypeVar("E")
 R = TypeVar("R")
@@ -121,6 +121,11 @@ def read(kind: Kind[E, R], directory: Path) -> Store[E, R]:
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{path}: is no experiment that this version wrote; run it again") from error
     return Store(kind, directory, experiment, _runs(kind, directory))
+
+
+def found(directories: Iterable[Path]) -> list[Path]:
+    """The directories of results at or below `directories`, in order."""
+    return sorted({path.parent for each in directories for path in each.rglob(EXPERIMENT)})
 
 
 def kind_of(directory: Path) -> str | None:

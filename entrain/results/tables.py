@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 
 from entrain.experiment import Experiment
@@ -22,8 +23,9 @@ from entrain.results.values import (
     summarized,
 )
 
-LEGEND = """mean, p99: iteration time, over all iterations. flows: the most on one link of the fabric at once,
-measured there: of the job in one step of its collective, and of all jobs"""
+LEGEND = """mean, p99: iteration time, over all iterations. flows: the most on one link
+of the fabric at once, measured there: of the job in one step of its
+collective, and of all jobs"""
 
 BUSY_LIMIT = 0.9
 """Above this the processors, and not the emulated links, may have set the pace."""
@@ -100,8 +102,8 @@ def completion(runs: Sequence[RunResult]) -> Table:
 SETTLING_LEGEND = f"""settled: from iteration {LEARNING} on, the mean over ideal and over the links' bound,
 and p99 over ideal, of n iterations; -: fewer than {SETTLED_LEAST}. converged: runs that from
 some iteration on (median) keep within {CONVERGED - 1:.0%} of ideal until the end, in any {WINDOW}
-in a row of every job, {HELD} at least. Of the whole run: slowest, the progress of the slowest
-job (1: unhindered), and Jain's index (1: even)"""
+in a row of every job, {HELD} at least. Of the whole run: slowest, the progress
+of the slowest job (1: unhindered), and Jain's index (1: even)"""
 
 
 def settling(runs: Sequence[RunResult]) -> Table:
@@ -112,13 +114,15 @@ def settling(runs: Sequence[RunResult]) -> Table:
     headings = ("settled\n× ideal", "\n× bound", "\np99", "\nn", "con-\nverged", "\nat", "slowest", "Jain")
     for heading in headings:
         result.add_column(heading, justify="right", no_wrap=True)
+    routings = len({run.combination.routing for run in runs})
     for group in summarized(runs):
+        which = group.runs[0].combination
         at = [each for each in group.converged_at if each is not None]
         even = [fairness(run) for run in group.runs]
         figures = group.settled
         result.add_row(
-            group.runs[0].combination.policy,
-            str(group.runs[0].combination.control),
+            f"{which.routing}, {which.policy}" if routings > 1 else which.policy,
+            str(which.control),
             f"{figures.over_ideal:.3f}" if figures else "-",
             f"{figures.over_bound:.3f}" if figures else "-",
             f"{figures.over_ideal_p99:.3f}" if figures else "-",
@@ -129,6 +133,18 @@ def settling(runs: Sequence[RunResult]) -> Table:
             f"{fmean(each.jain for each in even):.3f}",
         )
     return result
+
+
+def show(experiment: Experiment, runs: Sequence[RunResult], console: Console) -> None:
+    """Print all tables that say something about `runs`, and what to read them by."""
+    console.print(table(experiment, runs))
+    console.print(LEGEND)
+    if len(experiment.jobs) > 1 and len(summarized(runs)) > 1:
+        console.print(completion(runs))
+        console.print(COMPLETION_LEGEND)
+    if experiment.controls:
+        console.print(settling(runs))
+        console.print(SETTLING_LEGEND)
 
 
 def remarks(runs: Sequence[RunResult]) -> Iterable[str]:

@@ -15,13 +15,14 @@ from matplotlib import pyplot as plt
 from entrain import policies
 from entrain.cross import NAME as CROSS
 from entrain.experiment import Experiment
-from entrain.results.plots import count, ideal_name, name, routing_name
+from entrain.results.plots import count, ideal_name, routing_name
 from entrain.results.values import (
     LEARNING,
     WINDOW,
     RunResult,
     Summarized,
     converged_at,
+    scheduler,
     settled_run,
     summarized,
 )
@@ -50,7 +51,7 @@ def _save(path: Path, figure: Any) -> None:
 
 
 def _name(run: RunResult) -> str:
-    return name(run.combination)
+    return scheduler(run.combination)
 
 
 def iterations(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
@@ -125,6 +126,7 @@ def throughput(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
     colours = {each.name: palette.job(place) for place, each in enumerate(experiment.jobs)}
     if experiment.cross:
         colours[CROSS] = palette.CROSS
+    routings = len({run.combination.routing for run in runs})
     for row, run in zip(axes, runs, strict=True):
         for place, (begin, end) in zip(row, parts, strict=True):
             for job, colour in colours.items():
@@ -135,7 +137,8 @@ def throughput(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
                         place.step(times, each.mbps, where="post", color=colour, lw=1, label=job)
             place.set_xlim(begin, end)
             place.grid(alpha=0.3)
-        row[0].set_ylabel(f"{_name(run)}\nMbit/s", fontsize=9)
+        routing = f"{routing_name(run.combination.routing)}\n" if routings > 1 else ""
+        row[0].set_ylabel(f"{routing}{_name(run)}\nMbit/s", fontsize=9)
     axes[0, 0].set_ylim(bottom=0)
     if handles := axes[0, 0].get_legend_handles_labels()[0]:
         figure.legend(handles=handles, loc="outside lower center", fontsize=8, ncols=len(colours))

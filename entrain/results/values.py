@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from entrain.contention import LinkContention
 from entrain.experiment import Combination, Experiment, Job
-from entrain.policies import is_baseline
+from entrain.policies import is_baseline, series
 from entrain.policies.reports import HostReport, Learned
 from entrain.samples import Throughput, Window
 from mininet_topos.links import FRAME_BYTES
@@ -55,6 +55,11 @@ class JobResult:
     def ratio_to_ideal(self) -> float:
         """Mean iteration time over the ideal one."""
         return self.mean_ms / self.ideal_ms
+
+
+def scheduler(combination: Combination) -> str:
+    """What schedules the flows of a run, by one name, which tells MLTCP's variants from plain controls."""
+    return series(combination.policy, combination.control)
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,20 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from entrain import slot_rates
 from entrain.contention import LinkContention
 from entrain.cross import NAME as CROSS
 from entrain.experiment import Combination, Experiment, load_experiment
 from entrain.policies.reports import HostReport
-from entrain.results import live as live_results
+from entrain.results import files, live
 from entrain.results import page as results_page
-from entrain.results.files import write
+from entrain.results.store import writing
 from entrain.results.values import JobResult, RunResult, Timeline
 from entrain.samples import Throughput
+from hostbpf.trial import FlowSlot, Outcome, Trial
 from machine.errors import BadInput
 from workloads.records import Summary
 
@@ -68,40 +69,46 @@ def run(experiment: Experiment, combination: Combination) -> RunResult:
 
 
 def leave(directory: Path, name: str) -> None:
-    """What `entrain run --out` would."""
+    """Leave what `entrain run --out` would."""
     if name == "slot-rates":
-        directory.mkdir(parents=True)
-        keys = ("rate_error_mean", "rate_error_p99", "within_bound", "boundary_delay_ms_p99", "agent_cpu")
-        trial: dict[str, Any] = dict.fromkeys(keys, 0.5) | {"slot_ms": 60.0, "flows": 16, "host_cpu": None}
-        runs = [{"policy": "slots", **trial, "control": control} for control in ("slot_reno", "cubic")]
-        (directory / "results.json").write_text(json.dumps({"experiment": name, "runs": runs}))
+        rates = slot_rates.load(EXPERIMENTS[name])
+        slot = FlowSlot(0, 0, 10_000.0, 5_000, 0.5)  # half of what was wanted
+        with writing(slot_rates.KIND, directory, rates, resume=False) as trials:
+            for control in ("slot_reno", "cubic"):
+                trial = Trial(60.0, 16, control=control)
+                outcome = Outcome((slot,), 0.5, None)
+                trials.add(slot_rates.TrialResult(trial, slot_rates.Goals(), outcome), control)
         return
-    experiment = load_experiment(EXPERIMENTS[name])
-    results = [run(experiment, combination) for combination in experiment.combinations()]
-    write(directory, experiment, results)
+    put(directory, load_experiment(EXPERIMENTS[name]))
+
+
+def put(directory: Path, experiment: Experiment) -> None:
+    with writing(files.NETWORK, directory, experiment, resume=False) as store:
+        for combination in experiment.combinations():
+            store.add(run(experiment, combination), "run")
 
 
 @pytest.fixture(scope="module")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def everything(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     directory = tmp_path_factory.mktemp("results")
-    for name in live_results.NAMES:
+    for name in live.compared():
         leave(directory / "live" / name, name)
-    return directory
+    return [directory]
 
 
 def section(page: str, number: int) -> str:
-    return results_page.split(page)[live_results.TITLES[number]]
+    return results_page.split(page)[live.TITLES[number]]
 
 
 def test_no_experiment_is_forgotten() -> None:
     """Those that compare with a paper's figures are all in a section."""
     compared = {name for name in EXPERIMENTS if name.startswith(("slots-", "slot-rates", "mltcp-"))}
-    assert compared == set(live_results.NAMES)
+    assert compared == live.compared().keys()
 
 
-def test_figures_are_compared_with_the_papers(everything: Path) -> None:
+def test_figures_are_compared_with_the_papers(everything: list[Path]) -> None:
     page = results_page.page(everything)
-    assert list(results_page.split(page)) == list(live_results.TITLES)
+    assert list(results_page.split(page)) == list(live.TITLES)
     completion, loss, two, tcp, overhead, rates, mltcp = (section(page, n) for n in range(7))
     for speed in ("10", "16", "24"):
         paper = "at least -15 %"
@@ -115,7 +122,7 @@ def test_figures_are_compared_with_the_papers(everything: Path) -> None:
     assert "| slots | 150 | 150 | 2.77 | 100 % |" in two
     assert "| slots | 60 | 20 | 75 % |" in tcp  # while the TCP flow is on
     assert "| slots-jct | 2 | 2.5 | 3.7 | 3.97 | 0.5 | 0.5 | 0.5 | 15 % | 1.6 | 0.80 % |" in overhead
-    assert "| cubic | 60 | 16 | 50.00 % | 50.00 % | 50.0 % | 0.50 | - |" in rates
+    assert "| cubic | 60 | 16 | 50.00 % | 50.00 % | 0.0 % | 0.50 | - |" in rates
     settled = "1.250 | 50 | 0 of 1 | - | 0.75 | 1.52 | 1.52"
     assert f"| mltcp-three-jobs | mltcp_reno | {settled} | 30 % |" in mltcp
     assert "Processors busy: 30 %" in completion
@@ -125,11 +132,11 @@ def test_what_was_not_run_is_left_out_and_named(tmp_path: Path) -> None:
     ran = ("slots-jct", "slots-loss-0.2")
     for name in ran:
         leave(tmp_path / name, name)
-    page = results_page.page(tmp_path)
+    page = results_page.page([tmp_path])
     assert "24 Gbit/s" not in page
     assert "| cubic | 800 ms |" in section(page, 1)  # there is nothing to compare with
     last = page.splitlines()[-1]
-    for name in live_results.NAMES:
+    for name in live.compared():
         assert (f"`experiments/{name}.toml`" in last) == (name not in ran)
     assert "`entrain simulate slots-jct`" in last
 
@@ -138,29 +145,29 @@ def test_sections_without_new_results_stay_as_they_stand(tmp_path: Path) -> None
     """The rest of the page is the same, byte for byte; the page need not have had the section before."""
     old = (ROOT / "docs" / "results.md").read_text()
     leave(tmp_path / "rates", "slot-rates")
-    new = results_page.page(tmp_path, old)
+    new = results_page.page([tmp_path], old)
     before, after = results_page.split(old), results_page.split(new)
-    fresh = live_results.sections(tmp_path)
+    fresh = live.sections([tmp_path])
     assert {title: text for title, text in after.items() if title not in fresh} == {
         title: text for title, text in before.items() if title not in fresh
     }
     assert {title: after[title] for title in fresh} == fresh
     assert list(after) == [title for title in results_page.TITLES if title in after]
-    assert results_page.page(tmp_path, new) == new
+    assert results_page.page([tmp_path], new) == new
 
 
-def test_no_figures_get_lost_silently(everything: Path, tmp_path: Path) -> None:
+def test_no_figures_get_lost_silently(everything: list[Path], tmp_path: Path) -> None:
     old = results_page.page(everything)
     leave(tmp_path / "mine", "slots-jct")
     with pytest.raises(BadInput, match=r"experiments/slots-jct-16g\.toml"):
-        results_page.page(tmp_path, old)
+        results_page.page([tmp_path], old)
     with pytest.raises(BadInput, match="By hand"):
         results_page.page(everything, old + "\n## By hand\n\nText.\n")
     leave(tmp_path / "again", "slots-jct")
     with pytest.raises(BadInput, match="both hold results of slots-jct with reno"):
-        results_page.page(tmp_path)
-    with pytest.raises(BadInput, match="holds no results"):
-        results_page.page(tmp_path / "nothing")
+        results_page.page([tmp_path])
+    with pytest.raises(BadInput, match="no results to put on the page"):
+        results_page.page([tmp_path / "nothing"])
 
 
 def test_controls_of_one_experiment_may_have_been_run_one_by_one(tmp_path: Path) -> None:
@@ -175,19 +182,74 @@ def test_controls_of_one_experiment_may_have_been_run_one_by_one(tmp_path: Path)
             )
         )
         experiment = load_experiment(path)
-        write(tmp_path / control, experiment, [run(experiment, each) for each in experiment.combinations()])
-    text = section(results_page.page(tmp_path), -1)
+        put(tmp_path / control, experiment)
+    text = section(results_page.page([tmp_path]), -1)
     for name in ("mltcp_cubic", "mltcp_dctcp"):
         assert f"| mltcp-seeds | {name} | 1.250 | 50 | 0 of 10 |" in text
 
 
-def test_the_command_writes_the_page(tmp_path: Path) -> None:
+def entrain(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "entrain.cli", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_report_writes_the_page(tmp_path: Path) -> None:
     leave(tmp_path / "mine", "slots-two-jobs")
     page = tmp_path / "page.md"
-    command = [sys.executable, "-m", "entrain.cli", "simulate", "results", "--out", str(tmp_path)]
-    done = subprocess.run([*command, "--page", str(page)], capture_output=True, text=True, check=False)
+    done = entrain("report", str(tmp_path), "--page", str(page))
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert page.read_text() == results_page.page(tmp_path)
+    assert page.read_text() == results_page.page([tmp_path])
+    assert entrain("report", str(tmp_path), "--page", "-").stdout == page.read_text()
+
+
+def test_the_old_spelling_names_the_new_one(tmp_path: Path) -> None:
+    for options in (["results", "--out", "there", "--page", "file.md"], ["results"]):
+        done = entrain("simulate", *options)
+        assert done.returncode == 2
+        assert "entrain report" in done.stderr
+
+
+def test_report_shows_and_draws_what_was_kept(tmp_path: Path) -> None:
+    """As `entrain run` would have: from the runs alone, of each experiment below the directory."""
+    for name in ("slots-two-jobs", "slot-rates"):
+        leave(tmp_path / name, name)
+    done = entrain("report", str(tmp_path), "--draw")
+    assert done.returncode == 0, done.stderr
+    for shown in ("slots-two-jobs on softswitch", "vgg19", "goals", "slot_reno"):
+        assert shown in done.stdout
+    for picture in ("iterations.png", "throughput.png", "results.png", "overhead.png"):
+        assert (tmp_path / "slots-two-jobs" / picture).stat().st_size > 10_000
+    assert (tmp_path / "slot-rates" / "results.png").exists()
+    printed = json.loads(entrain("report", str(tmp_path / "slots-two-jobs"), "--json").stdout)
+    assert printed == json.loads((tmp_path / "slots-two-jobs" / "results.json").read_text())
+    assert entrain("report", str(tmp_path / "slots-two-jobs" / "runs")).returncode == 2
+
+
+def test_what_a_paper_claims_stands_in_the_experiment(tmp_path: Path) -> None:
+    """An experiment that nobody has heard of gets its row, in its figure's section, with its claim."""
+    path = tmp_path / "mine.toml"
+    text = EXPERIMENTS["slots-jct"].read_text().replace('name = "slots-jct"', 'name = "mine"')
+    path.write_text(text.replace("10 Gbit/s", "5 Gbit/s").replace("at least -15 %", "a miracle"))
+    put(tmp_path / "out", load_experiment(path))
+    text = section(results_page.page([tmp_path / "out"]), 0)
+    assert "| mean completion time, slots against reno, 5 Gbit/s | a miracle | -21.1 % |" in text
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ('figure = "slots/99"', "[[paper]] 1, figure"),
+        ('figure = "mltcp"\nclaim = "fast"', "claim, value and measure"),
+        ('figure = "mltcp"\nvalues = "1"', "did you mean value?"),
+    ],
+)
+def test_a_wrong_claim_names_file_and_key(tmp_path: Path, table: str, told: str) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(
+        EXPERIMENTS["slots-two-jobs"].read_text().partition("[[paper]]")[0] + f"[[paper]]\n{table}\n"
+    )
+    with pytest.raises(BadInput, match=re.escape(told)):
+        load_experiment(path)
 
 
 # -- the page's figures follow from each other, whoever made it
@@ -295,21 +357,21 @@ CHECKS = {0: check_completion, 1: check_loss, 4: check_overhead, 6: check_mltcp}
 
 
 @pytest.mark.parametrize("number", CHECKS)
-def test_derived_figures_follow_from_the_tables(everything: Path, number: int) -> None:
+def test_derived_figures_follow_from_the_tables(everything: list[Path], number: int) -> None:
     CHECKS[number](section(results_page.page(everything), number))
 
 
-def test_the_page_of_this_repository_is_the_makers(everything: Path) -> None:
+def test_the_page_of_this_repository_is_the_makers(everything: list[Path]) -> None:
     """Its head, its sections and their order, the commands, every claim of a paper with the paper's value;
     and the figures that follow from others do so."""
     page = (ROOT / "docs" / "results.md").read_text()
-    assert page.startswith(results_page.HEAD)
+    assert page.startswith(results_page.head())
     standing, made = results_page.split(page), results_page.split(results_page.page(everything))
     assert list(standing) == [title for title in results_page.TITLES if title in standing]
     assert results_page.page(everything, page) == results_page.page(
         everything, results_page.page(everything, page)
     )
-    for number, title in enumerate(live_results.TITLES):
+    for number, title in enumerate(live.TITLES):
         if title not in standing:
             continue
         assert set(results_page.commands(standing[title])) <= set(results_page.commands(made[title]))
@@ -322,7 +384,7 @@ def test_the_page_of_this_repository_is_the_makers(everything: Path) -> None:
 
 @pytest.mark.parametrize("number", CHECKS)
 def test_a_figure_that_somebody_changes_is_noticed(number: int) -> None:
-    text = results_page.split((ROOT / "docs" / "results.md").read_text())[live_results.TITLES[number]]
+    text = results_page.split((ROOT / "docs" / "results.md").read_text())[live.TITLES[number]]
     first = next(iter(claims(text).values()))["here"]
     changed = re.sub(r"[-+]?\d+(\.\d+)?", lambda found: f"{float(found[0]) + 50:g}", first, count=1)
     with pytest.raises(AssertionError):

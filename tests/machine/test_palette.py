@@ -12,7 +12,7 @@ import pytest
 
 from entrain import slot_rates
 from entrain.experiment import load_experiment
-from entrain.results.plots import name
+from entrain.results.values import scheduler
 from machine import palette
 from machine.palette import COLOURS, CROSS, JOBS, SPARE, style
 from simulation.experiments.registry import EXPERIMENTS
@@ -61,7 +61,7 @@ def pictures() -> Iterator[tuple[str, list[str]]]:
     for path in sorted((ROOT / "experiments").glob("*.toml")):
         if "[experiment]" in path.read_text() and not slot_rates.is_slot_rates(path):
             combinations = list(load_experiment(path).combinations())
-            names = {name(each) for each in combinations}
+            names = {scheduler(each) for each in combinations}
             yield path.stem, sorted(names if len(names) > 1 else {each.routing for each in combinations})
 
 

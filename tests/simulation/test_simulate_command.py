@@ -100,7 +100,7 @@ def test_coflows_keep_the_traces_ids(tmp_path: Path) -> None:
             "or leave out --trace for",
         ),
         (["parrot-jct", "--limit", "0"], "--limit is 0"),
-        (["results"], "results needs --out DIR"),
+        (["results"], "entrain report DIR --page FILE"),
     ],
 )
 def test_bad_input_ends_with_status_2_and_a_remedy(arguments: list[str], message: str) -> None:
@@ -235,9 +235,9 @@ def test_every_experiment_runs_small_and_gets_its_section(tmp_path: Path) -> Non
         results = [experiment.run(point) for point in todo]
         output.write(tmp_path / name, output.summarise(experiment, todo, results), todo, results)
         assert (tmp_path / name / f"{name}.png").stat().st_size > 1000
-    sections = report.sections(tmp_path)
+    sections = report.sections([tmp_path])
     assert list(sections) == [EXPERIMENTS[name].title for name in report.NAMES]
-    assert report.sections(tmp_path / "points") == {}
+    assert report.sections([tmp_path / "points"]) == {}
 
 
 def test_varys_agrees_with_coflowsim_on_the_first_hundred_coflows(

@@ -1,0 +1,90 @@
+"""`entrain report DIR...`: show results again, draw them, or put them beside the papers' figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from machine.errors import BadInput, EntrainError
+
+Directory = click.Path(path_type=Path, exists=True, file_okay=False)
+
+
+@click.command()
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=Directory)
+@click.option("--draw", is_flag=True, help="Write results.json, CSV files and pictures there again.")
+@click.option("--json", "as_json", is_flag=True, help="Print results.json, of several experiments a list.")
+@click.option(
+    "--page",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    help="Write the page of results beside the papers' to this file (-: print it); sections for which DIR "
+    "holds nothing stay as they are.",
+)
+def command(directories: tuple[Path, ...], draw: bool, as_json: bool, page: Path | None) -> None:
+    """Report what experiments left at or below each DIR (their --out).
+
+    Everything is made from the runs that were kept, also after an interruption. --page takes the results of
+    `entrain simulate`, too.
+    """
+    if page is not None:
+        if draw or as_json:
+            raise click.UsageError("--page stands alone: give --draw and --json without it")
+        _write_page(directories, page)
+        return
+    from entrain.results import store
+
+    found = store.found(directories)
+    if not found:
+        where = ", ".join(map(str, directories))
+        raise BadInput(f"{where}: no results of entrain run; those of entrain simulate go to --page")
+    documents = [_report(each, draw=draw, shown=not as_json) for each in found]
+    if as_json:
+        click.echo(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2))
+
+
+def _report(directory: Path, *, draw: bool, shown: bool) -> dict[str, object]:
+    """Report one experiment; returns its results.json."""
+    from entrain import slot_rates
+    from entrain.results import files, store, tables, values
+
+    console = Console()
+    if shown:
+        console.print(f"{directory}:", highlight=False, markup=False, soft_wrap=True)
+    if store.kind_of(directory) == slot_rates.KIND.name:
+        rates = store.read(slot_rates.KIND, directory)
+        name, trials = rates.experiment.name, rates.runs
+        if trials and shown:
+            console.print(slot_rates.table(name, trials))
+        if trials and draw:
+            with store.keeping(directory):
+                slot_rates.write(directory, name, trials)
+                slot_rates.draw(directory / "results.png", name, trials)
+        return slot_rates.document(name, trials)
+    held = store.read(files.NETWORK, directory)
+    number = len(list(held.experiment.combinations()))
+    if shown:
+        if held.runs:
+            tables.show(held.experiment, held.runs, console)
+        if len(held.runs) < number:
+            console.print(f"{len(held.runs)} of {number} runs have ended", highlight=False)
+    if held.runs and draw:
+        with store.keeping(directory):
+            files.write(directory, held.experiment, held.runs)
+            files.draw(directory, held.experiment, held.runs)
+    return values.document(held.experiment, held.runs)
+
+
+def _write_page(directories: tuple[Path, ...], page: Path) -> None:
+    from entrain.results import page as results_page
+
+    if str(page) == "-":
+        click.echo(results_page.page(directories), nl=False)
+        return
+    try:
+        text = results_page.page(directories, page.read_text() if page.exists() else "")
+        page.write_text(text)
+    except OSError as error:
+        raise EntrainError(f"{page}: cannot be written ({error.strerror})") from error

@@ -1,0 +1,186 @@
+"""What came out here, for each kind of claim that a paper makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import fmean, median
+
+import numpy as np
+
+from entrain.paper import BEST_TCP, Measure, Paper
+from entrain.policies import is_baseline, mltcp
+from entrain.results.values import (
+    JobResult,
+    RunResult,
+    Settled,
+    Summarized,
+    converged_at,
+    settled_mean,
+    settled_run,
+)
+from entrain.slot_rates import TrialResult
+from simulation.report import change
+
+SERVERS = 6
+"""Of the flow-scheduling paper's testbed."""
+
+
+@dataclass(frozen=True)
+class Live:
+    """What was measured in an experiment: its runs of all seeds, by what schedules the flows; or its trials,
+    of one of kind slot-rates."""
+
+    name: str
+    papers: tuple[Paper, ...]
+    runs: Mapping[str, Sequence[RunResult]] = field(default_factory=dict)
+    trials: Sequence[TrialResult] = ()
+
+    def condition(self, figures: Sequence[str]) -> str:
+        """What distinguishes it from other experiments of these figures."""
+        return next((paper.condition for paper in self.papers if paper.figure in figures), "")
+
+    @property
+    def best_tcp(self) -> str | None:
+        """The plain TCP with the shortest mean completion time."""
+        plain = [name for name, runs in self.runs.items() if is_baseline(runs[0].combination.policy)]
+        return min(plain, key=lambda name: fmean(self.jct_s(name)), default=None)
+
+    def jobs(self, name: str, model: str = "") -> list[JobResult]:
+        """The jobs under `name` whose names begin with `model`."""
+        return [job for run in self.runs[name] for job in run.jobs if job.name.startswith(model)]
+
+    def jct_s(self, name: str) -> list[float]:
+        """Completion times of all jobs."""
+        return [job.summary.jct_s or 0.0 for job in self.jobs(name)]
+
+    def iteration_ms(self, name: str, model: str = "") -> float:
+        """Mean iteration time of jobs, mean over them."""
+        return fmean(job.mean_ms for job in self.jobs(name, model))
+
+    def settled(self, name: str) -> Settled | None:
+        """What the runs of all seeds came to after learning."""
+        return settled_mean(map(settled_run, self.runs[name]))
+
+    def converged_at(self, name: str) -> float | None:
+        """The iteration from which on they keep near the ideal, median of those that do."""
+        found = [at for at in map(converged_at, self.runs[name]) if at is not None]
+        return median(found) if found else None
+
+    def converged(self, name: str) -> int:
+        """How many of them do."""
+        return sum(each is not None for each in Summarized(tuple(self.runs[name])).converged_at)
+
+    def is_mltcp(self, name: str) -> bool:
+        """Whether its runs under `name` are MLTCP's."""
+        return self.runs[name][0].combination.policy == mltcp.NAME
+
+    def speed_up(self, name: str) -> tuple[float, float] | None:
+        """By how much MLTCP variant `name` makes iterations shorter than its plain control, after learning:
+        mean and 99th percentile; None: not both were measured, or not for long enough."""
+        plain = name.removeprefix("mltcp_")
+        if not self.is_mltcp(name) or plain not in self.runs:
+            return None
+        ours, theirs = self.settled(name), self.settled(plain)
+        if ours is None or theirs is None:
+            return None
+        mean = theirs.iteration_ms_mean / ours.iteration_ms_mean
+        return mean, theirs.iteration_ms_p99 / ours.iteration_ms_p99
+
+
+Found = Mapping[str, Live]
+"""The experiments of a section of which there are results, by name."""
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """For people."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def span(values: Iterable[float | None], form: Callable[[float], str] = "{:.3g}".format) -> str:
+    """From the least to the most; - where nothing is known."""
+    known = [value for value in values if value is not None]
+    return " to ".join(dict.fromkeys(map(form, (min(known), max(known))))) if known else "-"
+
+
+def delays_ms(found: Found, percentile: float, kind: str) -> list[float]:
+    """That percentile of the `negotiation` or `decision` delays of every host that had any."""
+    hosts = [host for live in found.values() for run in live.runs.get("slots", ()) for host in run.scheduling]
+    samples = [host.negotiation_ms if kind == "negotiation" else host.decision_ms for host in hosts]
+    return [float(np.percentile(each, percentile)) for each in samples if each]
+
+
+def carriers_mbps(found: Found, hosts: int | None = None) -> list[float]:
+    """The rate of carriers and feedback of all hosts of a run together, of runs on so many hosts."""
+    rates = []
+    for live in found.values():
+        for run in live.runs.get("slots", ()):
+            each = [host.carrier_mbps for host in run.scheduling]
+            if each and hosts in (None, len(each)) and None not in each:
+                rates.append(sum(rate for rate in each if rate is not None))
+    return rates
+
+
+def cpu_shares(found: Found) -> list[float]:
+    """Of one processor, of every agent that answered."""
+    hosts = (host for live in found.values() for run in live.runs.get("slots", ()) for host in run.scheduling)
+    return [host.cpu_share for host in hosts if host.cpu_share is not None]
+
+
+def claims(found: Found, figures: Sequence[str]) -> list[list[str]]:
+    """By row: what a paper claims of its `figures`, its value, and ours; what was not run is left out."""
+    rows: dict[str, list[str]] = {}
+    for live in found.values():
+        for paper in live.papers:
+            if paper.figure in figures and paper.measure is not None:
+                against = live.best_tcp or "" if paper.against == BEST_TCP else paper.against
+                ours = MEASURES[paper.measure](paper, live, found)
+                text = paper.claim.format(condition=paper.condition, against=against)
+                if ours is not None:
+                    rows.setdefault(text, [text, paper.value, ours])
+    return list(rows.values())
+
+
+def _completion_time(paper: Paper, live: Live, found: Found) -> str | None:
+    against = live.best_tcp if paper.against == BEST_TCP else paper.against
+    if against is None or not {paper.of, against} <= set(live.runs):
+        return None
+    return change(fmean(live.jct_s(paper.of)), fmean(live.jct_s(against)))
+
+
+def _training_speed(paper: Paper, live: Live, found: Found) -> str | None:
+    """Inverse iteration times; as a factor where the paper tells one."""
+    others = [live]
+    if paper.against_condition:
+        others = [o for o in found.values() if o.condition([paper.figure]) == paper.against_condition]
+    against = live.best_tcp if paper.against == BEST_TCP else paper.against
+    if not others or against is None or paper.of not in live.runs or against not in others[0].runs:
+        return None
+    ours, theirs = live.iteration_ms(paper.of, paper.model), others[0].iteration_ms(against, paper.model)
+    return f"× {theirs / ours:.2f}" if paper.value.startswith("×") else change(theirs, ours)
+
+
+def _iterations(paper: Paper, live: Live, found: Found) -> str:
+    variants = [(each, name) for each in found.values() for name in each.runs if each.is_mltcp(name)]
+    at = span(each.converged_at(name) for each, name in variants)
+    converged = sum(each.converged(name) for each, name in variants)
+    return f"{at} (converged: {converged} of {sum(len(each.runs[name]) for each, name in variants)} runs)"
+
+
+def _speed_up(place: int, paper: Paper, live: Live, found: Found) -> str:
+    """`place` 0: of the mean, 1: of the 99th percentile."""
+    ups = [up for each in found.values() for name in each.runs if (up := each.speed_up(name))]
+    return span((up[place] for up in ups), "{:.2f}".format)
+
+
+MEASURES: Mapping[Measure, Callable[[Paper, Live, Found], str | None]] = {
+    "completion-time": _completion_time,
+    "training-speed": _training_speed,
+    "negotiation-p90-ms": lambda paper, live, found: span(delays_ms(found, 90, "negotiation")),
+    "carriers-mbps": lambda paper, live, found: span(carriers_mbps(found, SERVERS)),
+    "scheduler-cpu": lambda paper, live, found: span(cpu_shares(found), percent),
+    "iterations-to-converge": _iterations,
+    "mean-speed-up": partial(_speed_up, 0),
+    "p99-speed-up": partial(_speed_up, 1),
+}
