@@ -22,6 +22,7 @@ from entrain.results.store import Kind, whole
 from hostbpf.slots import PACED, pacing_registered
 from hostbpf.trial import Outcome, Trial, run_trial
 from machine.errors import BadInput
+from machine.explain import suggestion
 from machine.palette import style
 from machine.toml import Strict, check, read_toml
 
@@ -139,11 +140,11 @@ def load(path: Path, seed: int | None = None) -> SlotRates:
     file = check(SlotRatesFile, read_toml(path), str(path))
     chosen = file.experiment.seed if seed is None else seed
     known = {*PACED, *available_congestion_controls()}
-    for number, table in enumerate(file.trial):
+    for number, table in enumerate(file.trial, 1):
         if table.control not in known:
             raise BadInput(
-                f"{path}: trial {number}, control: there is no {table.control!r}; "
-                f"take one of {', '.join(sorted(known))}"
+                f"{path}: [[trial]] {number}, control: this kernel has no {table.control!r}; "
+                f"{suggestion(table.control, sorted(known))}"
             )
     trials = (
         (Trial(**table.model_dump(exclude={"goals"}), seed=chosen), table.goals) for table in file.trial

@@ -37,7 +37,10 @@ def write(tmp_path: Path, text: str) -> Path:
     [
         (("slot_ms = 40", "slot_ms = 0"), "slot_ms"),
         (("flows = 3", "flow = 3"), "flow"),
-        (("link_mbps = 30", 'control = "vegan"'), "there is no 'vegan'; take one of (.*)slot_cubic"),
+        (
+            ("link_mbps = 30", 'control = "vegan"'),
+            r"\[\[trial\]\] 1, control: this kernel has no 'vegan'; known are (.*)slot_cubic",
+        ),
         (("link_mbps = 30", "goals = { rate_error = 1 }"), "rate_error"),
     ],
 )
