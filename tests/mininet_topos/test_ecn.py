@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,12 +13,14 @@ from hypothesis import strategies as st
 
 from controlplane.routing import FabricPolicy, desired_state
 from controlplane.topology import dumbbell, leaf_spine
+from ebpf.struct_ops import available_congestion_controls
 from entrain.experiment import load_experiment
 from entrain.slot_rates import is_slot_rates
 from mininet_topos.ecn import round_trip_ms, threshold_packets, thresholds
 from mininet_topos.links import FRAME_BYTES, TURN_MS, burst_bytes
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = ROOT / "experiments"
 
 
 @given(rate_mbps=st.floats(1, 400_000), trip_ms=st.floats(0, 100))
@@ -54,3 +59,51 @@ def test_in_no_experiment_a_shaper_alone_makes_dctcp_slow_down(path: Path) -> No
     for host in experiment.topology.hosts:
         port = experiment.topology.switch_by_name[host.leaf].port(host.leaf_port)
         assert burst_bytes(port.rate_mbps) < threshold(port) * FRAME_BYTES < port.queue_packets * FRAME_BYTES
+
+
+ALONE = """
+[experiment]
+name = "alone"
+congestion_control = "bpf_dctcp"
+sample_ms = 20
+
+[network]
+slow_start_after_idle = false
+
+[topology]
+kind = "dumbbell"
+hosts_per_side = 1
+host_rate_mbps = 200
+bottleneck_rate_mbps = 200
+queue_packets = 100
+
+[[job]]
+name = "one"
+collective = "ring"
+bytes = 3_000_000
+compute_ms = 50
+iterations = 6
+hosts = ["h1", "h2"]
+"""
+
+
+@pytest.mark.root
+def test_a_flow_that_is_alone_is_not_marked(tmp_path: Path) -> None:
+    """All links have the rate of its host, so it meets no congestion; below the shapers' burst nearly every
+    segment would be marked."""
+    if "bpf_dctcp" in available_congestion_controls():
+        pytest.skip("another process of this machine holds the congestion controls")
+    file, out = tmp_path / "alone.toml", tmp_path / "out"
+    file.write_text(ALONE)
+    done = subprocess.run(
+        [sys.executable, "-m", "entrain.cli", "run", str(file), "--out", str(out)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    marked = {line["host"]: int(line["marked"]) for line in csv.DictReader((out / "windows.csv").open())}
+    segments = 6 * 3_000_000 / 1448
+    assert set(marked) == {"h1", "h2"}
+    assert max(marked.values()) < 0.01 * segments
