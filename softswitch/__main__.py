@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from machine.errors import BadInput, EntrainError
 
 if TYPE_CHECKING:
-    from softswitch.datapath import Datapath
+    from softswitch.kernel.datapath import Datapath
 
 _LEVELS = {
     "trace": logging.DEBUG,
@@ -157,10 +157,10 @@ async def _serve(options: argparse.Namespace, name: str) -> None:
     """Own everything, announce it, wait for a signal; raises EntrainError where something cannot be had."""
     # Imported late, so that wrong arguments are told at once and the address is served soon.
     from machine.record import Record, clean_stale
-    from softswitch import server
-    from softswitch.packet_io import CpuPort
-    from softswitch.ports import Ports, parse_port, parse_rate
-    from softswitch.switch import Switch
+    from softswitch.kernel.ports import Ports, parse_port, parse_rate
+    from softswitch.p4runtime import server
+    from softswitch.p4runtime.packet_io import CpuPort
+    from softswitch.p4runtime.switch import Switch
 
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -176,8 +176,8 @@ async def _serve(options: argparse.Namespace, name: str) -> None:
     program = _read(options.program) if options.program is not None else None
 
     def load(config: bytes) -> Datapath:
-        from softswitch.datapath import Datapath
-        from softswitch.ir import load_program
+        from softswitch.compiler.ir import load_program
+        from softswitch.kernel.datapath import Datapath
 
         return Datapath.load(
             load_program(config),

@@ -12,10 +12,10 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from softswitch.datapath import Datapath
-from softswitch.ir import load_program
-from softswitch.server import P4RuntimeService, listen
-from softswitch.switch import Switch
+from softswitch.compiler.ir import load_program
+from softswitch.kernel.datapath import Datapath
+from softswitch.p4runtime.server import P4RuntimeService, listen
+from softswitch.p4runtime.switch import Switch
 from tests.p4.runtime import Runtime
 from tests.p4.targets import CPU_PORT, PORTS, Batch, Injected, Program, Target
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from machine.errors import EntrainError
-from softswitch.target import (
+from softswitch.contract import (
     Action,
     ActionCall,
     DigestCallback,
@@ -28,7 +28,7 @@ from softswitch.target import (
 
 
 class FakeDatapath:
-    """Implements softswitch.target.Datapath."""
+    """Implements softswitch.contract.Datapath."""
 
     def __init__(self, program: bytes) -> None:
         config = json.loads(program)

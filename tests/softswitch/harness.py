@@ -13,10 +13,10 @@ import grpc
 from finsy.proto import U128, p4i, p4r, p4r_grpc, rpc_status
 from google.protobuf import text_format
 
-from softswitch import server
-from softswitch.entities import Entities
-from softswitch.p4info import P4Info
-from softswitch.switch import Switch
+from softswitch.p4runtime import server
+from softswitch.p4runtime.entities.device import Entities
+from softswitch.p4runtime.p4info import P4Info
+from softswitch.p4runtime.switch import Switch
 from tests.softswitch.fake_datapath import FakeDatapath
 
 PROGRAMS = Path(__file__).parent / "programs"

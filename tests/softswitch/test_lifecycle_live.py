@@ -13,6 +13,7 @@ import pytest
 from finsy.proto import U128, p4r
 
 from tests.softswitch.harness import DEVICE, IDS, INSERT, MODIFY, action, entry, l2, update
+from tests.softswitch.p4runtime.test_server_entities import digest, multicast
 from tests.softswitch.test_lifecycle_process import (
     FRAME,
     Process,
@@ -22,7 +23,6 @@ from tests.softswitch.test_lifecycle_process import (
     pairs,
     running,
 )
-from tests.softswitch.test_server_entities import digest, multicast
 
 pytestmark = pytest.mark.root
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from machine.errors import BadInput, EntrainError
-from softswitch.ports import Ports, parse_port, parse_rate
+from softswitch.kernel.ports import Ports, parse_port, parse_rate
 from tests.softswitch.fake_datapath import FakeDatapath
 from tests.softswitch.harness import PROGRAM
 

@@ -1,0 +1,1 @@
+"""A program as C, one module for each part of it."""

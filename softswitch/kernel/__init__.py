@@ -1,0 +1,1 @@
+"""The loaded program: attached to ports, its tables and externs in BPF maps."""

@@ -1,0 +1,270 @@
+"""The switch's ports: interfaces made ready, watched, and given to the datapath.
+
+An interface that goes away leaves its port down; one that comes back under the same name gets its port again.
+Offloads stay on: packets pass whole, however large, with their checksums still to be filled in by the kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import socket
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from machine.errors import BadInput, EntrainError, MissingTool
+from softswitch.contract import Datapath
+
+log = logging.getLogger(__name__)
+
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCSIFMTU = 0x8913, 0x8914, 0x8922
+_IFF_UP, _IFF_RUNNING, _IFF_NOARP = 0x1, 0x40, 0x80
+_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, _PACKET_MR_PROMISC = 263, 1, 1
+_NETLINK_ROUTE, _RTMGRP_LINK = 0, 1
+_RTM_NEWLINK, _RTM_DELLINK, _IFLA_IFNAME = 16, 17, 3
+
+Rate = tuple[float, int | None]  # Mbit/s and, if stated, the queue's length in packets
+
+
+@dataclass
+class Port:
+    """One port; without an interface `ifindex` is None."""
+
+    number: int
+    interface: str
+    ifindex: int | None = None
+    up: bool = False
+
+
+def parse_port(text: str) -> tuple[int, str]:
+    """`PORT@IFACE`, as simple_switch takes it; raises BadInput."""
+    number, at, interface = text.partition("@")
+    if not at or not number.isdecimal() or not interface:
+        raise BadInput(f"-i {text}: write a port number, @ and an interface, such as 1@eth0")
+    if int(number) > 510:
+        raise BadInput(f"-i {text}: a port number is at most 510")
+    if len(interface.encode()) > 15:
+        raise BadInput(f"-i {text}: an interface's name has at most 15 bytes")
+    return int(number), interface
+
+
+def parse_rate(text: str) -> tuple[int, Rate]:
+    """`PORT@MBPS[:QUEUE_PACKETS]`; raises BadInput."""
+    number, at, rest = text.partition("@")
+    mbps, colon, queue = rest.partition(":")
+    try:
+        rate = (float(mbps), int(queue) if colon else None)
+        if not at or rate[0] <= 0 or (rate[1] is not None and rate[1] < 1):
+            raise ValueError
+        return int(number), rate
+    except ValueError:
+        raise BadInput(
+            f"--port-rate {text}: write PORT@MBPS[:QUEUE_PACKETS], such as 1@100 or 1@100:64"
+        ) from None
+
+
+def _ioctl(request: int, interface: str, value: bytes = b"") -> bytes:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        return fcntl.ioctl(sock, request, struct.pack("16s24s", interface.encode(), value))
+
+
+def _flags(interface: str) -> int:
+    return int(struct.unpack_from("h", _ioctl(_SIOCGIFFLAGS, interface), 16)[0])
+
+
+def bring_up(interface: str, *, noarp: bool = False, mtu: int | None = None) -> None:
+    """Set an interface up; raises MissingTool without the right to."""
+    try:
+        if mtu is not None:
+            _ioctl(_SIOCSIFMTU, interface, struct.pack("i", mtu))
+        flags = _flags(interface) | _IFF_UP | (_IFF_NOARP if noarp else 0)
+        _ioctl(_SIOCSIFFLAGS, interface, struct.pack("h", flags))
+    except PermissionError as error:
+        raise MissingTool(f"cannot set interface {interface} up: {error.strerror}; run as root") from error
+
+
+def _ipv6_switch(interface: str) -> Path:
+    return Path("/proc/sys/net/ipv6/conf") / interface / "disable_ipv6"
+
+
+def disable_ipv6(interface: str) -> str | None:
+    """Keep the kernel from sending its own IPv6 packets; returns the setting before, None without IPv6."""
+    path = _ipv6_switch(interface)
+    with contextlib.suppress(OSError):
+        before = path.read_text().strip()
+        path.write_text("1")
+        return before
+    return None
+
+
+class Ports:
+    """All ports of one switch. `changed(port)` is called when one went up or down."""
+
+    def __init__(
+        self,
+        interfaces: dict[int, str],
+        rates: dict[int, Rate] | None = None,
+        changed: Callable[[int], None] = lambda port: None,
+    ) -> None:
+        """Take the interfaces; BadInput where one is missing or given twice, MissingTool unless root."""
+        self._rates = rates or {}
+        self.changed = changed
+        self._datapath: Datapath | None = None
+        self._ipv6_before: dict[str, str] = {}
+        if unknown := self._rates.keys() - interfaces.keys():
+            raise BadInput(f"--port-rate {min(unknown)}@...: there is no port {min(unknown)}; add it with -i")
+        if twice := [name for name in interfaces.values() if list(interfaces.values()).count(name) > 1]:
+            raise BadInput(f"-i: interface {twice[0]} is given to more than one port")
+        for number, name in interfaces.items():
+            try:
+                socket.if_nametoindex(name)
+            except OSError:
+                raise BadInput(f"-i {number}@{name}: there is no interface {name} here") from None
+        try:
+            # Membership in a packet socket makes an interface promiscuous for as long as this process lives.
+            self._promiscuous = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        except PermissionError as error:
+            raise MissingTool("a switch needs to be root: it attaches programs to its ports") from error
+        self._netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_ROUTE)
+        self._netlink.bind((0, _RTMGRP_LINK))
+        self._netlink.setblocking(False)
+        self.ports = {number: Port(number, name) for number, name in interfaces.items()}
+        for port in self.ports.values():
+            self._adopt(port, socket.if_nametoindex(port.interface))
+
+    def _adopt(self, port: Port, ifindex: int) -> None:
+        before = disable_ipv6(port.interface)
+        if before is not None:
+            self._ipv6_before.setdefault(port.interface, before)
+        bring_up(port.interface)
+        membership = struct.pack("iHH8s", ifindex, _PACKET_MR_PROMISC, 0, b"")
+        self._promiscuous.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, membership)
+        port.ifindex = ifindex
+        port.up = _flags(port.interface) & _IFF_RUNNING != 0
+        if self._datapath is not None:
+            self._add(self._datapath, port)
+
+    def _add(self, datapath: Datapath, port: Port) -> None:
+        if port.ifindex is None:
+            return
+        rate, queue = self._rates.get(port.number, (None, None))
+        try:
+            datapath.add_port(port.number, port.ifindex, rate)
+        except EntrainError:
+            if self._is_there(port):
+                raise
+            port.ifindex, port.up = None, False  # it went away meanwhile, and that is on its way to `poll`
+            return
+        if rate is not None and queue is not None:
+            datapath.set_queue(port.number, rate, queue)
+
+    @staticmethod
+    def _is_there(port: Port) -> bool:
+        with contextlib.suppress(OSError):
+            return socket.if_nametoindex(port.interface) == port.ifindex
+        return False
+
+    def attach(self, datapath: Datapath) -> None:
+        """Let `datapath` process the packets of all ports, instead of the one that did until now.
+
+        Raises EntrainError where it cannot; then the ports are with the old one again.
+        """
+        before = self._datapath
+        try:
+            self._move(before, datapath)
+        except EntrainError:
+            self._move(datapath, before)
+            raise
+
+    def _move(self, before: Datapath | None, after: Datapath | None) -> None:
+        self._datapath = after
+        for port in self.ports.values():
+            if before is not None:
+                with contextlib.suppress(EntrainError):  # it has not got as far as this port, or lost it
+                    before.remove_port(port.number)
+            if after is not None:
+                self._add(after, port)
+
+    def is_up(self, number: int) -> bool:
+        """Whether the port exists and has a carrier. Ports without an interface (the CPU's) are always up."""
+        port = self.ports.get(number)
+        return port is None or port.up
+
+    def fileno(self) -> int:
+        """Readable when an interface changed: then call `poll`."""
+        return self._netlink.fileno()
+
+    def poll(self) -> None:
+        """Take note of all changes of interfaces that are waiting."""
+        while True:
+            try:
+                data = self._netlink.recv(65536)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                self._resync()
+                continue
+            for kind, ifindex, flags, name in _links(data):
+                self._changed(kind, ifindex, flags, name)
+
+    def _resync(self) -> None:
+        """Changes were lost: look at every interface."""
+        for port in self.ports.values():
+            try:
+                ifindex, flags = socket.if_nametoindex(port.interface), _flags(port.interface)
+            except OSError:
+                self._changed(_RTM_DELLINK, port.ifindex or 0, 0, port.interface)
+            else:
+                self._changed(_RTM_NEWLINK, ifindex, flags, port.interface)
+
+    def _changed(self, kind: int, ifindex: int, flags: int, name: str) -> None:
+        for port in self.ports.values():
+            was_up = port.up
+            if port.ifindex == ifindex and (kind == _RTM_DELLINK or name != port.interface):
+                log.warning("port %d: interface %s is gone", port.number, port.interface)
+                port.ifindex, port.up = None, False
+                if self._datapath is not None:
+                    with contextlib.suppress(EntrainError):
+                        self._datapath.remove_port(port.number)
+            elif port.interface == name and kind == _RTM_NEWLINK:
+                if port.ifindex != ifindex:
+                    log.warning("port %d: interface %s is back", port.number, name)
+                    try:
+                        self._adopt(port, ifindex)
+                    except (OSError, EntrainError) as error:  # it went away again meanwhile
+                        log.warning("port %d: %s: %s", port.number, name, error)
+                        port.ifindex = None
+                port.up = port.ifindex is not None and flags & _IFF_RUNNING != 0
+            if port.up != was_up:
+                log.info("port %d (%s) is %s", port.number, port.interface, "up" if port.up else "down")
+                self.changed(port.number)
+
+    def close(self) -> None:
+        """Give the interfaces back as they were."""
+        self._promiscuous.close()
+        self._netlink.close()
+        for name, before in self._ipv6_before.items():
+            with contextlib.suppress(OSError):
+                _ipv6_switch(name).write_text(before)
+
+
+def _links(data: bytes) -> Iterable[tuple[int, int, int, str]]:
+    """The link messages of a netlink datagram: kind, interface index, flags, name."""
+    while len(data) >= 16:
+        length, kind = struct.unpack_from("=IH", data)
+        message, data = data[16:length], data[(length + 3) & ~3 :]
+        if kind in (_RTM_NEWLINK, _RTM_DELLINK):
+            _, _, ifindex, flags, _ = struct.unpack_from("=BxHiII", message)
+            attributes, name = message[16:], ""
+            while len(attributes) >= 4:
+                size, attribute = struct.unpack_from("=HH", attributes)
+                if attribute == _IFLA_IFNAME:
+                    name = attributes[4 : size - 1].decode()
+                attributes = attributes[(size + 3) & ~3 :] if size >= 4 else b""
+            yield kind, ifindex, flags, name

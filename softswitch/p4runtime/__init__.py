@@ -1,0 +1,1 @@
+"""The switch as a controller sees it: P4Runtime's service and its entities."""

@@ -1,0 +1,1 @@
+"""P4Runtime's entities: how each is read and written."""

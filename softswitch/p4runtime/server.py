@@ -1,0 +1,347 @@
+"""The P4Runtime service of one switch, on asyncio: requests, streams and packets take turns without locks.
+
+Only setting a pipeline waits (for the compiler and the kernel's verifier, in a thread); writes wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable
+from itertools import islice
+from typing import Any
+
+import grpc
+from finsy.proto import p4r, p4r_grpc
+from grpc import StatusCode
+
+from machine.errors import EntrainError
+from softswitch.p4runtime import packet_io
+from softswitch.p4runtime.arbitration import Arbitration, Notification
+from softswitch.p4runtime.packet_io import CpuPort
+from softswitch.p4runtime.status import (
+    DETAILS_KEY,
+    MOST_READ,
+    SEE_LOG,
+    SPACE,
+    Refused,
+    batch_status,
+    invalid,
+    not_found,
+)
+from softswitch.p4runtime.switch import Pipeline, Switch
+
+log = logging.getLogger(__name__)
+
+API_VERSION = "1.4.1"
+MAX_REQUEST = 16 << 20  # bytes
+_MAX_RESPONSE = 128 << 20
+_MOST_MESSAGE = 600  # characters, each of which may take 12 bytes
+_READ_CHUNK = 500  # entities per ReadResponse: far below the 4 MiB that clients take
+_MAX_WAITING = 4096  # stream messages that wait for a slow controller; then packets are dropped
+
+
+class _Stream:
+    """A controller's stream; what waits to be sent to it. None ends it, Refused ends it with an error."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+        self.waiting: asyncio.Queue[Any] = asyncio.Queue()
+
+    def __str__(self) -> str:
+        return self._peer
+
+
+class P4RuntimeService:
+    """P4Runtime for `switch`, which is device `device_id`, in the default role and in `roles`."""
+
+    def __init__(
+        self, device_id: int, switch: Switch, cpu: CpuPort | None = None, roles: Iterable[str] = ()
+    ) -> None:
+        self._device_id = device_id
+        self._switch = switch
+        self._cpu = cpu
+        self._arbitration = Arbitration(device_id, roles)
+        self.dropped = 0  # messages for controllers that were too slow
+        switch.send = self.broadcast
+
+    def _check_device(self, device_id: int) -> None:
+        if device_id != self._device_id:
+            raise not_found(f"this is device {self._device_id}, not {device_id}")
+
+    def _pipeline(self) -> Pipeline:
+        pipeline = self._switch.current
+        if pipeline is None:
+            raise Refused(
+                StatusCode.FAILED_PRECONDITION, "no forwarding pipeline config is set for this device"
+            )
+        return pipeline
+
+    # Unary calls and Read. Their names are those of the service.
+
+    async def Capabilities(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """The version of P4Runtime that this server speaks."""
+        with _Answering(context) as answering:
+            if request.device_id:
+                self._check_device(request.device_id)
+            return p4r.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
+        return await answering.abort()
+
+    async def Write(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Apply a batch of updates."""
+        with _Answering(context) as answering:
+            self._check_device(request.device_id)
+            self._arbitration.check_primary(request)
+            if request.atomicity != p4r.WriteRequest.CONTINUE_ON_ERROR:
+                raise Refused(StatusCode.UNIMPLEMENTED, "only atomicity CONTINUE_ON_ERROR is supported")
+            async with self._switch.lock:
+                self._arbitration.check_primary(request)
+                errors = self._pipeline().entities.write(request.updates)
+            if not any(errors):
+                return p4r.WriteResponse()
+            message, details = batch_status(errors)
+            log.info("write: %s", message)
+            answering.refuse_batch(message, details)
+        return await answering.abort()
+
+    async def Read(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        """Stream the entities that were asked for; a consistent snapshot."""
+        with _Answering(context) as answering:
+            self._check_device(request.device_id)
+            self._arbitration.check_role(request.role)
+            pipeline = self._pipeline()
+            found: list[Any] = []
+            errors: list[Refused | None] = []
+            for wanted in request.entities:
+                error: Refused | None = None
+                try:
+                    found += islice(pipeline.entities.read(wanted), MOST_READ + 1 - len(found))
+                except Refused as refused:
+                    error = refused
+                except EntrainError as failed:
+                    error = Refused(StatusCode.INTERNAL, str(failed))
+                errors.append(error)
+                if len(found) > MOST_READ:
+                    raise Refused(
+                        StatusCode.RESOURCE_EXHAUSTED,
+                        f"more than {MOST_READ} entities match: read one table, array or index at a time",
+                    )
+            for start in range(0, len(found), _READ_CHUNK):
+                yield p4r.ReadResponse(entities=found[start : start + _READ_CHUNK])
+            if any(errors):
+                answering.refuse_batch(*batch_status(errors))
+        if answering.refused:
+            await answering.abort()
+
+    async def SetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Verify, save or commit a program."""
+        with _Answering(context) as answering:
+            self._check_device(request.device_id)
+            self._arbitration.check_primary(request)
+            # A controller that goes away meanwhile must not leave a half-set pipeline.
+            await asyncio.shield(self._set_pipeline(request))
+            return p4r.SetForwardingPipelineConfigResponse()
+        log.warning("pipeline refused: %s", answering.message)
+        return await answering.abort()
+
+    async def _set_pipeline(self, request: Any) -> None:
+        async with self._switch.lock:
+            self._arbitration.check_primary(request)
+            config = request.config if request.HasField("config") else None
+            await self._switch.set_pipeline(request.action, config)
+
+    async def GetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """The program that reads and writes refer to, or nothing where there is none."""
+        with _Answering(context) as answering:
+            self._check_device(request.device_id)
+            response = p4r.GetForwardingPipelineConfigResponse()
+            pipeline = self._switch.current
+            if pipeline is not None:
+                kinds = p4r.GetForwardingPipelineConfigRequest
+                config, kind = pipeline.config, request.response_type
+                response.config.SetInParent()
+                if config.HasField("cookie"):
+                    response.config.cookie.CopyFrom(config.cookie)
+                if kind in (kinds.ALL, kinds.P4INFO_AND_COOKIE):
+                    response.config.p4info.CopyFrom(config.p4info)
+                if kind in (kinds.ALL, kinds.DEVICE_CONFIG_AND_COOKIE):
+                    response.config.p4_device_config = config.p4_device_config
+                if kind not in kinds.ResponseType.values():
+                    raise invalid(f"response_type {kind} is unknown")
+            return response
+        return await answering.abort()
+
+    # The stream
+
+    async def StreamChannel(self, requests: AsyncIterator[Any], context: Any) -> None:  # noqa: N802
+        """A controller's session: arbitration, packets, digests."""
+        stream = _Stream(context.peer())
+        receiving = asyncio.create_task(self._receive(stream, requests))
+        try:
+            while (message := await stream.waiting.get()) is not None:
+                if isinstance(message, Refused):
+                    await context.abort(message.code, _sendable(message.message))
+                await context.write(message)
+        finally:
+            receiving.cancel()
+            self._notify(self._arbitration.close(stream))
+            log.info("controller %s has gone", stream)
+
+    async def _receive(self, stream: _Stream, requests: AsyncIterator[Any]) -> None:
+        end: Refused | None = None
+        try:
+            async for request in requests:
+                self._take(stream, request)
+        except Refused as refused:
+            log.warning("controller %s: stream refused: %s", stream, refused.message)
+            end = refused
+        except Exception:
+            log.exception("controller %s", stream)
+            end = _internal()
+        finally:
+            stream.waiting.put_nowait(end)
+
+    def _take(self, stream: _Stream, request: Any) -> None:
+        """Act on one stream message; raises Refused where that ends the stream."""
+        kind = request.WhichOneof("update")
+        if kind == "arbitration":
+            self._notify(self._arbitration.update(stream, request.arbitration))
+            return
+        try:
+            if not self._arbitration.is_primary(stream):
+                raise Refused(
+                    StatusCode.PERMISSION_DENIED, "not primary: only the primary controller may do this"
+                )
+            match kind:
+                case "packet":
+                    self._packet_out(request.packet)
+                case "digest_ack":
+                    self._pipeline().entities.digests.acknowledged(request.digest_ack)
+                case _:
+                    raise Refused(
+                        StatusCode.UNIMPLEMENTED, f"stream messages of kind {kind} are not supported"
+                    )
+        except Refused as refused:
+            response = p4r.StreamMessageResponse()
+            error = response.error
+            error.canonical_code, error.message = refused.code.value[0], refused.message
+            error.space = SPACE
+            match kind:
+                case "packet":
+                    error.packet_out.packet_out.CopyFrom(request.packet)
+                case "digest_ack":
+                    error.digest_list_ack.digest_list_ack.CopyFrom(request.digest_ack)
+                case _:
+                    error.other.other.CopyFrom(request.other)
+            self._send(stream, response)
+
+    def _packet_out(self, message: Any) -> None:
+        committed = self._switch.committed
+        if committed is None:
+            raise Refused(
+                StatusCode.FAILED_PRECONDITION, "packet-out: no forwarding pipeline config is committed"
+            )
+        if self._cpu is None:
+            raise Refused(
+                StatusCode.FAILED_PRECONDITION, "packet-out: this switch was started without --cpu-port"
+            )
+        packet = packet_io.to_packet(committed.info.packet_out, message)
+        try:
+            self._cpu.send(packet)
+        except OSError as error:
+            raise invalid(f"packet-out of {len(packet)} bytes: {error.strerror}") from error
+
+    def packets_in(self) -> None:
+        """Hand the packets that wait at the CPU port to the primaries."""
+        if self._cpu is None:
+            return
+        for packet in self._cpu.receive():
+            committed = self._switch.committed
+            message = (
+                packet_io.to_message(committed.info.packet_in, packet) if committed is not None else None
+            )
+            if message is not None:
+                self.broadcast(p4r.StreamMessageResponse(packet=message))
+
+    def broadcast(self, message: Any) -> None:
+        """Send to every primary."""
+        for stream in self._arbitration.primaries():
+            self._send(stream, message)
+
+    def _notify(self, notifications: list[Notification]) -> None:
+        for stream, message in notifications:
+            stream.waiting.put_nowait(message)  # type: ignore[attr-defined]
+
+    def _send(self, stream: Any, message: Any) -> None:
+        if stream.waiting.qsize() >= _MAX_WAITING:
+            self.dropped += 1
+            return
+        stream.waiting.put_nowait(message)
+
+
+class _Answering:
+    """Turns what a handler raises into the status that ends its call."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self.refused = False
+        self._code = StatusCode.UNKNOWN
+        self.message = ""
+        self._details: bytes | None = None
+
+    def __enter__(self) -> _Answering:
+        return self
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
+        if isinstance(error, Exception) and not isinstance(error, Refused):
+            log.exception("a request failed", exc_info=error)
+            error = _internal()
+        if not isinstance(error, Refused):
+            return False
+        self.refused, self._code, self.message = True, error.code, error.message
+        return True
+
+    def refuse_batch(self, message: str, details: bytes) -> None:
+        """End the call with one error per update."""
+        self.refused, self.message, self._details = True, message, details
+
+    async def abort(self) -> Any:
+        """End the call; does not return."""
+        trailers = ((DETAILS_KEY, self._details),) if self._details is not None else ()
+        await self._context.abort(self._code, _sendable(self.message), trailers)
+
+
+def _internal() -> Refused:
+    return Refused(StatusCode.INTERNAL, f"an error of the switch itself; {SEE_LOG}")
+
+
+def _sendable(message: str) -> str:
+    """A message as gRPC takes it: UTF-8, and within the 8 KiB of metadata that clients accept."""
+    return message[:_MOST_MESSAGE].encode(errors="replace").decode()
+
+
+def listen(service: P4RuntimeService, address: str, max_request: int = MAX_REQUEST) -> tuple[Any, int]:
+    """Return a grpc.aio server for `service` that holds `address` (HOST:PORT), and its port.
+
+    `start` it to serve. A request of more than `max_request` bytes is answered with RESOURCE_EXHAUSTED.
+    Raises EntrainError where the address cannot be had.
+    """
+    options = [
+        ("grpc.so_reuseport", 0),  # or a second switch would share the port in silence
+        ("grpc.max_receive_message_length", max_request),
+        ("grpc.max_send_message_length", _MAX_RESPONSE),
+        # A controller whose machine has gone without a word must not stay primary for ever.
+        ("grpc.keepalive_time_ms", 10_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.ping_timeout_ms", 20_000),
+        ("grpc.http2.max_ping_strikes", 0),  # and controllers may look after us as often as they like
+    ]
+    server = grpc.aio.server(options=options)
+    p4r_grpc.add_P4RuntimeServicer_to_server(service, server)
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise EntrainError(
+            f"cannot listen on {address}: is the port in use, and is the address of this machine?"
+        ) from error
+    return server, port

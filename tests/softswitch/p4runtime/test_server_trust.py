@@ -1,0 +1,163 @@
+"""What the server does not trust its controllers with: the machine's files, every role, all of its memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+from finsy.proto import p4r
+
+from ebpf.errors import CompilerError, EbpfError
+from machine.errors import EntrainError
+from softswitch.__main__ import _arguments, _Formatter
+from softswitch.contract import Full
+from softswitch.p4runtime import server
+from tests.softswitch.fake_datapath import FakeDatapath
+from tests.softswitch.harness import (
+    DEVICE,
+    IDS,
+    INSERT,
+    Served,
+    config,
+    l2,
+    refused,
+    serving,
+    update,
+)
+
+SECRET = "root:swordfish:19000"
+
+
+def run(scenario: Callable[[Served], Awaitable[None]], **options: Any) -> None:
+    async def served() -> None:
+        async with serving(**options) as bench:
+            await scenario(bench)
+
+    asyncio.run(served())
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "stage"),
+    [
+        (CompilerError(f"x.c: clang failed\n{SECRET}"), "INVALID_ARGUMENT", "compiling"),
+        (EbpfError(f"rejected by the verifier\nat: {SECRET}"), "INVALID_ARGUMENT", "loading"),
+        (ZeroDivisionError(SECRET), "INTERNAL", "the switch itself"),
+    ],
+)
+def test_what_compiler_and_kernel_say_stays_in_the_log(
+    failure: Exception, code: str, stage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def load(_: bytes) -> Any:
+        raise failure
+
+    async def scenario(bench: Served) -> None:
+        controller = bench.controller()
+        await controller.arbitrate()
+        error = await refused(controller.set_pipeline(config()))
+        assert error.code().name == code
+        told = str(error.details()) + str(error.trailing_metadata())
+        assert stage in told and "log" in told
+        assert SECRET not in told
+
+    run(scenario, load=load)
+    assert SECRET in caplog.text
+
+
+def test_a_program_that_cannot_be_attached_is_told_without_the_kernels_words(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(bench: Served) -> None:
+        def attach(_: Any) -> None:
+            raise EntrainError(SECRET)
+
+        monkeypatch.setattr(bench.ports, "attach", attach)
+        controller = bench.controller()
+        await controller.arbitrate()
+        error = await refused(controller.set_pipeline(config()))
+        assert error.code() == grpc.StatusCode.INTERNAL
+        assert "attaching" in str(error.details()) and SECRET not in str(error.details())
+
+    run(scenario)
+    assert SECRET in caplog.text
+
+
+def test_a_role_that_the_switch_was_not_given_is_refused_by_name() -> None:
+    async def scenario(bench: Served) -> None:
+        stranger = bench.controller(1, role="stranger")
+        calls: list[Awaitable[Any]] = [
+            stranger.arbitrate(),
+            stranger.write(update(INSERT, l2(1))),
+            stranger.set_pipeline(config()),
+        ]
+        read = p4r.ReadRequest(device_id=DEVICE, role="stranger")
+        calls.append(stranger.stub.Read(read).read())
+        for call in calls:
+            error = await refused(call)
+            assert error.code() == grpc.StatusCode.PERMISSION_DENIED
+            assert "'stranger'" in str(error.details()) and "'telemetry'" in str(error.details())
+        known = bench.controller(1, role="telemetry")
+        await known.arbitrate()
+        await known.set_pipeline(config())
+        await known.write(update(INSERT, l2(1)))
+
+    run(scenario, roles=["telemetry"])
+
+
+def test_a_request_beyond_the_limit_is_refused_and_the_next_is_served() -> None:
+    async def scenario(bench: Served) -> None:
+        controller = await bench.primary()
+        updates = [update(INSERT, l2(number)) for number in range(8000)]
+        assert sum(each.ByteSize() for each in updates) > limit
+        error = await refused(controller.write(*updates))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "larger than max" in str(error.details())
+        await controller.write(update(INSERT, l2(1)))
+
+    limit = config().ByteSize() + 10_000
+    run(scenario, max_request=limit)
+
+
+def test_a_read_of_too_much_is_refused_and_parts_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MOST_READ", 3)
+
+    async def scenario(bench: Served) -> None:
+        controller = await bench.primary()
+        await controller.write(*(update(INSERT, l2(number)) for number in range(3)))
+        assert len(await controller.read(p4r.TableEntry(table_id=IDS["l2"]))) == 3
+        await controller.write(update(INSERT, l2(3)))
+        error = await refused(controller.read(p4r.TableEntry(table_id=IDS["l2"])))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert len(await controller.read(l2(3))) == 1
+
+    run(scenario)
+
+
+def test_a_program_with_too_much_state_is_resource_exhausted() -> None:
+    def load(_: bytes) -> FakeDatapath:
+        raise Full("the program's state takes 4096 MiB, most of it is register ingress.r")
+
+    async def scenario(bench: Served) -> None:
+        controller = bench.controller()
+        await controller.arbitrate()
+        error = await refused(controller.set_pipeline(config()))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "register ingress.r" in str(error.details())
+
+    run(scenario, load=load)
+
+
+def test_p4runtime_is_served_to_this_machine_only_unless_asked() -> None:
+    assert _arguments(["--no-p4"]).grpc_server_addr.rpartition(":")[0] == "127.0.0.1"
+
+
+def test_what_a_controller_sends_cannot_forge_a_log_entry() -> None:
+    forged = "x\nINFO ready\r\x1b[2J\u202e\ud800"
+    text = _Formatter("%(levelname)s %(message)s").format(
+        logging.LogRecord("s1", logging.WARNING, "", 0, "role %s", (forged,), None)
+    )
+    assert [line for line in text.split("\n") if not line.startswith("\t")] == ["WARNING role x"]
+    assert text.replace("\n", "").replace("\t", "").isprintable()
