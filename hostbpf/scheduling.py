@@ -404,7 +404,7 @@ class HostScheduler:
         state.unanswered = 0
         state.slot = answer.slot
         self._resting.discard(entry.flow)
-        if these.in_order[row]:
+        if these.has_turn(row):
             state.ordered = answer.slot
         began = time.perf_counter()
         self._observe(entry, state, view.clock)

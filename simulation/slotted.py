@@ -17,8 +17,10 @@ to it.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -43,6 +45,8 @@ SlotPolicy = Literal["slots", "fair", "equal"]
 SIMULATED = Parameters(payload=1.0, spread=0.0, hasten=False)
 """The agents' parameters but for what an ideal network has none of: its links carry nothing but payload, and
 all hosts decide at the slot's boundary, one after the other, and not again within the slot."""
+STRUCTURES = 4096
+"""Coflows whose structure is kept, because jobs start the same ones in each iteration."""
 EXACT = 1e-12
 """Part of a flow's size by which rounding may move the end of a slot's bytes."""
 
@@ -69,9 +73,7 @@ def _decide_slots(
     capacity: Floats,
     lane: int,
     planned: Floats,
-    waiting: Ints,
-    waiting_bytes: Floats,
-    waiting_rates: Floats,
+    waiting: Floats,
     slot_s: float,
     payload: float,
     price: float,
@@ -85,8 +87,8 @@ def _decide_slots(
     `reach` holds the bytes that each flow will have sent at the slot's end, by what it has announced.
     """
     reserved = planned.shape[1]
-    path_load, headroom, room = np.empty(reserved), np.empty(reserved), np.empty(reserved)
-    cap, trial, rank = np.empty(reserved), np.empty(reserved), np.empty(reserved, np.int64)
+    path_load, headroom = np.empty(reserved), np.empty(reserved)
+    scratch, rank = np.empty((3, reserved)), np.empty(reserved, np.int64)
     schedule = np.empty(own.shape[1])
     for f in order:
         feedback(links[f], own[f], lane, table, capacity, path_load, headroom)
@@ -100,17 +102,13 @@ def _decide_slots(
             1.0,
             planned,
             waiting,
-            waiting_bytes,
-            waiting_rates,
             payload,
             slot_s,
             price,
             partial,
             hasten,
             schedule,
-            room,
-            cap,
-            trial,
+            scratch,
             rank,
         )
         announce(links[f], own[f], schedule, lane, table)
@@ -211,20 +209,17 @@ class SlottedTransport:
         if len(self._coflows) == 1:
             # Nobody was there to move the slots on: what was due may have passed.
             self._due = max(math.ceil(now / self.parameters.slot_s * (1.0 - SAME)), self._slot + 1)
-        rows, role = slice(first, last), np.zeros(len(coflow.src), np.int64)
-        self._upstream[rows] = 0
-        decided = self._decided[rows]
-        decided["chunk"] = 0.0
-        if isinstance(coflow, Pipelined):
-            role = coflow.role
-            self._upstream[rows] = first + coflow.upstream_rows()
-            decided["chunk"] = coflow.chunk
+        rows = slice(first, last)
+        structure = _structure(coflow)
         link = self.topology.capacity[links[:, 0]]
-        decided["role"] = role
+        decided = self._decided[rows]
+        decided["role"] = structure.role
+        decided["chunk"] = structure.chunk
         decided["link"] = link
         decided["total"] = decided["ready"] = coflow.size
-        decided["siblings"] = first + _representatives(coflow.src * len(Role) + role)
-        self._process[rows] = first + _representatives(coflow.src)
+        decided["siblings"] = first + structure.siblings
+        self._process[rows] = first + structure.process
+        self._upstream[rows] = first + structure.upstream
         self._own[rows] = 0.0
         self._seen[rows] = link[:, None] * self.parameters.payload
         self._draw[rows] = self._drawn(job, self._due or 0)
@@ -311,8 +306,6 @@ class SlottedTransport:
                 lane,
                 now.planned,
                 now.waiting,
-                now.waiting_bytes,
-                now.waiting_rates,
                 its.slot_s,
                 its.payload,
                 its.price,
@@ -405,6 +398,26 @@ class SlottedTransport:
             for name in ("_decided", "_upstream", "_process", "_draw", "_own", "_seen", "_reach"):
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.zeros((more, *old.shape[1:]), old.dtype)]))
+
+
+@dataclass(frozen=True)
+class _Structure:
+    """Of a coflow's flows, by row: role, rows that stand for siblings and process, and whom it follows."""
+
+    role: Ints
+    chunk: float
+    siblings: Ints
+    process: Ints
+    upstream: Ints
+
+
+@functools.lru_cache(STRUCTURES)
+def _structure(coflow: Coflow) -> _Structure:
+    role, chunk, upstream = np.zeros(len(coflow.src), np.int64), 0.0, np.zeros((len(coflow.src), 2), np.int64)
+    if isinstance(coflow, Pipelined):
+        role, chunk, upstream = coflow.role, coflow.chunk, coflow.upstream_rows()
+    siblings = _representatives(coflow.src * len(Role) + role)
+    return _Structure(role, chunk, siblings, _representatives(coflow.src), upstream)
 
 
 def _representatives(keys: Ints) -> Ints:

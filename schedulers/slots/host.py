@@ -16,7 +16,7 @@ import numpy as np
 from schedulers.compiled import Floats, Ints
 from schedulers.slots import table
 from schedulers.slots.kernels import FLOW as FLOW
-from schedulers.slots.kernels import HORIZON, Flows, await_decisions, decide
+from schedulers.slots.kernels import HORIZON, Flows, begin_round, decide
 
 SLOT_S = 0.06
 """Length of a slot, seconds."""
@@ -30,8 +30,6 @@ FLOOR = 0.5
 it every slot in which that flow took more would lower what is asked for in the next."""
 SHORT = 0.98
 """A flow that achieved less than this part of its plan was held back by its path."""
-ALIKE = 3
-"""Decimals, in powers of two, to which flows are told apart by how much they plan for what they have left."""
 PAYLOAD = 0.95
 """Part of a link's rate that is planned: headers, acknowledgements and carriers need the rest (a full
 segment's payload is 0.956 of its frame)."""
@@ -146,27 +144,28 @@ class SlotScheduler:
 
 
 class Round:
-    """One round of decisions: each flow decides once, and sees what those before it have announced."""
+    """One round of decisions: each flow decides once, and sees what those before it have announced.
+
+    `order` are the rows that are due in the order in which they decide: see `kernels.begin_round`.
+    """
 
     def __init__(
         self, scheduler: SlotScheduler, flows: Flows, due: Ints, planned: Floats, passed: float
     ) -> None:
-        """See `SlotScheduler.round`.
-
-        In `order` (rows of `flows`), of flows with equal rank the one that plans the most for what it has
-        left decides first, because it has the most to give to its siblings; of equals, the first in `due`.
-        """
+        """See `SlotScheduler.round`."""
         self.parameters = scheduler.parameters
         self.flows = flows
         self.planned = planned
-        left = flows["total"][due] - flows["sent"][due]
-        part = np.log2(np.maximum(planned[due, 0] / left, np.finfo(float).tiny))
-        self.order: Ints = due[np.lexsort((-np.round(part, ALIKE), flows["rank"][due]))]
-        self.in_order = scheduler.places(flows["rank"]) <= passed
-        self.waiting: Ints = np.zeros(len(flows), np.int64)
-        self.waiting_bytes: Floats = np.zeros(len(flows))
-        self.waiting_rates: Floats = np.zeros((len(flows), planned.shape[1]))
-        await_decisions(due, flows, planned, self.waiting, self.waiting_bytes, self.waiting_rates)
+        self.order: Ints = np.empty(len(due), np.int64)
+        self.waiting: Floats = np.zeros((len(flows), 2 + planned.shape[1]))
+        begin_round(due, flows, planned, self.order, self.waiting)
+        self._passed = passed
+        self._scratch = np.empty((3, self.parameters.reserved))
+        self._rank = np.empty(self.parameters.reserved, np.int64)
+
+    def has_turn(self, flow: int) -> bool:
+        """Return whether the turn of row `flow` has come."""
+        return bool(self.flows["rank"][flow] * self.parameters.spread <= self._passed)
 
     def decide(self, flow: int, path_load: Floats, headroom: Floats, part: float = 1.0) -> Floats:
         """Return the schedule (K,) of row `flow`, bytes/s, and write its `others`.
@@ -185,28 +184,23 @@ class Round:
                 f"feedback must have {its.horizon} slots, not {path_load.shape} and {headroom.shape}"
             )
         schedule = np.empty(its.horizon)
-        room, cap, trial = np.empty((3, its.reserved))
         decide(
             self.flows,
             flow,
             path_load,
             headroom,
-            its.reserved if self.in_order[flow] else 1,
+            its.reserved if self.has_turn(flow) else 1,
             part,
             self.planned,
             self.waiting,
-            self.waiting_bytes,
-            self.waiting_rates,
             its.payload,
             its.slot_s,
             its.price,
             its.partial,
             its.hasten,
             schedule,
-            room,
-            cap,
-            trial,
-            np.empty(its.reserved, np.int64),
+            self._scratch,
+            self._rank,
         )
         return schedule
 

@@ -20,6 +20,8 @@ SAME_LOAD = 1e-6
 """Part of the line rate by which rounding may tell apart loads that are the same."""
 TINY = 1e-9
 """Part of a volume that counts as nothing: rounding."""
+ALIKE = 1024.0
+"""Steps per power of two to which flows are told apart by how much they plan for what they have left."""
 ALL_OF_IT = 0.999
 """Part of what is left that a schedule must hold to count as the end of its flow."""
 
@@ -181,16 +183,28 @@ def dependency(flows: Flows, f: int) -> tuple[float, float, float]:
 
 
 @compiled
-def await_decisions(
-    due: Ints, flows: Flows, planned: Floats, waiting: Ints, waiting_bytes: Floats, waiting_rates: Floats
-) -> None:
-    """Add up, for each group of siblings, the flows that are `due`: number, bytes left, and planned rates."""
-    for f in due:
-        group = flows[f].siblings
-        waiting[group] += 1
-        waiting_bytes[group] += flows[f].total - flows[f].sent
+def begin_round(due: Ints, flows: Flows, planned: Floats, order: Ints, waiting: Floats) -> None:
+    """Write the `order` (len(due),) of decisions, and add up the siblings that are `due` in `waiting`.
+
+    By rank; of equals, who plans the most for what it has left decides first, because it has the most to
+    give to its siblings; of equals, the first in `due`. `waiting` (n, 2 + slots) holds at the row of each
+    group of siblings their number, the bytes that they have left, and the rates that they have `planned`.
+    """
+    rank, keen = np.empty(len(due)), np.empty(len(due))
+    for i, f in enumerate(due):
+        flow = flows[f]
+        left = flow.total - flow.sent
+        group = flow.siblings
+        waiting[group, 0] += 1.0
+        waiting[group, 1] += left
         for slot in range(planned.shape[1]):
-            waiting_rates[group, slot] += planned[f, slot]
+            waiting[group, 2 + slot] += planned[f, slot]
+        rank[i] = flow.rank
+        part = planned[f, 0] / left
+        keen[i] = np.floor(np.log2(part) * ALIKE) if part > 0.0 else -np.inf
+    first = np.argsort(-keen, kind="mergesort")
+    for i, place in enumerate(np.argsort(rank[first], kind="mergesort")):
+        order[i] = due[first[place]]
 
 
 @compiled
@@ -202,39 +216,35 @@ def decide(
     reserved: int,
     part: float,
     planned: Floats,
-    waiting: Ints,
-    waiting_bytes: Floats,
-    waiting_rates: Floats,
+    waiting: Floats,
     payload: float,
     slot_s: float,
     price: float,
     partial: int,
     hasten: bool,
     schedule: Floats,
-    room: Floats,
-    cap: Floats,
-    trial: Floats,
+    scratch: Floats,
     rank: Ints,
 ) -> None:
     """Decide the schedule (K,) of flow f from its path's load and headroom: see `Round.decide`.
 
-    `planned` (n, slots) holds what each flow had planned before; the three `waiting` arrays sum up siblings
-    that have yet to decide (`await_decisions`), and flow f leaves them. `room`, `cap`, `trial` and `rank`
-    (at least `reserved`,) are scratch space.
+    `planned` (n, slots) holds what each flow had planned before; flow f leaves `waiting` (`begin_round`).
+    `scratch` (3, at least `reserved`) and `rank` (at least `reserved`,) are scratch space.
     """
+    room, cap, trial = scratch[0], scratch[1], scratch[2]
     flow = flows[f]
     line = payload * flow.link
     left = flow.total - flow.sent
     group = flow.siblings
-    waiting[group] -= 1
-    waiting_bytes[group] -= left
+    waiting[group, 0] -= 1.0
+    waiting[group, 1] -= left
     for slot in range(planned.shape[1]):
-        waiting_rates[group, slot] -= planned[f, slot]
+        waiting[group, 2 + slot] -= planned[f, slot]
     for slot in range(reserved):
         room[slot] = min(max(headroom[slot] - (flow.link - line), 0.0), line)
-        if waiting[group] > 0:
-            share = left / (left + waiting_bytes[group])
-            room[slot] = min(room[slot], (room[slot] + waiting_rates[group, slot]) * share)
+        if waiting[group, 0] > 0.0:
+            share = left / (left + waiting[group, 1])
+            room[slot] = min(room[slot], (room[slot] + waiting[group, 2 + slot]) * share)
         cap[slot] = max(room[slot] - max(line - flow.bound, 0.0), 0.0)
     cap[0] *= part  # decided as the mean rate of a whole slot
     target, limit, volume = dependency(flows, f)
