@@ -107,7 +107,8 @@ class Agent:
         self._schedules = Schedules(
             shared.schedules, clock, netns=cookie, link_mbps=options.link_mbps, enforcement=enforcers
         )
-        self._numbers: dict[Flow, int] = {}
+        self._numbers: dict[Flow, int] = {}  # of the flows that announce
+        self._planned: set[Flow] = set()  # those of them with a schedule that is announced
         self._listeners: list[_Listener] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -138,33 +139,49 @@ class Agent:
                 self._numbers[flow] = self._carriers.announce(flow)
 
     def limit(self, flow: Flow, slot: int, rates: Floats) -> None:
-        """Let `flow` send at `rates` bytes/s from `slot` on; it announces them with its next carrier."""
+        """Let `flow` send at `rates` bytes/s from `slot` on, and announce them at once."""
         with self._lock:
             self._schedules.limit(flow, slot, rates.tolist(), grain=RATE_GRAIN)
+            self._planned.add(flow)
+            self._announce_change(flow)
 
     def pause(self, flow: Flow, slot: int, rate: float) -> None:
         """Let `flow` send at `rate` bytes/s in the K slots from `slot` on, and announce nothing.
 
-        Its first packet in a slot still leads a carrier, so that feedback tells that it sends.
+        What it has announced is taken back at once. Its first packet in a slot still leads a carrier, so that
+        feedback tells that it sends.
         """
         with self._lock:
             self._schedules.limit(flow, slot, [rate] * LANES, quiet=True)
+            self._take_back(flow)
 
     def wake(self, flow: Flow) -> None:
         """Have `flow` send what it may."""
         self.enforcers.wake(flow)
 
     def release(self, flow: Flow) -> None:
-        """Limit `flow` no more."""
+        """Limit `flow` no more, and take back what it has announced; it stays ready to announce."""
         with self._lock:
             self._schedules.clear(flow)
+            self._take_back(flow)
 
     def end(self, flow: Flow) -> None:
-        """Limit `flow` no more, and take back what it has announced."""
+        """Limit `flow` no more, take back what it has announced, and let it announce no more."""
         with self._lock:
             self._schedules.clear(flow)
+            self._planned.discard(flow)
             if self._numbers.pop(flow, None) is not None:
                 self._carriers.withdraw(flow)
+
+    def _take_back(self, flow: Flow) -> None:
+        if flow in self._planned:
+            self._planned.discard(flow)
+            self._announce_change(flow)
+
+    def _announce_change(self, flow: Flow) -> None:
+        """Send a carrier now. Where that fails the flow's next packet announces instead."""
+        with contextlib.suppress(EntrainError):
+            self._carriers.probe(flow)
 
     def set_onward(self, received: Flow, carried: int) -> None:
         """Let the sender of `received` know how much of its data has been passed on."""
@@ -243,7 +260,27 @@ class Agent:
 
     @contextlib.contextmanager
     def _scheduling(self, wanted: Scheduling) -> Iterator[None]:
-        """Within, a thread schedules the host's flows, and reads feedback."""
+        """Within, a thread schedules the host's flows, and reads feedback.
+
+        It reads feedback itself while it waits, because handing an answer to another thread takes longer
+        than a decision. So calls go around in a circle, all in the scheduler's thread:
+
+            HostScheduler.run ── round: decide, Agent.limit ──> kernel: schedule, carrier
+              │          │
+              │ waits    │ asks
+              │          v
+              │    LoadSource.ask, answers ── probe ──────────> kernel: carrier
+              │          │
+              │          │ waits (InBand)
+              v          v
+             wait: polls the ring buffer <──── feedback ─────── kernel: its answer
+                         │
+                         v
+             Agent._deliver: to each listener that wants the flow
+              │          │
+              │          └──> LoadSource.deliver   an answer that is awaited (`awaits`)
+              └─────────────> HostScheduler.begins  a flow that rested sends (`rests`)
+        """
         if self.options.link_mbps is None:
             raise BadInput("--link-mbps: missing; a scheduler has to know the rate of its host's link")
         capacity = self.options.link_mbps * 125_000

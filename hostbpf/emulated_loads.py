@@ -364,7 +364,7 @@ class Emulated:
         return change
 
     def tell(self, flow: Flow, slot: int, rates: Floats) -> None:
-        """See LoadSource."""
+        """See LoadSource; emulated switches get the schedule ahead of the next question."""
         self._link.tell(flow, slot, rates)
         for hop in self._hops(flow) or ():
             self._switches[hop.switch].tell(flow, _Plan(hop.port, slot, in_units(rates)))

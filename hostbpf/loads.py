@@ -66,10 +66,13 @@ class LoadSource(Protocol):
         """
 
     def tell(self, flow: Flow, slot: int, rates: Floats) -> None:
-        """`rates` (K,) from `slot` on are the schedule of `flow` that is in force now."""
+        """Note that `rates` (K,) from `slot` on are the schedule of `flow` now: answers count it from now on.
+
+        The host's agent alone announces schedules on the network, and takes them back (`Host`).
+        """
 
     def forget(self, flow: Flow) -> None:
-        """`flow` has ended, and plans nothing."""
+        """Note that `flow` has ended, and plans nothing."""
 
     def problems(self) -> dict[str, str]:
         """What keeps answers away, by the flow or switch that it concerns; empty when all is well."""
@@ -81,14 +84,11 @@ class LoadSource(Protocol):
         """Take feedback of carriers, which says how far receivers are; may be called from any thread."""
 
 
-class Announcer(Protocol):
-    """The part of `hostbpf.carriers.Carriers` that announces."""
+class Prober(Protocol):
+    """The part of `hostbpf.carriers.Carriers` that asks."""
 
     def probe(self, flow: Flow) -> None:
         """Send a carrier for `flow` now."""
-
-    def withdraw(self, flow: Flow) -> None:
-        """Announce `flow` no more."""
 
 
 def in_units(rates: Floats) -> Floats:
@@ -213,9 +213,7 @@ class InBand:
     handed it over would cost more than the decision. `wait` calls `deliver`.
     """
 
-    def __init__(
-        self, carriers: Announcer, capacity: float, wait: Wait, patience_s: float = PATIENCE_S
-    ) -> None:
+    def __init__(self, carriers: Prober, capacity: float, wait: Wait, patience_s: float = PATIENCE_S) -> None:
         """`capacity` (bytes/s) is that of the host's link; after `patience_s` the next flow is probed."""
         self._carriers = carriers
         self._wait = wait
@@ -273,23 +271,19 @@ class InBand:
             now = time.monotonic()
             self._next_probe = now + self._patience_s
             self._probed[flow] = now
-            self._probe(flow)
-
-    def _probe(self, flow: Flow) -> None:
-        try:
-            self._carriers.probe(flow)
-            self._problems.pop(str(flow), None)
-        except EntrainError as error:
-            self._problems[str(flow)] = str(error)
+            try:
+                self._carriers.probe(flow)
+                self._problems.pop(str(flow), None)
+            except EntrainError as error:
+                self._problems[str(flow)] = str(error)
 
     def problems(self) -> dict[str, str]:
         """See LoadSource."""
         return dict(self._problems)
 
     def tell(self, flow: Flow, slot: int, rates: Floats) -> None:
-        """See LoadSource; the schedule must be set already, and is announced at once."""
+        """See LoadSource; the switches know the schedule from the agent's carrier."""
         self._link.tell(flow, slot, rates)
-        self._probe(flow)
 
     def forget(self, flow: Flow) -> None:
         """See LoadSource."""
@@ -297,7 +291,6 @@ class InBand:
         self._waiting = deque(each for each in self._waiting if each != flow)
         self._probed.pop(flow, None)
         self._problems.pop(str(flow), None)
-        self._carriers.withdraw(flow)
 
 
 def others(feedback: Feedback, delay_s: float = 0.0) -> PathLoads:

@@ -92,16 +92,16 @@ class Host(Protocol):
         """Limit `flow` no more, and take back what it has announced."""
 
     def limit(self, flow: Flow, slot: int, rates: Floats) -> None:
-        """Let `flow` send at `rates` (K,) bytes/s from `slot` on, and as it likes afterwards."""
+        """Let `flow` send at `rates` (K,) bytes/s from `slot` on, freely afterwards, and announce that."""
 
     def pause(self, flow: Flow, slot: int, rate: float) -> None:
-        """Let `flow` send at `rate` bytes/s in the K slots from `slot` on, and announce nothing."""
+        """Let `flow` send at `rate` bytes/s in the K slots from `slot` on, and announce nothing any more."""
 
     def wake(self, flow: Flow) -> None:
         """Have `flow` send what it may."""
 
     def release(self, flow: Flow) -> None:
-        """Limit `flow` no more."""
+        """Limit `flow` no more, and take back what it has announced."""
 
     def set_onward(self, received: Flow, carried: int) -> None:
         """Let the sender of `received` know how much of its data has been passed on."""

@@ -294,7 +294,7 @@ class SlottedTransport:
         self._reach[rows] = np.minimum(decided["sent"][rows] + announced, decided["total"][rows])
         lanes = (lane + np.arange(its.reserved)) % its.horizon
         for _ in range(self.rounds):
-            now = self._scheduler.round(decided, rows, self._own[:, lanes])
+            now = self._scheduler.round(decided, rows, np.take(self._own, lanes, axis=1))
             _decide_slots(
                 now.order,
                 decided,

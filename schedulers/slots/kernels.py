@@ -202,9 +202,15 @@ def begin_round(due: Ints, flows: Flows, planned: Floats, order: Ints, waiting: 
         rank[i] = flow.rank
         part = planned[f, 0] / left
         keen[i] = np.floor(np.log2(part) * ALIKE) if part > 0.0 else -np.inf
-    first = np.argsort(-keen, kind="mergesort")
-    for i, place in enumerate(np.argsort(rank[first], kind="mergesort")):
-        order[i] = due[first[place]]
+    places = np.argsort(rank, kind="mergesort")
+    for i in range(len(due)):
+        place, j = places[i], i
+        while j > 0 and rank[places[j - 1]] == rank[place] and keen[places[j - 1]] < keen[place]:
+            places[j] = places[j - 1]
+            j -= 1
+        places[j] = place
+    for i in range(len(due)):
+        order[i] = due[places[i]]
 
 
 @compiled

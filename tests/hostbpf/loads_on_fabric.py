@@ -57,9 +57,11 @@ class OnFabric:
 
     def put(self, flow: Flow, rates: Floats) -> None:
         self._schedules.set(flow, SLOT, (rates * 8e-6).tolist())
+        self._carriers.probe(flow)
 
     def end(self, flow: Flow) -> None:
         self._schedules.clear(flow)
+        self._carriers.withdraw(flow)
 
     def _wait(self, timeout_s: float) -> None:
         self._ring.poll(round(timeout_s * 1e3))
@@ -130,6 +132,7 @@ def _run(
                 source.forget(flow)
                 answer(source, behind)
                 source.forget(behind)
+            fabric[host].end(behind)
         elif flows and draw.random() < 0.3:
             flow = draw.choice(list(flows))
         else:

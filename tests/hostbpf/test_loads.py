@@ -117,7 +117,12 @@ class Announcing:
         if flow not in self.lose:
             self.deliver(Feedback(flow, header, tuple(parts)))
 
-    def withdraw(self, flow: Flow) -> None:
+    def put(self, flow: Flow, slot: int, rates: Floats) -> None:
+        """As the agent does: with the schedule, send a carrier."""
+        self.plans[flow] = slot, rates
+        self.probe(flow)
+
+    def end(self, flow: Flow) -> None:
         self.plans.pop(flow, None)
         self.probe(flow)
         self.announced.pop(flow)
@@ -132,6 +137,7 @@ class Host:
 
     source: LoadSource
     put: Callable[[Flow, int, Floats], None] = lambda flow, slot, rates: None
+    end: Callable[[Flow], None] = lambda flow: None
     line: float = LINE
 
     def decide(self, flows: Sequence[Flow], left: Mapping[Flow, float]) -> dict[Flow, Floats]:
@@ -163,11 +169,7 @@ def in_band(line: float = LINE) -> Iterator[Hosts]:
         carriers = Announcing(fabric)
         source = InBand(carriers, line, time.sleep)
         carriers.deliver = source.deliver
-
-        def put(flow: Flow, slot: int, rates: Floats, carriers: Announcing = carriers) -> None:
-            carriers.plans[flow] = slot, rates
-
-        hosts[name] = Host(source, put, line)
+        hosts[name] = Host(source, carriers.put, carriers.end, line)
     yield hosts
 
 
@@ -247,6 +249,7 @@ def run(hosts: Hosts, transfers: Sequence[Transfer], slots: int = 8) -> list[tup
             for ended in [each for each in flows if left[each] <= 1.0]:
                 flows.remove(ended)
                 hosts[name].source.forget(ended)
+                hosts[name].end(ended)
                 hosts[name].settle([ended])
         CLOCK.slot += 1
     return decisions
@@ -356,7 +359,7 @@ def test_the_next_flow_is_probed_when_the_plan_before_is_announced(
     answers = source.answers(ENOUGH_S)
     assert next(answers).flow == first
     rates = np.full(LANES, 600 * RATE_UNIT)
-    carriers.plans[first] = CLOCK.slot, rates
+    carriers.put(first, CLOCK.slot, rates)
     source.tell(first, CLOCK.slot, rates)
     answer = next(answers)
     assert answer.flow == second
