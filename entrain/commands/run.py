@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from machine.errors import EntrainError
 
 if TYPE_CHECKING:
     from entrain.experiment import Experiment
+    from entrain.results.store import Store
     from entrain.results.values import RunResult
     from entrain.runner import Report, Running
 
@@ -79,10 +81,9 @@ def command(
                     files.write(kept.directory, experiment, runs)
 
         number = len(list(experiment.combinations()))
-        with _in_any_case(
-            console, out, runs, number, lambda failed: _show(experiment, runs, console, as_json, failed)
-        ):
-            if len(runs) < number:
+        show = partial(_show, experiment, runs, console, as_json)
+        with _in_any_case(console, kept, runs, number, show):
+            if len(runs) < number or keep:
                 _run(experiment, out, console, runs, ended, keep=keep)
         if out is not None:
             with store.keeping(out):
@@ -93,7 +94,11 @@ def command(
 
 @contextlib.contextmanager
 def _in_any_case(
-    console: Console, out: Path | None, runs: Sequence[Any], number: int, show: Callable[[bool], None]
+    console: Console,
+    store: Store[Any, Any] | None,
+    runs: Sequence[Any],
+    number: int,
+    show: Callable[[bool], None],
 ) -> Iterator[None]:
     """Within, `runs` become `number`; at the end those that have ended are shown, whatever ended the rest.
 
@@ -107,8 +112,10 @@ def _in_any_case(
         if runs:
             show(failed)
         if failed and number > 1:
-            kept = f", and kept in {out}; --resume runs the rest" if out is not None and runs else ""
-            console.print(f"{len(runs)} of {number} runs have ended{kept}", highlight=False)
+            console.print(f"{len(runs)} of {number} runs have ended", highlight=False)
+            if store is not None and store.runs:
+                number_kept = f"{len(store.runs)} of {number} are kept in {store.directory}"
+                console.print(f"{number_kept}; --resume runs the rest", highlight=False, soft_wrap=True)
 
 
 def _show(
@@ -150,7 +157,7 @@ def _run_slot_rates(
                 (console if as_json else Console()).print(slot_rates.table(rates.name, results))
 
         number = len(rates.trials)
-        with _in_any_case(console, out, results, number, show), ending_once(), _progress(console) as report:
+        with _in_any_case(console, kept, results, number, show), ending_once(), _progress(console) as report:
             for trial, result in slot_rates.run(rates.trials, report, len(results)):
                 results.append(result)
                 if kept is not None:
@@ -245,4 +252,4 @@ def _save_logs(directory: Path, logs: Path, console: Console) -> None:
             kept.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(log, kept)
     except OSError as error:
-        console.print(f"note: logs could not be kept: {error}", highlight=False, markup=False)
+        console.print(f"note: logs could not be kept: {error.strerror}", highlight=False, markup=False)

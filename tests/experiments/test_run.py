@@ -267,6 +267,29 @@ def test_what_has_been_measured_survives_an_interruption(run: Callable[..., Run]
     second.assert_clean()
 
 
+def test_a_full_disk_ends_in_words(run: Callable[..., Run], tmp_path: Path) -> None:
+    """What was kept before stays, what has ended is printed, and nothing is a traceback."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=True)
+    try:
+        running = run("--out", str(disk / "out"), iterations=20)
+        running.until(lambda: STAGES["the second run"](running))
+        with pytest.raises(OSError, match="No space left"):
+            (disk / "filler").write_bytes(bytes(1 << 20))
+        status, printed, err = running.end()
+        assert status == 1
+        assert "No space left on device" in err
+        assert "1 of 2 are kept" in err
+        assert "Traceback" not in err
+        assert "exchange" in printed
+        (kept,) = json.loads((disk / "out" / "results.json").read_text())["runs"]
+        assert kept["routing"] == "ecmp"
+        running.assert_clean()
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
 def test_impatience_does_not_interrupt_the_clean_up(run: Callable[..., Run]) -> None:
     running = run(iterations=1000)
     running.until(lambda: STAGES["the first run"](running))

@@ -75,6 +75,7 @@ def run(combination: Combination) -> RunResult:
                 {"10.1.1.2": (-0.5, 0.5)},
             ),
         ),
+        {"anything": [1, 2.5, None, "else"]},
     )
 
 

@@ -86,7 +86,7 @@ def test_coflows_keep_the_traces_ids(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nonsense"], "unknown; use one of parrot-jct"),
+        (["nonsense"], "unknown; known are parrot-jct"),
         (["parrot-jct", "--policy", "magic"], "policy 'magic' is unknown"),
         (["slots-jct", "--policy", "d-clas"], "policy 'd-clas' is unknown to slots-jct"),
         (["slots-jct", "--trace", "x"], "leave out --trace"),
