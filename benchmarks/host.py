@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ebpf import Map
-from entrain.slot_rates import TrialResult, load, run_one
+from entrain.trials.slot_rates import TrialResult, load, run_one
 from hostbpf import carriers, slots
 from hostbpf.meter import metered
 from hostbpf.slots import Schedules, SlotClock, netns_cookie

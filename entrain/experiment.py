@@ -43,7 +43,7 @@ from mininet_topos.links import Shaping
 from workloads.jobs import JobSpec, parse_job
 
 Kind = Literal["jobs", "slot-rates"]
-"""Jobs in a network, or `entrain.slot_rates`."""
+"""Jobs in a network, or `entrain.trials.slot_rates`."""
 
 PolicyName = Annotated[str, one_of(policies)]
 """What decides when and how fast flows send; `none` leaves it to TCP."""

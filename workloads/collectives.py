@@ -2,7 +2,7 @@
 
 Every rank holds a buffer of equal *units*. A step is a set of transfers that run at the same time; a rank is
 through with a step when it has sent and received all that the step asks of it, and there is no other barrier.
-Between parameter servers and workers there is not even that one: what can go, goes (`program`).
+Between parameter servers and workers there is not even that one: what can go, goes (`tasks`).
 An arriving run of units is added to the receiver's own (`reduce`) or takes its place.
 
 With the hosts of a job on consecutive ports of equal leaves, every collective here but the parameter server
@@ -34,7 +34,7 @@ class Transfer(NamedTuple):
     reduce: bool
 
 
-class Flow(NamedTuple):
+class RankFlow(NamedTuple):
     """One transfer as the network sees it: `fraction` of the collective's bytes, from rank to rank."""
 
     src: int
@@ -46,8 +46,8 @@ Step = tuple[Transfer, ...]
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """A collective on `ranks` ranks, whose buffers have `units` units.
+class Program:
+    """The steps of a collective on `ranks` ranks, whose buffers have `units` units.
 
     `sources` are the ranks that bring data of their own; the others' buffers start at zero. Where `exchange`
     is set, arriving units land in a second buffer (unit *i* of it is from rank *i*), else in the one buffer.
@@ -81,7 +81,7 @@ class Options:
     parts: int = 0
 
 
-def ring(ranks: int, options: Options = Options()) -> Schedule:
+def ring(ranks: int, options: Options = Options()) -> Program:
     """Ring allreduce: N-1 steps of scatter-reduce, in which rank i sends unit i-t, and N-1 of all-gather.
 
     With `parts` each step is that many, and a rank passes on a part as soon as it has it, as NCCL's pipeline
@@ -98,10 +98,10 @@ def ring(ranks: int, options: Options = Options()) -> Schedule:
             units = [chunk * parts + part for chunk in chunks]
             steps.append(tuple(Transfer(i, (i + 1) % ranks, u, u, 1, reduce) for i, u in enumerate(units)))
     lockstep = parts == 1
-    return Schedule("ring", ranks, ranks * parts, tuple(steps), tuple(range(ranks)), lockstep=lockstep)
+    return Program("ring", ranks, ranks * parts, tuple(steps), tuple(range(ranks)), lockstep=lockstep)
 
 
-def hierarchical_ring(ranks: int, options: Options = Options()) -> Schedule:
+def hierarchical_ring(ranks: int, options: Options = Options()) -> Program:
     """Hierarchical ring allreduce: scatter-reduce in groups, rings among the groups, all-gather in groups.
 
     The i-th ranks of all groups make a ring. These rings run side by side, each an independent
@@ -136,10 +136,10 @@ def hierarchical_ring(ranks: int, options: Options = Options()) -> Schedule:
         *map(outer, among),
         *map(inner, within[group - 1 :]),
     )
-    return Schedule("hierarchical-ring", ranks, ranks, steps, tuple(range(ranks)))
+    return Program("hierarchical-ring", ranks, ranks, steps, tuple(range(ranks)))
 
 
-def halving_doubling(ranks: int, options: Options = Options()) -> Schedule:
+def halving_doubling(ranks: int, options: Options = Options()) -> Program:
     """Recursive halving-doubling allreduce: in step t rank i exchanges with i XOR 2^t, then in reverse.
 
     Where N is no power of two, the ranks beyond the largest one in N first send all they have to a rank of
@@ -169,7 +169,7 @@ def halving_doubling(ranks: int, options: Options = Options()) -> Schedule:
     before = [tuple(Transfer(i, i - power, 0, 0, power, True) for i in extra)] if extra else []
     after = [tuple(Transfer(i - power, i, 0, 0, power, False) for i in extra)] if extra else []
     steps = (*before, *halving, *doubling, *after)
-    return Schedule("halving-doubling", ranks, power, steps, tuple(range(ranks)))
+    return Program("halving-doubling", ranks, power, steps, tuple(range(ranks)))
 
 
 def _range(rank: int, depth: int, units: int) -> int:
@@ -177,12 +177,12 @@ def _range(rank: int, depth: int, units: int) -> int:
     return sum((rank >> t & 1) * (units >> (t + 1)) for t in range(depth))
 
 
-def all_to_all(ranks: int, options: Options = Options()) -> Schedule:
+def all_to_all(ranks: int, options: Options = Options()) -> Program:
     """Pairwise all-to-all: in step t rank i sends to rank i+t+1 modulo N its unit for it (vClos 5.3)."""
     return _exchange("all-to-all", ranks, lambda i, step: (i + step + 1) % ranks)
 
 
-def all_to_all_xor(ranks: int, options: Options = Options()) -> Schedule:
+def all_to_all_xor(ranks: int, options: Options = Options()) -> Program:
     """Pairwise all-to-all in which partners exchange: in step t rank i's partner is i XOR t+1.
 
     Raises ValueError when the number of ranks is no power of two.
@@ -192,15 +192,15 @@ def all_to_all_xor(ranks: int, options: Options = Options()) -> Schedule:
     return _exchange("all-to-all-xor", ranks, lambda i, step: i ^ (step + 1))
 
 
-def _exchange(name: str, ranks: int, peer: Callable[[int, int], int]) -> Schedule:
+def _exchange(name: str, ranks: int, peer: Callable[[int, int], int]) -> Program:
     steps = tuple(
         tuple(Transfer(i, peer(i, step), peer(i, step), i, 1, False) for i in range(ranks))
         for step in range(ranks - 1)
     )
-    return Schedule(name, ranks, ranks, steps, tuple(range(ranks)), exchange=True)
+    return Program(name, ranks, ranks, steps, tuple(range(ranks)), exchange=True)
 
 
-def parameter_server(ranks: int, options: Options = Options()) -> Schedule:
+def parameter_server(ranks: int, options: Options = Options()) -> Program:
     """Push and pull: every worker sends share s of its gradients to server s, and gets the sum back.
 
     A share goes part by part: while a server sends back the sum of part k-1, the workers send it part k. So
@@ -224,10 +224,10 @@ def parameter_server(ranks: int, options: Options = Options()) -> Schedule:
 
     steps = (push(0), *(push(k) + pull(k - 1) for k in range(1, parts)), pull(parts - 1))
     workers = tuple(range(servers, ranks))
-    return Schedule("parameter-server", ranks, servers * parts, steps, workers, lockstep=False)
+    return Program("parameter-server", ranks, servers * parts, steps, workers, lockstep=False)
 
 
-def pipeline(ranks: int, options: Options = Options()) -> Schedule:
+def pipeline(ranks: int, options: Options = Options()) -> Program:
     """Pipeline parallelism: microbatch by microbatch from stage to stage forward, then backward.
 
     Sources: vClos 5.3, Cassini 4.1.     So that it can be checked, a stage adds its own values to what
@@ -246,10 +246,10 @@ def pipeline(ranks: int, options: Options = Options()) -> Schedule:
         )
         for k in range(ranks - 2 + parts)
     ]
-    return Schedule("pipeline", ranks, parts, (*forward, *backward), tuple(range(ranks)))
+    return Program("pipeline", ranks, parts, (*forward, *backward), tuple(range(ranks)))
 
 
-COLLECTIVES: dict[str, Callable[[int, Options], Schedule]] = {
+COLLECTIVES: dict[str, Callable[[int, Options], Program]] = {
     "ring": ring,
     "hierarchical-ring": hierarchical_ring,
     "halving-doubling": halving_doubling,
@@ -264,7 +264,7 @@ GROUP = "entrain.collectives"
 """The entry points by which other distributions register collectives."""
 
 
-def collectives() -> dict[str, Callable[[int, Options], Schedule]]:
+def collectives() -> dict[str, Callable[[int, Options], Program]]:
     """All collectives by name. Raises EntrainError for one from outside that cannot be loaded."""
     return extended(GROUP, COLLECTIVES)
 
@@ -274,8 +274,8 @@ DDP = "ddp"
 
 
 @lru_cache(maxsize=64)
-def schedule(collective: str, ranks: int, options: Options = Options()) -> Schedule:
-    """The schedule of a collective by its name on `ranks` >= 2 ranks.
+def program_of(collective: str, ranks: int, options: Options = Options()) -> Program:
+    """Return the program of a collective by its name on `ranks` >= 2 ranks.
 
     Raises ValueError for an unknown name or for parameters that do not fit the number of ranks.
     """
@@ -290,10 +290,10 @@ def schedule(collective: str, ranks: int, options: Options = Options()) -> Sched
     return known[collective](ranks, options)
 
 
-def steps(collective: str, ranks: int, options: Options = Options()) -> list[list[Flow]]:
+def steps(collective: str, ranks: int, options: Options = Options()) -> list[list[RankFlow]]:
     """The flows (source rank, destination rank, fraction of the collective's bytes) of each step."""
-    plan = schedule(collective, ranks, options)
-    return [[Flow(t.src, t.dst, t.units / plan.units) for t in step] for step in plan.steps]
+    program = program_of(collective, ranks, options)
+    return [[RankFlow(t.src, t.dst, t.units / program.units) for t in step] for step in program.steps]
 
 
 class Task(NamedTuple):
@@ -305,15 +305,15 @@ class Task(NamedTuple):
     transfer: Transfer
 
 
-def program(plan: Schedule, rank: int) -> Iterator[Task]:
+def tasks(program: Program, rank: int) -> Iterator[Task]:
     """All that a rank sends and receives, by steps. What it sends to one rank, or receives from it, stays in
     this order."""
     arrived: dict[int, int] = {}  # by unit: the number of steps after which the rank has it
-    for index, step in enumerate(plan.steps):
+    for index, step in enumerate(program.steps):
         own = [t for t in step if rank in (t.src, t.dst)]
         for t in own:
             after = index
-            if not plan.lockstep:  # what comes back of a unit cannot come before it has gone
+            if not program.lockstep:  # what comes back of a unit cannot come before it has gone
                 sent = range(t.first, t.first + t.units) if t.src == rank else ()
                 after = max((arrived.get(unit, 0) for unit in sent), default=0)
             yield Task(index, after, t)
@@ -322,20 +322,20 @@ def program(plan: Schedule, rank: int) -> Iterator[Task]:
                 arrived.update(dict.fromkeys(range(t.into, t.into + t.units), index + 1))
 
 
-def contributors(plan: Schedule) -> list[list[int]]:
+def contributors(program: Program) -> list[list[int]]:
     """Whose data ends up in unit u of rank r, as bit mask [r][u]; a mask of 0 is a unit that stays zero.
 
-    For an exchange it is the second buffer's: unit u comes from rank u alone. Found by running the schedule
-    on sets; raises ValueError if a schedule adds some rank's data twice.
+    For an exchange it is the second buffer's: unit u comes from rank u alone. Found by running the program
+    on sets; raises ValueError if a program adds some rank's data twice.
     """
-    if plan.exchange:
-        arrived = [[0] * plan.units for _ in range(plan.ranks)]
-        for step in plan.steps:
+    if program.exchange:
+        arrived = [[0] * program.units for _ in range(program.ranks)]
+        for step in program.steps:
             for t in step:
                 arrived[t.dst][t.into] |= 1 << t.src
         return arrived
-    held = [[1 << rank if rank in plan.sources else 0] * plan.units for rank in range(plan.ranks)]
-    for step in plan.steps:
+    held = [[1 << rank if rank in program.sources else 0] * program.units for rank in range(program.ranks)]
+    for step in program.steps:
         moving = [(t, held[t.src][t.first : t.first + t.units]) for t in step]
         for t, masks in moving:
             for unit, mask in enumerate(masks, t.into):
@@ -343,7 +343,7 @@ def contributors(plan: Schedule) -> list[list[int]]:
                     held[t.dst][unit] = mask
                 elif held[t.dst][unit] & mask:
                     raise ValueError(
-                        f"{plan.collective}: unit {unit} of rank {t.dst} would count a rank twice"
+                        f"{program.collective}: unit {unit} of rank {t.dst} would count a rank twice"
                     )
                 else:
                     held[t.dst][unit] |= mask

@@ -255,7 +255,7 @@ def connect_all(
     job: JobSpec, rank: int, control: Control, epoll: select.epoll
 ) -> tuple[dict[int, Outgoing], dict[int, Incoming]]:
     """Connect this rank with all that it exchanges data with, by peer. Raises EntrainError."""
-    transfers = [transfer for step in job.schedule().steps for transfer in step]
+    transfers = [transfer for step in job.program().steps for transfer in step]
     receivers = sorted({t.dst for t in transfers if t.src == rank})
     senders = {t.src for t in transfers if t.dst == rank}
     with _listen(job, rank) as listener:

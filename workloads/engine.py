@@ -18,7 +18,7 @@ import numpy as np
 
 from machine.errors import EntrainError
 from machine.progress import Publisher
-from workloads.collectives import DDP, contributors, program
+from workloads.collectives import DDP, contributors, tasks
 from workloads.connections import HEADER_BYTES, Incoming, Outgoing, PeerLost, connect_all, raw
 from workloads.jobs import JobSpec
 from workloads.pattern import Buffer, Pattern
@@ -45,16 +45,16 @@ class Memory:
     """A rank's buffers and what should be in them."""
 
     def __init__(self, job: JobSpec, rank: int) -> None:
-        plan = job.schedule()
+        program = job.program()
         itemsize = np.dtype(job.dtype).itemsize
-        elements = max(1, -(-job.total_bytes() // (itemsize * plan.units)))
-        self._plan, self._rank, self._elements = plan, rank, elements
-        self._pattern = Pattern(job.seed, plan.ranks, plan.units, elements, job.dtype)
-        self.values: Buffer = np.zeros(plan.units * elements, job.dtype)
-        self.arrived: Buffer = np.zeros_like(self.values) if plan.exchange else self.values
-        masks = contributors(plan)[rank]
+        elements = max(1, -(-job.total_bytes() // (itemsize * program.units)))
+        self._program, self._rank, self._elements = program, rank, elements
+        self._pattern = Pattern(job.seed, program.ranks, program.units, elements, job.dtype)
+        self.values: Buffer = np.zeros(program.units * elements, job.dtype)
+        self.arrived: Buffer = np.zeros_like(self.values) if program.exchange else self.values
+        masks = contributors(program)[rank]
         self._contributors = np.array(
-            [[mask >> r & 1 for mask in masks] for r in range(plan.ranks)]
+            [[mask >> r & 1 for mask in masks] for r in range(program.ranks)]
         )  # (ranks, units)
         self.fill(0)  # so that no page fault falls into the first iteration
         self.arrived += 0
@@ -65,7 +65,7 @@ class Memory:
 
     def fill(self, iteration: int) -> None:
         """This rank's input of an iteration."""
-        if self._rank not in self._plan.sources:
+        if self._rank not in self._program.sources:
             self.values[:] = 0
             return
         for unit, weight in enumerate(self._pattern.weights(iteration)[self._rank]):
@@ -74,7 +74,7 @@ class Memory:
     def check(self, iteration: int) -> None:
         """Compare the collective's result with the inputs' sum; raises WrongSum."""
         weights = self._pattern.weights(iteration)
-        if self._plan.exchange:
+        if self._program.exchange:
             weights = np.broadcast_to(
                 weights[:, self._rank, None], weights.shape
             )  # from each rank its unit for this one
@@ -126,7 +126,7 @@ class Engine:
 
     def __init__(self, job: JobSpec, rank: int, control: Control, records: TextIO) -> None:
         self._job, self._rank, self._control, self._records = job, rank, control, records
-        self._plan = job.schedule()
+        self._program = job.program()
         self._memory = Memory(job, rank)
         self._epoll = select.epoll()
         self._control_fds = {sock.fileno() for sock in control.sockets}
@@ -153,7 +153,7 @@ class Engine:
     def _divide(self) -> None:
         """Find this rank's transfers of an iteration."""
         memory = self._memory
-        for step, after, t in program(self._plan, self._rank):
+        for step, after, t in tasks(self._program, self._rank):
             each: _Send | _Receive
             if t.src == self._rank:
                 data = raw(memory.part(memory.values, t.first, t.units))
@@ -166,7 +166,7 @@ class Engine:
             self._awaited[step] += self._is_awaited(each)
 
     def _is_awaited(self, each: _Send | _Receive) -> bool:
-        return self._plan.lockstep or isinstance(each, _Receive)
+        return self._program.lockstep or isinstance(each, _Receive)
 
     def _publish(self, directory: Path) -> None:
         name = f"{self._job.name}-rank{self._rank}"
@@ -187,7 +187,7 @@ class Engine:
             for each in self._reported.values():
                 each.compute(iteration)
             computes = (
-                self._rank in self._plan.sources
+                self._rank in self._program.sources
             )  # a parameter server takes what comes, whenever it does
             if computes:
                 self._compute(begin + round(self._job.compute_s() * 1e9))
@@ -227,7 +227,7 @@ class Engine:
         awaited, through = self._awaited.copy(), 0
         moving = deque(self._release(0, iteration))
         while True:
-            while through < len(self._plan.steps) and not awaited[through]:
+            while through < len(self._program.steps) and not awaited[through]:
                 through += 1
                 moving.extend(self._release(through, iteration))
             if not self._pending:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from machine.errors import BadInput
 from machine.explain import explained, suggestion
 from machine.toml import NAME
-from workloads.collectives import DDP, Options, Schedule, collectives, schedule
+from workloads.collectives import DDP, Options, Program, collectives, program_of
 from workloads.models import MODELS
 
 SOURCE_PORTS = range(16384, 32768)
@@ -114,7 +114,7 @@ class JobSpec(BaseModel):
             raise ValueError(
                 f"netns: {len(self.netns)} namespaces for {len(self.hosts)} hosts; give one each, or none"
             )
-        self.schedule()  # the number of ranks suits the collective
+        self.program()  # the number of ranks suits the collective
         return self
 
     def _trainable(self) -> None:
@@ -130,9 +130,9 @@ class JobSpec(BaseModel):
         """The parameters of its collective."""
         return Options(self.group, self.servers, self.microbatches, self.parts)
 
-    def schedule(self) -> Schedule:
+    def program(self) -> Program:
         """Who sends what to whom."""
-        return schedule(self.collective, len(self.hosts), self.options)
+        return program_of(self.collective, len(self.hosts), self.options)
 
     def total_bytes(self) -> int:
         """Bytes of the collective after scaling, before rounding up to whole elements per unit."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from machine.progress import Direction, Entry, Phase, Publisher
 from schedulers.slots.roles import Role
-from workloads.collectives import Schedule
+from workloads.collectives import Program
 from workloads.connections import Incoming, Outgoing
 from workloads.jobs import JobSpec
 
@@ -65,7 +65,7 @@ def reported(
 ) -> dict[int, Reported]:
     """A `Reported` for each connection by its descriptor; `transfers` are those of an iteration with their
     sizes."""
-    plan = job.schedule()
+    program = job.program()
     sizes: dict[Outgoing | Incoming, _Sizes] = {}
     for connection, size in transfers:
         total, largest = sizes.get(connection, _Sizes())
@@ -74,19 +74,19 @@ def reported(
     for connection, (total, largest) in sizes.items():
         sent = isinstance(connection, Outgoing)
         direction = Direction.SENT if sent else Direction.RECEIVED
-        role, group = role_of(plan, *((rank, connection.peer) if sent else (connection.peer, rank)))
+        role, group = role_of(program, *((rank, connection.peer) if sent else (connection.peer, rank)))
         # A ring member is ahead of the one before it by its own chunk, at most.
-        lag = largest * (plan.units // plan.ranks) if role is Role.RING else 0
+        lag = largest * (program.units // program.ranks) if role is Role.RING else 0
         entry = publisher.flow(connection.flow, direction, role, group, chunk=lag)
         found[connection.fd] = Reported(entry, direction, total)
     return found
 
 
-def role_of(plan: Schedule, sender: int, receiver: int) -> tuple[Role, int]:
+def role_of(program: Program, sender: int, receiver: int) -> tuple[Role, int]:
     """The role of a flow between two ranks, and the group of flows on which it depends: the rank of the
     parameter server, else 0."""
-    if plan.collective == "ring":
+    if program.collective == "ring":
         return Role.RING, 0
-    if plan.collective == "parameter-server":
-        return (Role.AGGREGATION, receiver) if sender in plan.sources else (Role.BROADCAST, sender)
+    if program.collective == "parameter-server":
+        return (Role.AGGREGATION, receiver) if sender in program.sources else (Role.BROADCAST, sender)
     return Role.FREE, 0

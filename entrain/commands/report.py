@@ -47,8 +47,8 @@ def command(directories: tuple[Path, ...], draw: bool, as_json: bool, page: Path
 
 def _report(directory: Path, *, draw: bool, shown: bool) -> dict[str, object]:
     """Report one experiment; returns its results.json."""
-    from entrain import slot_rates
     from entrain.results import files, store, tables, values
+    from entrain.trials import slot_rates
 
     console = Console()
     if shown:

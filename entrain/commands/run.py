@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from entrain.experiment import Experiment
     from entrain.results.store import Store
     from entrain.results.values import RunResult
-    from entrain.runner import Report, Running
+    from entrain.run.runner import Report, Running
 
 
 SAY_EVERY_S = 5.0
@@ -54,8 +54,8 @@ def command(
     """
     from entrain.experiment import load_experiment
     from entrain.results import files, store
-    from entrain.runner import check_machine
-    from entrain.slot_rates import is_slot_rates
+    from entrain.run.runner import check_machine
+    from entrain.trials.slot_rates import is_slot_rates
 
     if resume and out is None:
         raise click.UsageError("--resume continues what a directory holds: give it by --out")
@@ -137,8 +137,8 @@ def _run_slot_rates(
     file: Path, out: Path | None, resume: bool, as_json: bool, seed: int | None, console: Console
 ) -> None:
     """An experiment on one host's datapath: no switches, no jobs."""
-    from entrain import slot_rates
     from entrain.results import store
+    from entrain.trials import slot_rates
     from machine.signals import ending_once
 
     rates = slot_rates.load(file, seed)
@@ -184,7 +184,7 @@ def _run(
 
     Runs what is not among `finished`; `ended` is called with each run that has ended.
     """
-    from entrain.runner import bring_up, run_all
+    from entrain.run.runner import bring_up, run_all
     from machine.record import Record, Resource, clean_stale
     from machine.signals import ending_once
     from mininet_topos.isolation import private_namespace

@@ -73,7 +73,7 @@ def _check_same(stub: Any, topology: Any, name: str) -> None:
 def _start(file: Path, target: str | None, routing: str) -> dict[str, Any]:
     """Start the daemon and wait for its one line; what it could not do is raised here."""
     read, write = os.pipe()
-    command = [sys.executable, "-m", "entrain.daemon", str(file), target or "-", routing, str(write)]
+    command = [sys.executable, "-m", "entrain.run.daemon", str(file), target or "-", routing, str(write)]
     with open(read) as answer:  # noqa: PTH123 (a descriptor)
         try:
             process = subprocess.Popen(

@@ -20,7 +20,7 @@ from entrain.results.values import (
     settled_mean,
     settled_run,
 )
-from entrain.slot_rates import TrialResult
+from entrain.trials.slot_rates import TrialResult
 from simulation.report import change
 
 SERVERS = 6

@@ -15,7 +15,6 @@ from statistics import fmean
 
 import numpy as np
 
-from entrain.cross import NAME as CROSS
 from entrain.paper import read_papers
 from entrain.results import files, store
 from entrain.results.claims import (
@@ -29,7 +28,8 @@ from entrain.results.claims import (
     span,
 )
 from entrain.results.values import LEARNING, RunResult, fairness, scheduler
-from entrain.slot_rates import KIND as SLOT_RATES
+from entrain.run.cross import NAME as CROSS
+from entrain.trials.slot_rates import KIND as SLOT_RATES
 from machine.errors import BadInput
 from simulation.report import change, table
 

@@ -13,7 +13,6 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 from entrain import policies
-from entrain.cross import NAME as CROSS
 from entrain.experiment import Experiment
 from entrain.results.plots import count, ideal_name, routing_name
 from entrain.results.values import (
@@ -26,6 +25,7 @@ from entrain.results.values import (
     settled_run,
     summarized,
 )
+from entrain.run.cross import NAME as CROSS
 from machine import palette
 from machine.palette import style
 

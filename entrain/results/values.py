@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from pydantic import JsonValue
 
-from entrain.contention import LinkContention
 from entrain.experiment import Combination, Experiment, Job
 from entrain.policies import is_baseline, series
 from entrain.policies.reports import HostReport, Learned
-from entrain.samples import Throughput, Window
+from entrain.run.contention import LinkContention
+from entrain.run.samples import Throughput, Window
 from mininet_topos.links import FRAME_BYTES
 from workloads.collectives import steps
 from workloads.records import Summary

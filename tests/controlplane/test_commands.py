@@ -228,7 +228,7 @@ def test_a_second_controller_is_told_who_is_primary(network: str, topology: Path
     )  # fmt: skip
     assert done.returncode == 1
     assert f"another controller is primary: process {controller_pid()}" in done.stderr
-    assert "entrain.daemon" in done.stderr
+    assert "entrain.run.daemon" in done.stderr
 
 
 @pytest.mark.root

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from entrain.commands.run import command
-from entrain.slot_rates import load
+from entrain.trials.slot_rates import load
 from hostbpf.trial import FlowSlot
 from machine.errors import BadInput
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from entrain import slot_rates
 from entrain.experiment import load_experiment
 from entrain.results.values import scheduler
+from entrain.trials import slot_rates
 from machine import palette
 from machine.palette import COLOURS, CROSS, JOBS, SPARE, style
 from simulation.experiments.registry import EXPERIMENTS

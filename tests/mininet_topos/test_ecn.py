@@ -15,7 +15,7 @@ from controlplane.routing import FabricPolicy, desired_state
 from controlplane.topology import dumbbell, leaf_spine
 from ebpf.struct_ops import available_congestion_controls
 from entrain.experiment import load_experiment
-from entrain.slot_rates import is_slot_rates
+from entrain.trials.slot_rates import is_slot_rates
 from mininet_topos.ecn import round_trip_ms, threshold_packets, thresholds
 from mininet_topos.links import FRAME_BYTES, TURN_MS, burst_bytes
 

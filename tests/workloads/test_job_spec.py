@@ -104,7 +104,7 @@ def test_computation_of_a_model_can_be_scaled_or_replaced() -> None:
 def test_every_model_makes_a_job_by_default() -> None:
     for name in MODELS:
         job = parse_job(spec(bytes=None, model=name, collective=None), "x")
-        assert job.schedule().ranks == 4
+        assert job.program().ranks == 4
         assert json.loads(job.model_dump_json())["model"] == name
 
 

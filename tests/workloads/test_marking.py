@@ -106,7 +106,7 @@ def test_every_byte_carries_the_step_it_belongs_to(
         assert packet[1] & 3 == 0  # the job leaves the ECN bits alone, and cubic does not use them here
 
     expected: Counter[tuple[int, int, int]] = Counter()
-    for step, transfers in enumerate(job.schedule().steps):
+    for step, transfers in enumerate(job.program().steps):
         for t in transfers:
             expected[t.src, t.dst, step] += 2 * HEADER
     for src, dst in {(src, dst) for src, dst, _ in expected}:

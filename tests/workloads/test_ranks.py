@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from workloads.collectives import COLLECTIVES, Options, schedule
+from workloads.collectives import COLLECTIVES, Options, program_of
 from workloads.connections import source_port
 from workloads.jobs import SOURCE_PORTS, load_job
 from workloads.records import Records, read_records, summarize
@@ -42,12 +42,12 @@ def test_a_job_runs_and_its_records_are_its_schedule(
     )
     assert result.returncode == 0, result.stderr
     records = read_records(tmp_path / "records")
-    plan = schedule(collective, ranks, Options(**options))
-    unit = -(-size // (4 * plan.units)) * 4
+    program = program_of(collective, ranks, Options(**options))
+    unit = -(-size // (4 * program.units)) * 4
     expected = sorted(
         (iteration, index, t.src, t.dst, t.units * unit)
         for iteration in range(iterations)
-        for index, step in enumerate(plan.steps)
+        for index, step in enumerate(program.steps)
         for t in step
     )
     assert sorted((f.iteration, f.step, f.src_rank, f.dst_rank, f.bytes) for f in records.flows) == expected

@@ -13,7 +13,7 @@ import pytest
 
 from hostbpf.progress import Direction, FlowProgress, Monitor, Phase, Role
 from machine.progress import ENTRY, HEADER, Fields, Header
-from workloads.collectives import COLLECTIVES, Options, schedule
+from workloads.collectives import COLLECTIVES, Options, program_of
 from workloads.connections import HEADER_BYTES
 from workloads.progress import role_of
 
@@ -41,10 +41,10 @@ def test_in_the_end_all_that_the_schedule_has_is_done_on_both_sides(
         progress=str(directory),
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    plan = schedule(collective, ranks, Options(parts=parts))
-    unit = -(-size // (4 * plan.units)) * 4
+    program = program_of(collective, ranks, Options(parts=parts))
+    unit = -(-size // (4 * program.units)) * 4
     expected: dict[tuple[int, int], int] = defaultdict(int)
-    for step in plan.steps:
+    for step in program.steps:
         for each in step:
             expected[each.src, each.dst] += each.units * unit + HEADER_BYTES
     for rank in range(ranks):
@@ -58,7 +58,7 @@ def test_in_the_end_all_that_the_schedule_has_is_done_on_both_sides(
                 for address in (entry.source, entry.destination)
             )
             assert entry.destination_port == 7000
-            assert (entry.role, entry.group) == role_of(plan, *pair)
+            assert (entry.role, entry.group) == role_of(program, *pair)
             assert (entry.chunk > 0) == (collective == "ring")
             found[entry.direction, pair] = entry.total
         assert found == {
@@ -132,8 +132,8 @@ def test_a_worker_could_send_all_at_once_and_a_server_what_all_workers_have_sent
 
 
 def test_parameter_servers_and_their_workers_speak_of_the_same_groups() -> None:
-    plan = schedule("parameter-server", 4)
-    roles = {(t.src, t.dst): role_of(plan, t.src, t.dst) for step in plan.steps for t in step}
+    program = program_of("parameter-server", 4)
+    roles = {(t.src, t.dst): role_of(program, t.src, t.dst) for step in program.steps for t in step}
     for (sender, receiver), (role, group) in roles.items():
         assert role is (Role.AGGREGATION if receiver < 2 else Role.BROADCAST)
         assert group == min(sender, receiver)

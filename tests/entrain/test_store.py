@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from entrain.contention import LinkContention
 from entrain.experiment import Combination, Experiment, load_experiment
 from entrain.policies.reports import HostReport, Learned
 from entrain.results import files
 from entrain.results.store import Store, read, writing
 from entrain.results.values import JobResult, RunResult, Timeline
-from entrain.samples import Throughput, Window
-from entrain.slot_rates import KIND as SLOT_RATES
-from entrain.slot_rates import load as load_slot_rates
+from entrain.run.contention import LinkContention
+from entrain.run.samples import Throughput, Window
+from entrain.trials.slot_rates import KIND as SLOT_RATES
+from entrain.trials.slot_rates import load as load_slot_rates
 from machine.errors import BadInput, EntrainError
 from workloads.records import Summary
 

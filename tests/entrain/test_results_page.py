@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from entrain import slot_rates
-from entrain.contention import LinkContention
-from entrain.cross import NAME as CROSS
 from entrain.experiment import Combination, Experiment, load_experiment
 from entrain.policies.reports import HostReport
 from entrain.results import files, live
 from entrain.results import page as results_page
 from entrain.results.store import writing
 from entrain.results.values import JobResult, RunResult, Timeline
-from entrain.samples import Throughput
+from entrain.run.contention import LinkContention
+from entrain.run.cross import NAME as CROSS
+from entrain.run.samples import Throughput
+from entrain.trials import slot_rates
 from hostbpf.trial import FlowSlot, Outcome, Trial
 from machine.errors import BadInput
 from workloads.records import Summary

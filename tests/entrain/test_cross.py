@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from entrain.cross import draw
 from entrain.experiment import Experiment, load_experiment
+from entrain.run.cross import draw
 from machine.errors import BadInput
 
 FILE = """

@@ -26,15 +26,15 @@ from controlplane.pipeline import Pipeline
 from controlplane.routing import FabricPolicy, Routing, desired_state
 from controlplane.topology import Topology
 from ebpf.struct_ops import available_congestion_controls
-from entrain.contention import attribute, contention, per_job
-from entrain.cross import NAME as CROSS
-from entrain.cross import Cross, CrossFlow, crossing
 from entrain.experiment import Combination, Experiment, Job
 from entrain.policies import policies
 from entrain.policies.policy import JobOnHosts, Run, Session
 from entrain.policies.reports import Report as PolicyReport
 from entrain.results.values import JobResult, RunResult, Timeline, bound_ms
-from entrain.samples import Sampler, sampling
+from entrain.run.contention import attribute, contention, per_job
+from entrain.run.cross import NAME as CROSS
+from entrain.run.cross import Cross, CrossFlow, crossing
+from entrain.run.samples import Sampler, sampling
 from hostbpf.controls import controls
 from hostbpf.mltcp import PLAIN, VARIANTS, Jobs
 from hostbpf.slots import PACED, netns_cookie

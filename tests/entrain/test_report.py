@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from matplotlib import image
 from rich.console import Console
 
-from entrain.contention import LinkContention
-from entrain.cross import NAME as CROSS
 from entrain.experiment import Combination, Experiment, load_experiment
 from entrain.policies.reports import HostReport
 from entrain.results import overhead, timelines
@@ -33,7 +31,9 @@ from entrain.results.values import (
     over_bound_last,
     over_ideal_last,
 )
-from entrain.samples import Throughput, Window
+from entrain.run.contention import LinkContention
+from entrain.run.cross import NAME as CROSS
+from entrain.run.samples import Throughput, Window
 from machine import palette
 from machine.palette import style
 from workloads.records import Summary

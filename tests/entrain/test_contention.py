@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entrain.contention import Use, attribute, contention, most_at_once, per_job
+from entrain.run.contention import Use, attribute, contention, most_at_once, per_job
 from mininet_topos.linkmonitor import Burst, Flow
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from controlplane.routing import next_hops, source_port
 from controlplane.topology import Topology
-from entrain import slot_rates
 from entrain.experiment import Combination, Job, load_experiment, load_network
 from entrain.policies.mltcp import parameters
 from entrain.results.values import LEARNING, SETTLED_LEAST
+from entrain.trials import slot_rates
 from hostbpf.mltcp import Params
 from machine.errors import BadInput
 from workloads.collectives import steps

@@ -43,13 +43,13 @@ by_ms = 150
 """
 
 COLLECTIVE = """
-from workloads.collectives import Options, Schedule, Transfer
+from workloads.collectives import Options, Program, Transfer
 
 
-def there_and_back(ranks: int, options: Options) -> Schedule:
+def there_and_back(ranks: int, options: Options) -> Program:
     there = tuple(Transfer(rank, 0, 0, 0, 1, True) for rank in range(1, ranks))
     back = tuple(Transfer(0, rank, 0, 0, 1, False) for rank in range(1, ranks))
-    return Schedule("there-and-back", ranks, 1, (there, back), tuple(range(ranks)))
+    return Program("there-and-back", ranks, 1, (there, back), tuple(range(ranks)))
 """
 
 SIMULATOR = """
@@ -109,7 +109,7 @@ def load(site: Path, file: Path, text: str) -> subprocess.CompletedProcess[str]:
         "found = load_experiment(Path(sys.argv[1]))\n"
         "for each in found.combinations():\n"
         "    print(each.policy, label(each.policy), '|', series(each.policy, each.control))\n"
-        "for job in found.jobs: print(job.name, dict(job.tables['shift']), len(job.spec.schedule().steps))\n"
+        "for job in found.jobs: print(job.name, dict(job.tables['shift']), len(job.spec.program().steps))\n"
     )
     return python(site, "-c", code, str(file))
 

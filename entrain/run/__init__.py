@@ -1,0 +1,1 @@
+"""One run of an experiment: network, cross traffic, samples, and the process behind `entrain up`."""
