@@ -19,10 +19,11 @@ test: .venv/.dev  ## Run all tests; what needs root, BMv2 or p4c is skipped with
 test-fast: .venv/.dev  ## Run the tests that need neither root nor long
 	$(PYTHON) -m pytest -m "not root and not slow" $(ARGS)
 
-lint: .venv/.dev  ## Check style and types
+lint: .venv/.dev  ## Check style, types and the formatting of C
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	git ls-files '*.c' '*.h' | xargs .venv/bin/clang-format --dry-run --Werror
 
 deploy: setup  ## Bring up TOPOLOGY on TARGET (softswitch or bmv2) and set its pipelines and tables
 	.venv/bin/entrain up $(TOPOLOGY) --target $(TARGET)

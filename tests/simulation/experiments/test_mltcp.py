@@ -58,4 +58,4 @@ def test_policies_of_other_experiments_are_refused() -> None:
         text=True,
     )
     assert done.returncode == 2
-    assert "use one of mltcp, fair" in done.stderr
+    assert "known are mltcp, fair" in done.stderr
