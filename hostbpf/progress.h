@@ -69,8 +69,8 @@ struct entrain_progress_header {
 };
 
 struct entrain_flow_progress {
-	uint64_t sequence;   // odd while the entry is being written
-	uint8_t source[4];   // IPv4; the flow's key is what its sender sees, at both ends
+	uint64_t sequence; // odd while the entry is being written
+	uint8_t source[4]; // IPv4; the flow's key is what its sender sees, at both ends
 	uint8_t destination[4];
 	uint16_t source_port; // in host byte order
 	uint16_t destination_port;
@@ -81,11 +81,11 @@ struct entrain_flow_progress {
 	uint32_t group; // flows of one process and group depend on each other: a parameter server, a place in a ring
 	uint32_t phase; // enum entrain_phase
 	uint64_t iteration;
-	uint64_t total;   // bytes of this iteration; as much as is ready, while it is not known
-	uint64_t ready;   // of them, may be sent by now
-	uint64_t done;    // of them, handed to the kernel (or received)
-	uint64_t carried; // bytes done in all iterations, this one included
-	uint64_t chunk;   // of a ring: by how much the sender may be ahead of what it has received
+	uint64_t total;      // bytes of this iteration; as much as is ready, while it is not known
+	uint64_t ready;      // of them, may be sent by now
+	uint64_t done;       // of them, handed to the kernel (or received)
+	uint64_t carried;    // bytes done in all iterations, this one included
+	uint64_t chunk;      // of a ring: by how much the sender may be ahead of what it has received
 	uint64_t updated_ns; // CLOCK_MONOTONIC
 	uint8_t reserved1[40];
 };
@@ -261,9 +261,10 @@ entrain_progress_flow(struct entrain_publisher *publisher, const struct sockaddr
 }
 
 // The same for a connected TCP socket over IPv4. NULL with errno where it is none.
-static inline struct entrain_flow_progress *
-entrain_progress_socket(struct entrain_publisher *publisher, int fd, enum entrain_direction direction,
-			enum entrain_role role, uint32_t group, uint64_t chunk)
+static inline struct entrain_flow_progress *entrain_progress_socket(struct entrain_publisher *publisher, int fd,
+								    enum entrain_direction direction,
+								    enum entrain_role role, uint32_t group,
+								    uint64_t chunk)
 {
 	struct sockaddr_in here, there;
 	socklen_t length = sizeof(here), length_there = sizeof(there);

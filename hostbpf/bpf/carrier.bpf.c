@@ -23,7 +23,7 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define MARK_WITHDRAWAL 0xe57a1404 // likewise, the flow's last
 
 #define UNIT_BYTES (SLOT_RATE_UNIT_MBPS * 125000) // per second
-#define LATE_SHIFT 10 // the unit of a carrier's lateness: 1024 ns
+#define LATE_SHIFT 10                             // the unit of a carrier's lateness: 1024 ns
 #define LATE_MAX 0x7fffffffLL
 
 const volatile __u64 netns; // cookie in the keys of `schedules`
@@ -59,11 +59,11 @@ struct planned {
 struct announcer {
 	struct bpf_spin_lock lock;
 	__u32 number;
-	__u64 stamp;      // slot and version that were announced last
-	__u64 timed_ns;   // when the carrier left whose feedback is timed; 0: none is
-	__u32 timed_slot; // its base slot
-	__u16 under_way;  // carriers of that slot whose feedback has not come
-	__u16 withdrawn;  // announces no more
+	__u64 stamp;                      // slot and version that were announced last
+	__u64 timed_ns;                   // when the carrier left whose feedback is timed; 0: none is
+	__u32 timed_slot;                 // its base slot
+	__u16 under_way;                  // carriers of that slot whose feedback has not come
+	__u16 withdrawn;                  // announces no more
 	struct planned lanes[SLOT_LANES]; // what was announced
 };
 
@@ -76,10 +76,10 @@ struct {
 
 // How far a flow has come that is received with carriers. No LRU: forged carriers could then push real flows out.
 struct received {
-	__u64 bytes;   // since its first carrier
-	__u64 seen_ns; // when its last carrier came
-	__u32 highest; // TCP sequence number behind what arrived
-	__u32 started; // highest is known
+	__u64 bytes;                      // since its first carrier
+	__u64 seen_ns;                    // when its last carrier came
+	__u32 highest;                    // TCP sequence number behind what arrived
+	__u32 started;                    // highest is known
 	struct planned lanes[SLOT_LANES]; // sum of the changes in its carriers
 };
 
@@ -509,9 +509,8 @@ static __always_inline void deliver_feedback(const struct flow_key *flow, const 
 			announcer->under_way--;
 	}
 	for (i = 0; i < SLOT_LANES; i++)
-		feedback->announced[i] = announcer->lanes[i].epoch == bpf_ntohl(header->lanes[i].epoch)
-						 ? announcer->lanes[i].rate
-						 : 0;
+		feedback->announced[i] =
+			announcer->lanes[i].epoch == bpf_ntohl(header->lanes[i].epoch) ? announcer->lanes[i].rate : 0;
 	bpf_spin_unlock(&announcer->lock);
 	bpf_ringbuf_submit(feedback, 0);
 	count(RECEIVED_FEEDBACK);
@@ -557,8 +556,7 @@ int carrier_ingress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	}
 	header = scratch_header(ARRIVING);
-	if (!header || skb->pkt_type != PACKET_HOST ||
-	    bpf_skb_load_bytes(skb, ETH_HLEN, header, sizeof(*header)) ||
+	if (!header || skb->pkt_type != PACKET_HOST || bpf_skb_load_bytes(skb, ETH_HLEN, header, sizeof(*header)) ||
 	    header->version_kind >> 4 != SLOT_VERSION || header->next_ethertype != bpf_htons(ETH_P_IP) ||
 	    !read_carried(skb, &flow)) {
 		count(MALFORMED);

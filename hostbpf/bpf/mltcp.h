@@ -12,8 +12,8 @@
 
 #define MLTCP_LEARN_ITERATIONS 4
 #define MLTCP_LEARN_GAP_NS 5000000ULL // shorter gaps are never learned as the computing phase
-#define MLTCP_LEARN_BYTES 16384 // what ends with fewer is no iteration: connections are being made
-#define MLTCP_LEARN_GAPS 8 // after an iteration of more longest gaps than this, that gap is doubted
+#define MLTCP_LEARN_BYTES 16384       // what ends with fewer is no iteration: connections are being made
+#define MLTCP_LEARN_GAPS 8            // after an iteration of more longest gaps than this, that gap is doubted
 
 enum { MLTCP_SCALE_DECREASE = 1 };
 
@@ -44,8 +44,8 @@ struct mltcp_job {
 	u64 longest_gap_ns;
 	u64 shortest_gap_ns; // of those that count as a boundary while learning
 	u32 iteration;
-	u32 samples;  // iterations learned from so far
-	u32 misfits;  // successive iterations whose bytes are not what was learned
+	u32 samples; // iterations learned from so far
+	u32 misfits; // successive iterations whose bytes are not what was learned
 	u32 relearned;
 	u64 learned[MLTCP_LEARN_ITERATIONS];
 };
@@ -91,7 +91,7 @@ static __always_inline void mltcp_init(struct sock *sk)
 
 static __always_inline struct mltcp_job *mltcp_job_of(const struct sock *sk, u32 number)
 {
-	struct mltcp_job_key key = { .job = number, .netns = sk->__sk_common.skc_net.net->net_cookie };
+	struct mltcp_job_key key = {.job = number, .netns = sk->__sk_common.skc_net.net->net_cookie};
 	struct mltcp_job *job = bpf_map_lookup_elem(&mltcp_jobs, &key);
 	struct mltcp_job fresh = {};
 
@@ -112,8 +112,7 @@ static __always_inline u64 mltcp_median(const u64 *values)
 }
 
 // The gap from which on an acknowledgement opens a new iteration; `last` is when the one before came.
-static __always_inline u64 mltcp_threshold(const struct mltcp_params *params, const struct mltcp_job *job,
-					   u64 last)
+static __always_inline u64 mltcp_threshold(const struct mltcp_params *params, const struct mltcp_job *job, u64 last)
 {
 	u64 half = job->longest_gap_ns / 2;
 
@@ -173,8 +172,7 @@ static __always_inline void mltcp_learn(const struct mltcp_params *params, struc
 }
 
 // The job's bytes so far were acknowledged until `last`; more are `now`.
-static __always_inline void mltcp_advance(const struct mltcp_params *params, struct mltcp_job *job, u64 last,
-					  u64 now)
+static __always_inline void mltcp_advance(const struct mltcp_params *params, struct mltcp_job *job, u64 last, u64 now)
 {
 	if (!last) {
 		job->iteration_ns = now;

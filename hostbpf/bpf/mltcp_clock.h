@@ -14,8 +14,7 @@
 
 // By how many jiffies the curve has to begin earlier for the last `jiffies` to count F times. `rest` keeps what rounding
 // leaves, in jiffies / MLTCP_UNIT.
-static inline __attribute__((always_inline)) __s32
-mltcp_warp(const struct mltcp_gain *gain, __s32 *rest, __u32 jiffies)
+static inline __attribute__((always_inline)) __s32 mltcp_warp(const struct mltcp_gain *gain, __s32 *rest, __u32 jiffies)
 {
 	__u32 f;
 	__s32 shift;

@@ -12,8 +12,8 @@ struct mltcp_gain {
 	__u64 denominator; // 0: F is 1
 };
 
-static inline __attribute__((always_inline)) struct mltcp_gain
-mltcp_gain_of(__u32 slope, __u32 intercept, __u64 sent, __u64 total)
+static inline __attribute__((always_inline)) struct mltcp_gain mltcp_gain_of(__u32 slope, __u32 intercept, __u64 sent,
+									     __u64 total)
 {
 	struct mltcp_gain gain = {};
 
@@ -28,8 +28,8 @@ mltcp_gain_of(__u32 slope, __u32 intercept, __u64 sent, __u64 total)
 
 // What remains of a window that is to be decreased by `decrease` segments, divided by F if `scaled`. A quarter of the
 // window, and two segments, always remain.
-static inline __attribute__((always_inline)) __u32
-mltcp_decreased(const struct mltcp_gain *gain, int scaled, __u32 window, __u64 decrease)
+static inline __attribute__((always_inline)) __u32 mltcp_decreased(const struct mltcp_gain *gain, int scaled,
+								   __u32 window, __u64 decrease)
 {
 	__u32 most = window - window / 4;
 
@@ -43,8 +43,8 @@ mltcp_decreased(const struct mltcp_gain *gain, int scaled, __u32 window, __u64 d
 
 // F times `acked` segments, rounded down; what rounding leaves is carried over in `credit`, so that nothing of
 // the growth is lost.
-static inline __attribute__((always_inline)) __u32
-mltcp_scale(const struct mltcp_gain *gain, __u64 *credit, __u32 acked)
+static inline __attribute__((always_inline)) __u32 mltcp_scale(const struct mltcp_gain *gain, __u64 *credit,
+							       __u32 acked)
 {
 	__u64 growth;
 

@@ -68,7 +68,8 @@ static inline __attribute__((always_inline)) bool read_packet(struct __sk_buff *
 	} else if (ip->protocol != IPPROTO_UDP) {
 		return false;
 	}
-	if (length <= ETH_ZLEN) // may be padded; of longer ones, offloaded packets do not tell their length in the header
+	if (length <=
+	    ETH_ZLEN) // may be padded; of longer ones, offloaded packets do not tell their length in the header
 		length = ETH_HLEN + bpf_ntohs(ip->tot_len);
 	packet->payload = length > packet->headers ? length - packet->headers : 0;
 	packet->flow.netns = 0;

@@ -10,7 +10,7 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 const volatile __u64 netns; // cookie in the keys of `schedules`
 
 struct departure {
-	__u64 next; // when the flow's next packet may leave
+	__u64 next;    // when the flow's next packet may leave
 	__u32 version; // of the schedule that said so
 	__u32 reserved;
 };

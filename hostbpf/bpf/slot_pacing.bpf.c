@@ -13,11 +13,11 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define UNPACED (~0UL)
 #define LONGEST_BURST 65536
 #define DEFAULT_SEGMENTS 2 // the kernel's, without us
-#define PACING_SHIFT 10 // the kernel's
+#define PACING_SHIFT 10    // the kernel's
 #define TCP 6
 #define USEC_PER_SEC 1000000ULL
 #define ACK_NS 20000000ULL // acknowledgements may wait so long for a processor of the receiver
-#define QUEUED_MAX 131072 // bytes of a scheduled flow that may queue before a loss counts as congestion
+#define QUEUED_MAX 131072  // bytes of a scheduled flow that may queue before a loss counts as congestion
 
 // At the end of the private area, behind the kernel's CUBIC (60 bytes).
 struct pacing {
@@ -57,7 +57,8 @@ static __always_inline u32 autosize(const struct sock *sk, u64 rate)
 		if (distance < 32)
 			bytes += sk->sk_gso_max_size >> distance;
 	}
-	if (bytes > sk->sk_gso_max_size) // the kernel makes packets as long as it is told (6.10), and the device cuts them up
+	if (bytes >
+	    sk->sk_gso_max_size) // the kernel makes packets as long as it is told (6.10), and the device cuts them up
 		bytes = sk->sk_gso_max_size;
 	segments = bytes / tp->mss_cache;
 	if (segments > sk->sk_gso_max_segs)

@@ -31,7 +31,7 @@ struct flow {
 struct activity {
 	__u64 first_ns;
 	__u64 last_ns;
-	__u64 bytes; // payload
+	__u64 bytes;   // payload
 	__u64 packets; // as on the wire: the segments of an offloaded packet
 };
 

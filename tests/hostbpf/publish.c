@@ -49,7 +49,8 @@ int main(int argc, char **argv)
 		perror("entrain_progress_open");
 		return 1;
 	}
-	entry = entrain_progress_flow(&publisher, &source, &destination, IPPROTO_TCP, ENTRAIN_SENT, ENTRAIN_RING, 5, 77);
+	entry = entrain_progress_flow(&publisher, &source, &destination, IPPROTO_TCP, ENTRAIN_SENT, ENTRAIN_RING, 5,
+				      77);
 	if (argc == 2 && !strcmp(argv[1], "hammer")) {
 		for (uint64_t i = 1;; i++) {
 			uint64_t until = entrain_progress_now_ns() + 5000; // more often than any library sends

@@ -48,18 +48,18 @@ typedef __s64 s64;
  * Fields of the context, read and written by one instruction each: the verifier wants context pointers
  * unmodified, and the compiler would share a field's address between branches.
  */
-#define CTX(skb, field)                                                                                        \
-	({                                                                                                     \
-		__u64 ctx_;                                                                                    \
-		asm volatile("%0 = *(u32 *)(%1 + %2)"                                                          \
-			     : "=r"(ctx_)                                                                      \
-			     : "r"(skb), "i"(__builtin_offsetof(struct __sk_buff, field)));                    \
-		(__u32) ctx_;                                                                                  \
+#define CTX(skb, field)                                                                     \
+	({                                                                                  \
+		__u64 ctx_;                                                                 \
+		asm volatile("%0 = *(u32 *)(%1 + %2)"                                       \
+			     : "=r"(ctx_)                                                   \
+			     : "r"(skb), "i"(__builtin_offsetof(struct __sk_buff, field))); \
+		(__u32) ctx_;                                                               \
 	})
-#define CTX_SET(skb, field, value)                                                                             \
-	asm volatile("*(u32 *)(%0 + %1) = %2"                                                                  \
-		     :                                                                                         \
-		     : "r"(skb), "i"(__builtin_offsetof(struct __sk_buff, field)), "r"((__u64)(value))         \
+#define CTX_SET(skb, field, value)                                                                     \
+	asm volatile("*(u32 *)(%0 + %1) = %2"                                                          \
+		     :                                                                                 \
+		     : "r"(skb), "i"(__builtin_offsetof(struct __sk_buff, field)), "r"((__u64)(value)) \
 		     : "memory")
 
 INLINE u64 shl64(u64 a, u64 n)
@@ -124,131 +124,131 @@ INLINE void clear_words(void *to, u32 words)
  * exact value fits with its sign; results modulo a power of two are masked by whoever stores them.
  */
 #define EACH(N) _Pragma("unroll") for (int i = 0; i < (N); i++)
-#define WIDE(N)                                                                                                \
-	struct w##N {                                                                                          \
-		__u64 l[N];                                                                                    \
-	};                                                                                                     \
-	INLINE struct w##N w##N##_u(__u64 a)                                                                   \
-	{                                                                                                      \
-		struct w##N r;                                                                                 \
-		EACH(N) r.l[i] = i ? 0 : a;                                                                    \
-		return r;                                                                                      \
-	}                                                                                                      \
-	INLINE struct w##N w##N##_s(s64 a)                                                                     \
-	{                                                                                                      \
-		struct w##N r;                                                                                 \
-		EACH(N) r.l[i] = i ? (__u64)(a >> 63) : (__u64)a;                                              \
-		return r;                                                                                      \
-	}                                                                                                      \
-	INLINE struct w##N w##N##_add(struct w##N a, struct w##N b)                                            \
-	{                                                                                                      \
-		__u64 c = 0;                                                                                   \
-		EACH(N)                                                                                        \
-		{                                                                                              \
-			__u64 s = a.l[i] + c;                                                                  \
-			c = s < c;                                                                             \
-			s += b.l[i];                                                                           \
-			c += s < b.l[i];                                                                       \
-			a.l[i] = s;                                                                            \
-		}                                                                                              \
-		return a;                                                                                      \
-	}                                                                                                      \
-	INLINE struct w##N w##N##_not(struct w##N a)                                                           \
-	{                                                                                                      \
-		EACH(N) a.l[i] = ~a.l[i];                                                                      \
-		return a;                                                                                      \
-	}                                                                                                      \
-	INLINE struct w##N w##N##_sub(struct w##N a, struct w##N b)                                            \
-	{                                                                                                      \
-		return w##N##_add(w##N##_add(a, w##N##_not(b)), w##N##_u(1));                                  \
-	}                                                                                                      \
-	INLINE struct w##N w##N##_and(struct w##N a, struct w##N b)                                            \
-	{                                                                                                      \
-		EACH(N) a.l[i] &= b.l[i];                                                                      \
-		return a;                                                                                      \
-	}                                                                                                      \
-	INLINE struct w##N w##N##_or(struct w##N a, struct w##N b)                                             \
-	{                                                                                                      \
-		EACH(N) a.l[i] |= b.l[i];                                                                      \
-		return a;                                                                                      \
-	}                                                                                                      \
-	INLINE struct w##N w##N##_xor(struct w##N a, struct w##N b)                                            \
-	{                                                                                                      \
-		EACH(N) a.l[i] ^= b.l[i];                                                                      \
-		return a;                                                                                      \
-	}                                                                                                      \
-	INLINE int w##N##_eq(struct w##N a, struct w##N b)                                                     \
-	{                                                                                                      \
-		__u64 d = 0;                                                                                   \
-		EACH(N) d |= a.l[i] ^ b.l[i];                                                                  \
-		return d == 0;                                                                                 \
-	}                                                                                                      \
-	INLINE int w##N##_lt(struct w##N a, struct w##N b)                                                     \
-	{                                                                                                      \
-		int r = 0;                                                                                     \
+#define WIDE(N)                                                                                                  \
+	struct w##N {                                                                                            \
+		__u64 l[N];                                                                                      \
+	};                                                                                                       \
+	INLINE struct w##N w##N##_u(__u64 a)                                                                     \
+	{                                                                                                        \
+		struct w##N r;                                                                                   \
+		EACH(N) r.l[i] = i ? 0 : a;                                                                      \
+		return r;                                                                                        \
+	}                                                                                                        \
+	INLINE struct w##N w##N##_s(s64 a)                                                                       \
+	{                                                                                                        \
+		struct w##N r;                                                                                   \
+		EACH(N) r.l[i] = i ? (__u64)(a >> 63) : (__u64)a;                                                \
+		return r;                                                                                        \
+	}                                                                                                        \
+	INLINE struct w##N w##N##_add(struct w##N a, struct w##N b)                                              \
+	{                                                                                                        \
+		__u64 c = 0;                                                                                     \
+		EACH(N)                                                                                          \
+		{                                                                                                \
+			__u64 s = a.l[i] + c;                                                                    \
+			c = s < c;                                                                               \
+			s += b.l[i];                                                                             \
+			c += s < b.l[i];                                                                         \
+			a.l[i] = s;                                                                              \
+		}                                                                                                \
+		return a;                                                                                        \
+	}                                                                                                        \
+	INLINE struct w##N w##N##_not(struct w##N a)                                                             \
+	{                                                                                                        \
+		EACH(N) a.l[i] = ~a.l[i];                                                                        \
+		return a;                                                                                        \
+	}                                                                                                        \
+	INLINE struct w##N w##N##_sub(struct w##N a, struct w##N b)                                              \
+	{                                                                                                        \
+		return w##N##_add(w##N##_add(a, w##N##_not(b)), w##N##_u(1));                                    \
+	}                                                                                                        \
+	INLINE struct w##N w##N##_and(struct w##N a, struct w##N b)                                              \
+	{                                                                                                        \
+		EACH(N) a.l[i] &= b.l[i];                                                                        \
+		return a;                                                                                        \
+	}                                                                                                        \
+	INLINE struct w##N w##N##_or(struct w##N a, struct w##N b)                                               \
+	{                                                                                                        \
+		EACH(N) a.l[i] |= b.l[i];                                                                        \
+		return a;                                                                                        \
+	}                                                                                                        \
+	INLINE struct w##N w##N##_xor(struct w##N a, struct w##N b)                                              \
+	{                                                                                                        \
+		EACH(N) a.l[i] ^= b.l[i];                                                                        \
+		return a;                                                                                        \
+	}                                                                                                        \
+	INLINE int w##N##_eq(struct w##N a, struct w##N b)                                                       \
+	{                                                                                                        \
+		__u64 d = 0;                                                                                     \
+		EACH(N) d |= a.l[i] ^ b.l[i];                                                                    \
+		return d == 0;                                                                                   \
+	}                                                                                                        \
+	INLINE int w##N##_lt(struct w##N a, struct w##N b)                                                       \
+	{                                                                                                        \
+		int r = 0;                                                                                       \
 		EACH(N) r = a.l[i] != b.l[i] ? (i == (N) - 1 ? (s64)a.l[i] < (s64)b.l[i] : a.l[i] < b.l[i]) : r; \
-		return r;                                                                                      \
-	}                                                                                                      \
-	INLINE struct w##N w##N##_pick(int c, struct w##N a, struct w##N b)                                    \
-	{                                                                                                      \
-		EACH(N) a.l[i] = c ? a.l[i] : b.l[i];                                                          \
-		return a;                                                                                      \
-	}                                                                                                      \
-	/* One bit per round: shifts by a variable amount are rare, and a loop keeps them small. */            \
-	INLINE struct w##N w##N##_shl(struct w##N a, __u64 n)                                                  \
-	{                                                                                                      \
-		__u64 bits = n & 63, limbs = n >> 6;                                                           \
-		struct w##N r;                                                                                 \
-		EACH(N)                                                                                        \
-		{                                                                                              \
-			__u64 low = 0, high = 0;                                                               \
-			_Pragma("unroll") for (int j = 0; j < (N); j++)                                        \
-			{                                                                                      \
-				if (j + limbs == (__u64)i)                                                     \
-					high = a.l[j];                                                         \
-				if (j + limbs + 1 == (__u64)i)                                                 \
-					low = a.l[j];                                                          \
-			}                                                                                      \
-			r.l[i] = bits ? high << bits | low >> (64 - bits) : high;                              \
-		}                                                                                              \
-		return r;                                                                                      \
-	}                                                                                                      \
-	INLINE struct w##N w##N##_sar(struct w##N a, __u64 n)                                                  \
-	{                                                                                                      \
-		__u64 bits = n & 63, limbs = n >> 6, fill = (__u64)((s64)a.l[(N) - 1] >> 63);                  \
-		struct w##N r;                                                                                 \
-		EACH(N)                                                                                        \
-		{                                                                                              \
-			__u64 low = fill, high = fill;                                                         \
-			_Pragma("unroll") for (int j = 0; j < (N); j++)                                        \
-			{                                                                                      \
-				if ((__u64)i + limbs == (__u64)j)                                              \
-					low = a.l[j];                                                          \
-				if ((__u64)i + limbs + 1 == (__u64)j)                                          \
-					high = a.l[j];                                                         \
-			}                                                                                      \
-			r.l[i] = bits ? low >> bits | high << (64 - bits) : low;                               \
-		}                                                                                              \
-		return r;                                                                                      \
-	}                                                                                                      \
-	INLINE struct w##N w##N##_mul(struct w##N a, struct w##N b)                                            \
-	{                                                                                                      \
-		struct w##N r = w##N##_u(0);                                                                   \
-		_Pragma("unroll") for (int i = 0; i < 2 * (N); i++)                                            \
-		{                                                                                              \
-			__u64 carry = 0;                                                                       \
-			_Pragma("unroll") for (int j = 0; i + j < 2 * (N); j++)                                \
-			{                                                                                      \
-				__u64 x = (__u32)(a.l[i / 2] >> (32 * (i & 1)));                               \
-				__u64 y = (__u32)(b.l[j / 2] >> (32 * (j & 1)));                               \
-				int k = i + j;                                                                 \
-				__u64 sum = x * y + (__u32)(r.l[k / 2] >> (32 * (k & 1))) + carry;             \
-				carry = sum >> 32;                                                             \
-				r.l[k / 2] &= ~(0xffffffffULL << (32 * (k & 1)));                              \
-				r.l[k / 2] |= (sum & 0xffffffff) << (32 * (k & 1));                            \
-			}                                                                                      \
-		}                                                                                              \
-		return r;                                                                                      \
+		return r;                                                                                        \
+	}                                                                                                        \
+	INLINE struct w##N w##N##_pick(int c, struct w##N a, struct w##N b)                                      \
+	{                                                                                                        \
+		EACH(N) a.l[i] = c ? a.l[i] : b.l[i];                                                            \
+		return a;                                                                                        \
+	}                                                                                                        \
+	/* One bit per round: shifts by a variable amount are rare, and a loop keeps them small. */              \
+	INLINE struct w##N w##N##_shl(struct w##N a, __u64 n)                                                    \
+	{                                                                                                        \
+		__u64 bits = n & 63, limbs = n >> 6;                                                             \
+		struct w##N r;                                                                                   \
+		EACH(N)                                                                                          \
+		{                                                                                                \
+			__u64 low = 0, high = 0;                                                                 \
+			_Pragma("unroll") for (int j = 0; j < (N); j++)                                          \
+			{                                                                                        \
+				if (j + limbs == (__u64)i)                                                       \
+					high = a.l[j];                                                           \
+				if (j + limbs + 1 == (__u64)i)                                                   \
+					low = a.l[j];                                                            \
+			}                                                                                        \
+			r.l[i] = bits ? high << bits | low >> (64 - bits) : high;                                \
+		}                                                                                                \
+		return r;                                                                                        \
+	}                                                                                                        \
+	INLINE struct w##N w##N##_sar(struct w##N a, __u64 n)                                                    \
+	{                                                                                                        \
+		__u64 bits = n & 63, limbs = n >> 6, fill = (__u64)((s64)a.l[(N) - 1] >> 63);                    \
+		struct w##N r;                                                                                   \
+		EACH(N)                                                                                          \
+		{                                                                                                \
+			__u64 low = fill, high = fill;                                                           \
+			_Pragma("unroll") for (int j = 0; j < (N); j++)                                          \
+			{                                                                                        \
+				if ((__u64)i + limbs == (__u64)j)                                                \
+					low = a.l[j];                                                            \
+				if ((__u64)i + limbs + 1 == (__u64)j)                                            \
+					high = a.l[j];                                                           \
+			}                                                                                        \
+			r.l[i] = bits ? low >> bits | high << (64 - bits) : low;                                 \
+		}                                                                                                \
+		return r;                                                                                        \
+	}                                                                                                        \
+	INLINE struct w##N w##N##_mul(struct w##N a, struct w##N b)                                              \
+	{                                                                                                        \
+		struct w##N r = w##N##_u(0);                                                                     \
+		_Pragma("unroll") for (int i = 0; i < 2 * (N); i++)                                              \
+		{                                                                                                \
+			__u64 carry = 0;                                                                         \
+			_Pragma("unroll") for (int j = 0; i + j < 2 * (N); j++)                                  \
+			{                                                                                        \
+				__u64 x = (__u32)(a.l[i / 2] >> (32 * (i & 1)));                                 \
+				__u64 y = (__u32)(b.l[j / 2] >> (32 * (j & 1)));                                 \
+				int k = i + j;                                                                   \
+				__u64 sum = x * y + (__u32)(r.l[k / 2] >> (32 * (k & 1))) + carry;               \
+				carry = sum >> 32;                                                               \
+				r.l[k / 2] &= ~(0xffffffffULL << (32 * (k & 1)));                                \
+				r.l[k / 2] |= (sum & 0xffffffff) << (32 * (k & 1));                              \
+			}                                                                                        \
+		}                                                                                                \
+		return r;                                                                                        \
 	}
 
 #endif

@@ -3,7 +3,7 @@
 #define SOFTSWITCH_PACKET_H
 
 #define ETHERNET 14 /* bytes of its header, the least that an interface sends */
-#define KEPT 18 /* bytes in front that adjust_room keeps at most: Ethernet and a VLAN tag */
+#define KEPT 18     /* bytes in front that adjust_room keeps at most: Ethernet and a VLAN tag */
 
 /* At most 256 bytes, of which any multiple of 8 may be written beyond the last. */
 INLINE void copy_bytes(void *to, const void *from, u32 bytes)

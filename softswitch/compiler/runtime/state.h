@@ -19,13 +19,13 @@ struct search {
 };
 
 struct state {
-	__u32 cpu; /* set by user space */
-	__u32 have; /* bytes of the packet */
-	__u32 offset; /* the parser's place, once it is no constant */
-	__u32 written; /* bytes in out */
+	__u32 cpu;          /* set by user space */
+	__u32 have;         /* bytes of the packet */
+	__u32 offset;       /* the parser's place, once it is no constant */
+	__u32 written;      /* bytes in out */
 	__u32 state, error; /* the parser's, where its place is no constant */
-	__u64 now; /* time, once it was asked for */
-	__u64 best, slot; /* of a table search */
+	__u64 now;          /* time, once it was asked for */
+	__u64 best, slot;   /* of a table search */
 	struct phv phv;
 	__u64 key[KEY / 8];
 	__u64 masked[KEY / 8 + 1];
@@ -65,10 +65,10 @@ struct {
 const volatile struct event *const volatile event_in_btf;
 const volatile enum event_type event_type_in_btf;
 
-const volatile __u32 netless; /* nothing is redirected; what would be is written to `events` */
-const volatile __u32 express; /* EtherType, network order, of frames that wait in no virtual queue; 0: none */
+const volatile __u32 netless;      /* nothing is redirected; what would be is written to `events` */
+const volatile __u32 express;      /* EtherType, network order, of frames that wait in no virtual queue; 0: none */
 const volatile __u32 loop_ifindex; /* packets sent into this interface come back to the program */
-const volatile __u64 started_ns; /* timestamps count from here */
+const volatile __u64 started_ns;   /* timestamps count from here */
 
 /* Clear what lies between two members of struct phv (up to the marker `to`). */
 #define CLEAR_TO(phv, to) clear_words(phv, __builtin_offsetof(struct phv, to) / 8)

@@ -5,17 +5,17 @@
 #define MOST_PORTS 512
 #define MOST_REPLICAS 128
 #define STASHES 512
-#define RATE_SHIFT 26 /* 15 bytes a second are the least, and 100 Gbit/s do not overflow in 10 s */
+#define RATE_SHIFT 26     /* 15 bytes a second are the least, and 100 Gbit/s do not overflow in 10 s */
 #define PACKET_ROOM 16384 /* bytes of a packet in a netless run */
 
 /* Why the packet is here. Anything but ARRIVAL came over the loop interface, or from user space in a netless run. */
 enum kind {
 	ARRIVAL,
-	RESUBMITTED, /* parse and run ingress again */
-	RECIRCULATED, /* the same, on the packet as sent */
+	RESUBMITTED,   /* parse and run ingress again */
+	RECIRCULATED,  /* the same, on the packet as sent */
 	INGRESS_CLONE, /* parse the pristine packet, then egress */
-	EGRESS_CLONE, /* egress with the headers, without metadata */
-	REPLICA, /* egress with headers and metadata */
+	EGRESS_CLONE,  /* egress with the headers, without metadata */
+	REPLICA,       /* egress with headers and metadata */
 };
 
 /* BMv2's values of standard_metadata.instance_type */
@@ -64,8 +64,8 @@ struct meter {
 };
 
 struct port {
-	__u64 rate; /* bytes per nanosecond, times 2^RATE_SHIFT; 0: no virtual queue */
-	__u32 depth; /* packets; 0: unlimited */
+	__u64 rate;    /* bytes per nanosecond, times 2^RATE_SHIFT; 0: no virtual queue */
+	__u32 depth;   /* packets; 0: unlimited */
 	__u32 ifindex; /* 0: no such port */
 };
 

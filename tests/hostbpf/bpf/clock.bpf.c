@@ -21,7 +21,7 @@ struct clocks {
 SEC("syscall")
 int warp(struct step *step)
 {
-	struct mltcp_gain gain = { .numerator = step->numerator, .denominator = step->denominator };
+	struct mltcp_gain gain = {.numerator = step->numerator, .denominator = step->denominator};
 	__s32 rest = step->rest;
 
 	step->shift = mltcp_warp(&gain, &rest, step->jiffies);

@@ -28,8 +28,7 @@ struct decrease {
 SEC("syscall")
 int scale(struct question *question)
 {
-	struct mltcp_gain gain =
-		mltcp_gain_of(question->slope, question->intercept, question->sent, question->total);
+	struct mltcp_gain gain = mltcp_gain_of(question->slope, question->intercept, question->sent, question->total);
 	__u64 credit = question->credit;
 
 	question->growth = mltcp_scale(&gain, &credit, question->acked);
@@ -40,8 +39,7 @@ int scale(struct question *question)
 SEC("syscall")
 int decrease(struct decrease *question)
 {
-	struct mltcp_gain gain =
-		mltcp_gain_of(question->slope, question->intercept, question->sent, question->total);
+	struct mltcp_gain gain = mltcp_gain_of(question->slope, question->intercept, question->sent, question->total);
 
 	question->remains = mltcp_decreased(&gain, question->scaled, question->window, question->decrease);
 	return 0;
