@@ -30,13 +30,13 @@ class FieldSpec:
 
 
 ETHERTYPE: int = _DEFINED["ethertype"]
-VERSION: int = _DEFINED["version"]
 LANES: int = _DEFINED["lanes"]
 RATE_UNIT_MBPS: int = _DEFINED["rate_unit_mbps"]
 LATE_EPOCHS: int = _DEFINED["late_epochs"]
 HEADROOM_OFFSET: int = _DEFINED["headroom_offset"]
 FIELDS = tuple(FieldSpec(**spec) for spec in _DEFINED["fields"])
 LANE_FIELDS = tuple(FieldSpec(**spec) for spec in _DEFINED["lane"])
+VERSION = next(spec.start for spec in FIELDS if spec.name == "version")
 FIXED_BYTES = sum(spec.bits for spec in FIELDS) // 8
 LANE_BYTES = sum(spec.bits for spec in LANE_FIELDS) // 8
 HEADER_BYTES = FIXED_BYTES + LANES * LANE_BYTES

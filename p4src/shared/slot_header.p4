@@ -10,7 +10,7 @@ const bit<4> SLOT_FEEDBACK = 2;
 const bit<4> SLOT_QUERY = 3;
 
 header slot_t {
-    bit<4> version;               // 1
+    bit<4> version;               // of this layout: a header with another one is refused
     bit<4> kind;                  // schedule, feedback or query
     bit<8> hops;                  // switches passed; saturates at 255
     bit<16> next_ethertype;       // the EtherType that follows this header

@@ -40,7 +40,7 @@ from tests.p4.fabric import (
 from tests.p4.netless import Netless
 from tests.p4.packets import bits
 from tests.p4.targets import CPU_PORT, Target
-from wire.slot_header import ETHERTYPE, Kind, SlotHeader
+from wire.slot_header import ETHERTYPE, VERSION, Kind, SlotHeader
 
 
 @pytest.fixture(scope="module")
@@ -238,10 +238,10 @@ SCHEDULE = SlotHeader(kind=Kind.SCHEDULE)
 @pytest.mark.parametrize(
     "packet",
     [
-        slotted(SCHEDULE, _14=0x21),
-        slotted(SCHEDULE, _14=0x01),
-        slotted(SCHEDULE, _14=0x10),
-        slotted(SCHEDULE, _14=0x14),
+        slotted(SCHEDULE, _14=(VERSION + 1) << 4 | Kind.SCHEDULE),
+        slotted(SCHEDULE, _14=Kind.SCHEDULE),
+        slotted(SCHEDULE, _14=VERSION << 4),
+        slotted(SCHEDULE, _14=VERSION << 4 | len(Kind) + 1),
         slotted(SCHEDULE, _16=0x08, _17=0x06),
         slotted(SCHEDULE, _16=0x88, _17=0xB5),
         slotted(SCHEDULE)[:60],
@@ -249,7 +249,7 @@ SCHEDULE = SlotHeader(kind=Kind.SCHEDULE)
         slotted(SCHEDULE)[:-30],
     ],
     ids=[
-        "version 2",
+        "next version",
         "version 0",
         "kind 0",
         "kind 4",
