@@ -109,11 +109,6 @@ class Topology:
         """The hosts by name."""
         return {host.name: host for host in self.hosts}
 
-    @cached_property
-    def host_by_ip(self) -> Mapping[str, Host]:
-        """The hosts by address."""
-        return {host.ip: host for host in self.hosts}
-
     @property
     def is_leaf_spine(self) -> bool:
         """Whether all switches are leaves or spines, and links join only leaves to spines or hosts."""

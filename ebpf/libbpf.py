@@ -78,10 +78,6 @@ class TcOpts(Opts):
     )
 
 
-class BatchOpts(Opts):
-    _fields_ = (("sz", ct.c_size_t), ("elem_flags", ct.c_uint64), ("flags", ct.c_uint64))
-
-
 class MapInfo(ct.Structure):
     """The beginning of the kernel's struct bpf_map_info."""
 
@@ -116,10 +112,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bpf_program__name": (_STR, (_PTR,)),
     "bpf_program__section_name": (_STR, (_PTR,)),
     "bpf_program__fd": (_INT, (_PTR,)),
-    "bpf_program__set_autoload": (_INT, (_PTR, ct.c_bool)),
     "bpf_program__autoload": (ct.c_bool, (_PTR,)),
     "bpf_program__attach": (_PTR, (_PTR,)),
-    "bpf_program__attach_cgroup": (_PTR, (_PTR, _INT)),
     "bpf_program__attach_iter": (_PTR, (_PTR, _PTR)),
     "bpf_map__name": (_STR, (_PTR,)),
     "bpf_map__fd": (_INT, (_PTR,)),
@@ -128,7 +122,6 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bpf_map__set_max_entries": (_INT, (_PTR, _U32)),
     "bpf_map__map_flags": (_U32, (_PTR,)),
     "bpf_map__set_map_flags": (_INT, (_PTR, _U32)),
-    "bpf_map__set_pin_path": (_INT, (_PTR, _STR)),
     "bpf_map__initial_value": (_PTR, (_PTR, ct.POINTER(_SIZE))),
     "bpf_map__attach_struct_ops": (_PTR, (_PTR,)),
     "bpf_map__reuse_fd": (_INT, (_PTR, _INT)),
@@ -146,7 +139,6 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bpf_map_delete_elem": (_INT, (_INT, _STR)),
     "bpf_map_get_next_key": (_INT, (_INT, _STR, _PTR)),
     "bpf_map_lookup_batch": (_INT, (_INT, _PTR, _PTR, _PTR, _PTR, ct.POINTER(_U32), _PTR)),
-    "bpf_map_update_batch": (_INT, (_INT, _STR, _STR, ct.POINTER(_U32), _PTR)),
     "bpf_prog_test_run_opts": (_INT, (_INT, _PTR)),
     "bpf_tc_hook_create": (_INT, (_PTR,)),
     "bpf_tc_attach": (_INT, (_PTR, _PTR)),

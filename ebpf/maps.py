@@ -143,24 +143,6 @@ class Map(MutableMapping[bytes, bytes]):
                 return items
             token_in = token_out
 
-    def update_batch(self, items: Iterable[tuple[bytes, bytes]]) -> None:
-        """Set many entries, by one system call where the kernel has it for this map."""
-        pairs = list(items)
-        for key, value in pairs:
-            self._check(key, self.key_size, "key")
-            self._check(value, self.value_size, "value")
-        if not pairs:
-            return
-        count = ct.c_uint32(len(pairs))
-        keys, values = b"".join(key for key, _ in pairs), b"".join(value for _, value in pairs)
-        if libbpf.lib().bpf_map_update_batch(self.fd, keys, values, ct.byref(count), None) == 0:
-            return
-        error = ct.get_errno()
-        if error not in _NO_BATCH:
-            raise self._error("batched update", pairs[min(count.value, len(pairs) - 1)][0], error)
-        for key, value in pairs:
-            self.update(key, value)
-
     def mmap(self, *, writable: bool = True) -> mmap.mmap:
         """The values of an array with BPF_F_MMAPABLE (.data and .bss are such) as shared memory.
 

@@ -22,14 +22,13 @@ _BTF_KIND_DATASEC = 15
 
 @dataclass(frozen=True)
 class TestRun:
-    """Outcome of `Program.test_run`: return value, packet and context afterwards, mean time of one run."""
+    """Outcome of `Program.test_run`: return value, packet and context afterwards."""
 
     __test__ = False  # not a pytest class
 
     retval: int
     data: bytes
     ctx: bytes
-    duration_ns: int
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,6 @@ class Program:
             opts.retval,
             data_out.raw[: opts.data_size_out] if room else b"",
             (ctx.raw if in_place else ctx_out.raw[: opts.ctx_size_out]) if ctx_in else b"",
-            opts.duration,
         )
 
     def attach_tc(
@@ -115,16 +113,6 @@ class Program:
         with libbpf.capture() as log:
             pointer = libbpf.lib().bpf_program__attach(self._pointer)
         return adopt(pointer, f"program {self.name} ({self.section})", log())
-
-    def attach_cgroup(self, cgroup: Path) -> Link:
-        """Attach to a version 2 control group (sock_ops, cgroup_skb, ...)."""
-        fd = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            with libbpf.capture() as log:
-                pointer = libbpf.lib().bpf_program__attach_cgroup(self._pointer, fd)
-            return adopt(pointer, f"program {self.name} to {cgroup}", log())
-        finally:
-            os.close(fd)
 
     def read_iterator(self, link: Link) -> bytes:
         """Run an attached iterator program once: everything that it writes."""
@@ -204,16 +192,6 @@ class Object:
         """Share map `other` (of a loaded object, or pinned) as this object's map `name`, before load."""
         result = libbpf.lib().bpf_map__reuse_fd(self.map_pointer(name), other.fd)
         self._checked(result, f"cannot reuse map {other.name} as {name}")
-
-    def set_autoload(self, name: str, load: bool) -> None:
-        """Whether program `name` is loaded at all (default: yes), before load."""
-        pointer = self._named(self._program_pointers, "program", name)
-        self._checked(libbpf.lib().bpf_program__set_autoload(pointer, load), f"autoload of {name}")
-
-    def set_pin_path(self, name: str, path: Path) -> None:
-        """Share map `name` by `path`: load takes the map pinned there, or pins its own."""
-        result = libbpf.lib().bpf_map__set_pin_path(self.map_pointer(name), str(path).encode())
-        self._checked(result, f"pin path of map {name}")
 
     def add_map_flags(self, name: str, flags: int) -> None:
         """Add BPF_F_... flags to a map, before load."""

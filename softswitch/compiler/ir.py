@@ -352,7 +352,6 @@ class _Reader:
             name=node["name"],
             id=node["id"],
             kind=node["match_type"],
-            implementation=node["type"],
             profile=node.get("action_profile"),
             size=max(1, _size(node.get("max_size", 1024))),
             keys=tuple(keys),
@@ -366,10 +365,8 @@ class _Reader:
             default_args=() if default is None else tuple(_number(d) for d in default.get("action_data", [])),
             default_const=constant,
             entries=entries,
-            const_entries=bool(entries),
             direct_counter=bool(node.get("with_counters")),
             direct_meter=node.get("direct_meters"),
-            support_timeout=bool(node.get("support_timeout")),
         )
 
     def add_action(self, own: dict[str, Action], action: Action) -> None:

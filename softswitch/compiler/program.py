@@ -223,7 +223,6 @@ def walk(expr: Expr) -> Iterator[Expr]:
 # --- statements ---------------------------------------------------------------------------------------------
 
 Named = tuple[Literal["register_array", "counter_array", "meter_array", "calculation", "string"], str]
-Argument = Expr | Named | tuple["Expr", ...]
 
 
 @dataclass(frozen=True)
@@ -349,7 +348,6 @@ class Table:
     name: str
     id: int
     kind: Literal["exact", "lpm", "ternary", "range"]
-    implementation: Literal["simple", "indirect", "indirect_ws"]
     profile: str | None
     size: int
     keys: tuple[Key, ...]
@@ -363,10 +361,8 @@ class Table:
     default_args: tuple[int, ...]
     default_const: bool
     entries: tuple[Entry, ...]
-    const_entries: bool
     direct_counter: bool
     direct_meter: str | None
-    support_timeout: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from softswitch.compiler.program import (
 )
 
 MOST_MASKS = 8192
-_LOOP_INLINE = 16
 NO_ACTION = 0xFFFFFFFF
 
 Method = Literal["none", "exact", "lpm", "ternary", "range"]

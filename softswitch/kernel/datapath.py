@@ -5,7 +5,7 @@
 `run` sends one packet through the program by bpf_prog_test_run and follows its clones, replicas,
 resubmissions and recirculations, in BMv2's order.
 
-Beyond the interface: `run`, `register_read_all`, `code` (the generated C), `time_run` (ns per packet).
+Beyond the interface: `run` and `code` (the generated C).
 """
 
 from __future__ import annotations
@@ -429,17 +429,6 @@ class Datapath(Externs):
                 waiting.append(item)
             else:
                 self._follow(*item, sent, waiting)
-
-    def time_run(self, packet: bytes, ingress_port: int, repeat: int = 100_000) -> int:
-        """Mean nanoseconds per packet of the program, sending left out.
-
-        The packet is dropped or redirected `repeat` times in the kernel; of a datapath that is not netless.
-        """
-        if self.netless:
-            raise EntrainError("time_run measures what a real port runs: load without netless")
-        context = bytearray(_SK_BUFF_BYTES)
-        struct.pack_into("=I", context, 40, self._attached[ingress_port][0])
-        return self._program.test_run(packet, bytes(context), repeat, data_out_size=0).duration_ns
 
     def stats(self) -> dict[str, int]:
         """Counts since load: parser errors, and drops by reason."""

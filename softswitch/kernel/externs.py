@@ -117,11 +117,6 @@ class Externs:
         """Configure one meter; None: every packet is green."""
         self._meter_store(name, index, config)
 
-    def meter_read(self, name: str, index: int) -> MeterConfig | None:
-        view = self.shared.view(f"e{self.code.actions.meters[name]}")
-        configured, pir, pburst, _, cir, cburst, *_ = view[8 * index : 8 * index + 8]
-        return MeterConfig(cir, cburst, pir, pburst) if configured else None
-
     def _register(self, name: str, index: int) -> tuple[memoryview, int]:
         if name not in self.program.registers:
             raise EntrainError(f"the program has no register {name}")

@@ -51,10 +51,11 @@ def test_behaves_as_a_dict(obj: Object) -> None:
         del table[u32(0)]
 
 
-def test_batches_equal_single_calls(obj: Object) -> None:
+def test_a_batched_lookup_equals_single_ones(obj: Object) -> None:
     table = obj.maps["table"]
     entries = {u32(i): u64(i * i) for i in range(900)}
-    table.update_batch(entries.items())
+    for key, value in entries.items():
+        table[key] = value
     assert dict(table.lookup_batch()) == entries == dict(table)
     table.clear()
     assert table.lookup_batch() == []

@@ -157,12 +157,3 @@ def test_closed_object_fails_cleanly(compiled: Callable[[str], Path]) -> None:
         program.test_run(PACKET)
     with pytest.raises(EbpfError):
         table[bytes(4)] = bytes(8)
-
-
-@pytest.mark.root
-def test_program_left_out(compiled: Callable[[str], Path]) -> None:
-    with Object.open(compiled("basic")) as obj:
-        obj.set_autoload("drop", False)
-        obj.load()
-        assert "drop" not in obj.programs
-        assert "count" in obj.programs

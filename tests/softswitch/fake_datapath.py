@@ -225,9 +225,6 @@ class FakeDatapath:
     def poll_digests(self, callback: DigestCallback) -> None:
         raise AssertionError("there is nothing to poll")
 
-    def stats(self) -> dict[str, int]:
-        return {}
-
     def close(self) -> None:
         assert not self.closed
         self.closed = True

@@ -1,16 +1,6 @@
-// Programs for hooks other than tc: a control group's sockets, and an iterator.
+// An iterator over the kernel's maps.
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
-
-__u64 connects;
-
-SEC("sockops")
-int count_connects(struct bpf_sock_ops *ops)
-{
-	if (ops->op == BPF_SOCK_OPS_TCP_CONNECT_CB)
-		__sync_fetch_and_add(&connects, 1);
-	return 1;
-}
 
 struct seq_file;
 
