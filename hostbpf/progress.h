@@ -14,6 +14,10 @@
 //     entrain_progress_close(&publisher);
 //
 // One thread at a time writes an entry; different entries need no lock between them. Numbers are little-endian.
+//
+// The process keeps its file locked until it ends: so the agent knows that it lives, in whatever container. The lock
+// is a record lock (fcntl(2), F_SETLK), which a forked child does not inherit: a child that wants to publish opens a
+// file of its own. Never open the file a second time: closing any of its descriptors gives up the lock.
 #ifndef ENTRAIN_PROGRESS_H
 #define ENTRAIN_PROGRESS_H
 
@@ -40,7 +44,7 @@
 #endif
 
 #define ENTRAIN_PROGRESS_MAGIC "ENTRPROG"
-#define ENTRAIN_PROGRESS_VERSION 1
+#define ENTRAIN_PROGRESS_VERSION 2
 #define ENTRAIN_PROGRESS_CAPACITY_MAX 1024
 #define ENTRAIN_PROGRESS_DIRECTORY "/run/entrain/progress" // unless $ENTRAIN_PROGRESS names another
 
@@ -61,11 +65,11 @@ struct entrain_progress_header {
 	uint32_t version;
 	uint32_t capacity; // entries in the file
 	uint32_t used;     // entries that were ever in use, from the first on; grows
-	uint32_t pid;
-	uint64_t start; // of the process, in clock ticks since boot (/proc/PID/stat, field 22); 0: unknown
+	uint32_t pid;      // in the process's own PID namespace
+	uint64_t reserved0;
 	uint64_t netns; // cookie of its network namespace (SO_NETNS_COOKIE); 0: unknown
 	char job[64];   // ends with a zero byte
-	uint8_t reserved[24];
+	uint8_t reserved1[24];
 };
 
 struct entrain_flow_progress {
@@ -97,7 +101,7 @@ struct entrain_flow_progress {
 #endif
 ENTRAIN_ASSERT(sizeof(struct entrain_progress_header) == 128);
 ENTRAIN_ASSERT(offsetof(struct entrain_progress_header, used) == 16);
-ENTRAIN_ASSERT(offsetof(struct entrain_progress_header, start) == 24);
+ENTRAIN_ASSERT(offsetof(struct entrain_progress_header, netns) == 32);
 ENTRAIN_ASSERT(offsetof(struct entrain_progress_header, job) == 40);
 ENTRAIN_ASSERT(sizeof(struct entrain_flow_progress) == 128);
 ENTRAIN_ASSERT(offsetof(struct entrain_flow_progress, source_port) == 16);
@@ -108,6 +112,7 @@ ENTRAIN_ASSERT(offsetof(struct entrain_flow_progress, updated_ns) == 80);
 struct entrain_publisher {
 	struct entrain_progress_header *header; // NULL: not open
 	struct entrain_flow_progress *entries;  // behind the header
+	int file; // keeps the file locked
 	char path[PATH_MAX];
 };
 
@@ -148,21 +153,6 @@ static inline void entrain_progress_update(struct entrain_flow_progress *entry, 
 	entrain_progress_end(entry);
 }
 
-static inline uint64_t entrain_progress_start_(void)
-{
-	char text[1024], *field;
-	FILE *file = fopen("/proc/self/stat", "re");
-	size_t length = file ? fread(text, 1, sizeof(text) - 1, file) : 0;
-
-	if (file)
-		fclose(file);
-	text[length] = '\0';
-	field = strrchr(text, ')'); // the name before it may contain anything
-	for (int i = 2; field && i < 22; i++)
-		field = strchr(field + 1, ' ');
-	return field ? strtoull(field, NULL, 10) : 0;
-}
-
 static inline uint64_t entrain_progress_netns_(void)
 {
 	uint64_t cookie = 0;
@@ -182,10 +172,11 @@ static inline int entrain_progress_open(struct entrain_publisher *publisher, con
 {
 	const char *directory = getenv("ENTRAIN_PROGRESS");
 	size_t size = sizeof(struct entrain_progress_header) + capacity * sizeof(struct entrain_flow_progress);
+	struct flock lock;
 	char draft[PATH_MAX];
 	uint64_t random;
 	void *memory = MAP_FAILED;
-	int fd, error;
+	int file, error;
 
 	publisher->header = NULL;
 	if (!capacity || capacity > ENTRAIN_PROGRESS_CAPACITY_MAX || strchr(job, '/') || *job == '.') {
@@ -194,43 +185,46 @@ static inline int entrain_progress_open(struct entrain_publisher *publisher, con
 	}
 	if (!directory || !*directory)
 		directory = ENTRAIN_PROGRESS_DIRECTORY;
-	if (snprintf(publisher->path, PATH_MAX, "%s/%s-%d.progress", directory, job, getpid()) >= PATH_MAX ||
-	    getrandom(&random, sizeof(random), 0) != sizeof(random) ||
+	// Processes of two containers may have the same number: the name has a random one, too.
+	if (getrandom(&random, sizeof(random), 0) != sizeof(random) ||
+	    snprintf(publisher->path, PATH_MAX, "%s/%s-%d-%08" PRIx32 ".progress", directory, job, getpid(),
+		     (uint32_t)random) >= PATH_MAX ||
 	    snprintf(draft, PATH_MAX, "%s/.%s.%016" PRIx64, directory, job, random) >= PATH_MAX) {
 		errno = ENAMETOOLONG;
 		return -1;
 	}
 	// Others can write in the directory: never open a file or a link that somebody has put there.
-	fd = open(draft, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-	if (fd < 0)
+	file = open(draft, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (file < 0)
 		return -1;
-	if (ftruncate(fd, (off_t)size) == 0)
-		memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	error = errno;
-	close(fd);
-	if (memory == MAP_FAILED) {
-		unlink(draft);
-		errno = error;
-		return -1;
-	}
+	memset(&lock, 0, sizeof(lock)); // all of the file
+	lock.l_type = F_WRLCK;
+	lock.l_whence = SEEK_SET;
+	if (ftruncate(file, (off_t)size) || fcntl(file, F_SETLK, &lock))
+		goto failed;
+	memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	if (memory == MAP_FAILED)
+		goto failed;
+	publisher->file = file;
 	publisher->header = (struct entrain_progress_header *)memory;
 	publisher->entries = (struct entrain_flow_progress *)(publisher->header + 1);
 	memcpy(publisher->header->magic, ENTRAIN_PROGRESS_MAGIC, sizeof(publisher->header->magic));
 	publisher->header->version = ENTRAIN_PROGRESS_VERSION;
 	publisher->header->capacity = capacity;
 	publisher->header->pid = (uint32_t)getpid();
-	publisher->header->start = entrain_progress_start_();
 	publisher->header->netns = entrain_progress_netns_();
 	strncpy(publisher->header->job, job, sizeof(publisher->header->job) - 1);
-	if (rename(draft, publisher->path)) { // whole from the start: nobody sees it without its header
-		error = errno;
+	if (rename(draft, publisher->path) == 0) // whole and locked from the start
+		return 0;
+failed:
+	error = errno;
+	if (memory != MAP_FAILED)
 		munmap(memory, size);
-		unlink(draft);
-		publisher->header = NULL;
-		errno = error;
-		return -1;
-	}
-	return 0;
+	close(file);
+	unlink(draft);
+	publisher->header = NULL;
+	errno = error;
+	return -1;
 }
 
 // An entry for the flow from `source` to `destination`, as its sender sees it. NULL with errno where there is no room.
@@ -300,6 +294,7 @@ static inline void entrain_progress_close(struct entrain_publisher *publisher)
 		unlink(publisher->path);
 	munmap(publisher->header, sizeof(struct entrain_progress_header) +
 					  publisher->header->capacity * sizeof(struct entrain_flow_progress));
+	close(publisher->file);
 	publisher->header = NULL;
 }
 

@@ -3,18 +3,22 @@
 Processes publish in files of shared memory (`machine.progress`, progress.h). Any user may write them, so
 they are untrusted: a file is read and never mapped, which makes a file that shrinks harmless; entries are
 validated; and what a user's files cost per reading is limited (`hostbpf.quota`), root's excepted.
+
+A process lives as long as its file is locked. The kernel says who holds the lock, so that the number in the
+file, which means nothing in another PID namespace, is not used.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
+import fcntl
 import functools
 import os
 import select
 import socket
 import stat
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,7 +46,6 @@ from machine.progress import (
     make_directory,
     progress_directory,
 )
-from machine.record import process_start
 from schedulers.slots.roles import Role
 
 __all__ = ["Direction", "Entry", "FlowProgress", "Monitor", "Phase", "Publisher", "Role"]
@@ -66,6 +69,7 @@ _EVENTS_MAX = 65536  # bytes
 _USED = 16  # where it stands in the header
 _DIRECTION = 21  # where it stands in an entry
 _CLAIM = slice(8, _DIRECTION + 1)  # a flow and its direction
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock (fcntl(2))
 _LIBC = ctypes.CDLL(None)
 
 
@@ -110,9 +114,9 @@ _NO_SOCKET = "another user's flow"
 class _File:
     """An open file of a process of this host, and the process."""
 
-    def __init__(self, fd: int, process: int, header: Header, uid: int) -> None:
-        self.fd, self.process, self.uid = fd, process, uid
-        self.pid, self.capacity = header.pid, header.capacity
+    def __init__(self, fd: int, pid: int, process: int, header: Header, uid: int) -> None:
+        self.fd, self.pid, self.process, self.uid = fd, pid, process, uid
+        self.capacity = header.capacity
         self.job = header.job.rstrip(b"\0").decode(errors="replace")
         self.count = 0  # of its entries that are read
         self.last: dict[int, _Claim] = {}  # by entry
@@ -288,25 +292,26 @@ class Monitor:
             if status.st_uid != uid:  # it is another one already
                 raise _Refused("cannot be opened")
             header = _header(fd, status)
-            process = _process(header)
-            if process is None:
+            publisher = _publisher(fd)
+            if publisher is None:
                 self._unlink(name)
                 return None
+            pid, process = publisher
             stack.callback(os.close, process)
             with contextlib.suppress(OSError):  # the process has just ended
-                if uid != ROOT and Path(f"/proc/{header.pid}").stat().st_uid != uid:
+                if uid != ROOT and Path(f"/proc/{pid}").stat().st_uid != uid:
                     raise _Refused("another user's process")
-                if self._is_here(header, uid):
+                if self._is_here(pid, header, uid):
                     stack.pop_all()
                     self._events.register(process, select.POLLIN)
-                    return _File(fd, process, header, uid)
+                    return _File(fd, pid, process, header, uid)
             return None
 
-    def _is_here(self, header: Header, uid: int) -> bool:
+    def _is_here(self, pid: int, header: Header, uid: int) -> bool:
         """Whether the process is in this host's namespace; what users say of it is not believed."""
         if uid == ROOT and header.netns:
             return header.netns == self._cookie
-        return _identity(Path(f"/proc/{header.pid}/ns/net")) == self._netns
+        return _identity(Path(f"/proc/{pid}/ns/net")) == self._netns
 
     def _heard(self, name: str, file: _File, left: Quota) -> list[_Claim]:
         """What the entries of a file say. Mostly it says the same as before, and one reading is all that it
@@ -485,6 +490,8 @@ def _header(fd: int, status: os.stat_result) -> Header:
     header = Header._make(HEADER.unpack(data))
     if header.magic != MAGIC:
         raise _Refused("no progress file")
+    if header.version == 1:
+        raise _Refused("version 1, without a lock")
     if header.version != VERSION:
         raise _Refused("another version")
     if not 0 < header.capacity <= CAPACITY_MAX:
@@ -500,21 +507,36 @@ def _identity(netns: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _process(header: Header) -> int | None:
-    """A descriptor of the process (pidfd), readable when it ends; None: it has. Start 0 stands for any."""
-    try:
-        process = os.pidfd_open(header.pid)
-    except (ProcessLookupError, OverflowError):
+def _publisher(fd: int) -> tuple[int, int] | None:
+    """The process that keeps the file locked: its number, and a descriptor of it (pidfd) that becomes
+    readable when it ends. None where nobody does: the publisher has ended.
+
+    Raises _Refused where the process cannot be seen from the present PID namespace.
+    """
+    pid = _holder(fd)
+    if pid is None:
         return None
-    except OSError as error:
-        if error.errno == errno.EINVAL:  # no number of a process
-            return None
+    if pid <= 0:
+        raise _Refused("a process that the agent's PID namespace does not show")
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    except OSError:
         raise _Refused("cannot be opened") from None
-    start = process_start(header.pid)
-    if start is not None and header.start in (0, int(start)):
-        return process
+    if _holder(fd) == pid:  # else it has just ended, and another process may have its number
+        return pid, process
     os.close(process)
     return None
+
+
+def _holder(fd: int) -> int | None:
+    """The process that holds a record lock on the file, by its number in the present PID namespace; 0 where
+    it has none there, None where nobody holds one.
+    """
+    anybody = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, anybody))
+    return None if kind == fcntl.F_UNLCK else int(pid)
 
 
 def _entries(file: _File, data: bytes, left: Quota) -> list[bytes | None]:

@@ -5,15 +5,22 @@
         entry.update(iteration=0, phase=Phase.COMMUNICATING, total=6_000_000, ready=1_000_000, done=0)
 
 The host's agent reads it (`hostbpf.progress.Monitor`) without the process taking part. An update is a few
-stores into memory: no system call, no lock. This module uses the standard library alone, because it is
+stores into memory: no system call, no waiting. This module uses the standard library alone, because it is
 imported into other people's training processes.
+
+The process keeps its file locked for as long as it lives, and the kernel unlocks it however the process ends.
+It is a record lock (fcntl(2), F_SETLK): a forked child does not inherit it, and the kernel tells the agent
+who holds it, by the number that this process has in the agent's PID namespace. A process must not open its
+own file a second time: closing any descriptor of the file gives up the lock.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
+import secrets
 import socket
 import struct
 import tempfile
@@ -23,7 +30,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from machine.errors import BadInput, EntrainError
-from machine.record import process_start
 
 DIRECTORY_VARIABLE = "ENTRAIN_PROGRESS"
 JOB_VARIABLE = "ENTRAIN_JOB"
@@ -31,10 +37,11 @@ DIRECTORY = Path("/run/entrain/progress")
 SUFFIX = ".progress"
 
 MAGIC = b"ENTRPROG"
-VERSION = 1
+VERSION = 2
+"""The format of a file. Version 1 had no lock."""
 CAPACITY = 64
 CAPACITY_MAX = 1024
-HEADER = struct.Struct("<8sIIIIQQ64s24x")
+HEADER = struct.Struct("<8sIIII8xQ64s24x")
 ENTRY = struct.Struct("<Q4s4sHHBBBxIIQQQQQQQ40x")
 
 _SO_NETNS_COOKIE = 71
@@ -61,14 +68,13 @@ class Phase(IntEnum):
 
 
 class Header(NamedTuple):
-    """The first 128 bytes of the file; `start` is the process's start time in clock ticks since boot."""
+    """The first 128 bytes of the file; `pid` is the process's number in its own PID namespace."""
 
     magic: bytes
     version: int
     capacity: int
     used: int
     pid: int
-    start: int
     netns: int
     job: bytes
 
@@ -168,34 +174,27 @@ class Publisher:
     def __init__(
         self, job: str, *, directory: Path | None = None, name: str | None = None, capacity: int = CAPACITY
     ) -> None:
-        """Make `NAME.progress` (default: the job and the process id) in `directory` (default: that of the
-        environment), for `capacity` flows.
+        """Make `NAME.progress` in `directory` (default: that of the environment), for `capacity` flows.
+
+        The default name is the job, the process id and a random number: processes of two containers may have
+        the same id.
 
         Raises BadInput for a capacity or a name that cannot be, EntrainError where the file cannot be made.
         """
         if not 0 < capacity <= CAPACITY_MAX:
             raise BadInput(f"capacity {capacity}: must be from 1 to {CAPACITY_MAX}")
         self._pid = os.getpid()
-        name = name or f"{job}-{self._pid}"
+        name = name or f"{job}-{self._pid}-{secrets.token_hex(4)}"
         if "/" in name or name.startswith("."):
             raise BadInput(f"name {name!r}: must be a file name")
         directory = directory or progress_directory()
         self.path = directory / f"{name}{SUFFIX}"
         size = HEADER.size + capacity * ENTRY.size
-        header = Header(
-            MAGIC,
-            VERSION,
-            capacity,
-            0,
-            self._pid,
-            int(process_start(self._pid) or 0),
-            _netns_cookie(),
-            job.encode()[:63],
-        )
+        header = Header(MAGIC, VERSION, capacity, 0, self._pid, _netns_cookie(), job.encode()[:63])
         try:
             if not directory.is_dir():
                 make_directory(directory)
-            self._memory = _published(self.path, HEADER.pack(*header).ljust(size, b"\0"))
+            self._file, self._memory = _published(self.path, HEADER.pack(*header).ljust(size, b"\0"))
         except OSError as error:
             raise EntrainError(
                 f"{self.path}: cannot publish progress there: {error.strerror}; set {DIRECTORY_VARIABLE}"
@@ -238,13 +237,17 @@ class Publisher:
 
     def close(self) -> None:
         """Remove the file; a child of the process that has made it leaves it there."""
+        if self._file < 0:  # closed already
+            return
         for entry in self._entries:
             entry.close()
         self._view.release()
-        self._memory.close()
         if os.getpid() == self._pid:
             with contextlib.suppress(OSError):
                 self.path.unlink()
+        self._memory.close()
+        os.close(self._file)
+        self._file = -1
 
     def __enter__(self) -> Publisher:
         return self
@@ -253,24 +256,26 @@ class Publisher:
         self.close()
 
 
-def _published(path: Path, content: bytes) -> mmap.mmap:
-    """A new file, mapped. It appears whole: the agent never sees one without its header.
+def _published(path: Path, content: bytes) -> tuple[int, mmap.mmap]:
+    """A new file: its descriptor, which keeps it locked, and its memory.
 
-    Others can write in the directory, so the draft has a random name and is opened with O_EXCL and
-    O_NOFOLLOW (`mkstemp`): no file and no link that somebody has put there is ever opened.
+    It appears whole and locked: the agent never sees one without its header or its lock. Others can write in
+    the directory, so the draft has a random name and is opened with O_EXCL and O_NOFOLLOW (`mkstemp`): no
+    file and no link that somebody has put there is ever opened.
     """
-    fd, name = tempfile.mkstemp(prefix=f".{path.stem}.", dir=path.parent)
+    file, name = tempfile.mkstemp(prefix=f".{path.stem}.", dir=path.parent)
     draft = Path(name)
     try:
-        with os.fdopen(fd, "r+b") as file:
-            file.write(content)
-            file.flush()
-            memory = mmap.mmap(fd, len(content))
+        with open(file, "wb", closefd=False) as whole:
+            whole.write(content)
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        memory = mmap.mmap(file, len(content))
         draft.rename(path)
     except OSError:
+        os.close(file)
         draft.unlink()
         raise
-    return memory
+    return file, memory
 
 
 def _netns_cookie() -> int:

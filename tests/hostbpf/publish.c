@@ -1,4 +1,4 @@
-// Uses progress.h as a library's plugin would: `publish` one flow, `hammer` an entry, or `dump` a file of somebody's.
+// Uses progress.h as a library's plugin would: `publish` flows, `fork` then, `hammer` an entry, or `dump` a file of somebody's.
 #include <inttypes.h>
 #include <signal.h>
 
@@ -23,8 +23,8 @@ static int dump(const char *path)
 
 	if (!file || fread(&header, sizeof(header), 1, file) != 1)
 		return 1;
-	printf("%.8s %u %u %u %u %" PRIu64 " %" PRIu64 " %s\n", header.magic, header.version, header.capacity,
-	       header.used, header.pid, header.start, header.netns, header.job);
+	printf("%.8s %u %u %u %u %" PRIu64 " %s\n", header.magic, header.version, header.capacity, header.used,
+	       header.pid, header.netns, header.job);
 	for (uint32_t i = 0; i < header.used && fread(&entry, sizeof(entry), 1, file) == 1; i++)
 		printf("%" PRIu64 " %u.%u.%u.%u %u.%u.%u.%u %u %u %u %u %u %u %u %" PRIu64 " %" PRIu64 " %" PRIu64
 		       " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n",
@@ -68,6 +68,13 @@ int main(int argc, char **argv)
 	entrain_progress_update(entry, 0, ENTRAIN_COMMUNICATING, 1000, 1000, 1000);
 	entrain_progress_update(entry, 1, ENTRAIN_COMMUNICATING, 900, 600, 300);
 	entrain_progress_flow(&publisher, &destination, &source, IPPROTO_UDP, ENTRAIN_RECEIVED, ENTRAIN_FREE, 0, 0);
+	if (argc == 2 && !strcmp(argv[1], "fork")) {
+		if (fork())
+			pause();
+		printf("%d\n", getpid());
+		fflush(stdout);
+		pause();
+	}
 	puts("ready");
 	fflush(stdout);
 	getchar(); // until the test has read it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -31,6 +32,7 @@ HERE = Path(__file__).parent
 INCLUDE = HERE.parents[1] / "hostbpf"
 FLOW = Flow("10.0.0.1", 20000, "10.0.0.2", 7000)
 NOBODY = 65534
+_CLONE_NEWPID = 0x20000000
 COMPILERS = [
     ("cc", "c"),
     ("clang", "c"),
@@ -61,12 +63,16 @@ def _compile(compiler: str, language: str, output: Path) -> None:
     subprocess.run([*command, "-x", language, HERE / "publish.c"], check=True)
 
 
+def _environment(directory: Path) -> dict[str, str]:
+    return {**os.environ, "ENTRAIN_PROGRESS": str(directory), "PYTHONPATH": str(INCLUDE.parent)}
+
+
 @contextlib.contextmanager
 def running(program: Path, mode: str, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The program, when it has published."""
     process = subprocess.Popen(
         [program, mode],
-        env={**os.environ, "ENTRAIN_PROGRESS": str(directory)},
+        env=_environment(directory),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -116,7 +122,7 @@ def test_python_and_c_have_the_same_layout(program: Path, tmp_path: Path) -> Non
     first, second = read.stdout.splitlines()
     texts = [each.rstrip(b"\0").decode() if isinstance(each, bytes) else str(each) for each in header]
     assert first.split() == texts
-    assert texts[1:5] == ["1", "3", "1", str(os.getpid())]
+    assert texts[1:5] == ["2", "3", "1", str(os.getpid())]
     assert second.split() == [
         ".".join(map(str, each)) if isinstance(each, bytes) else str(each) for each in fields
     ]
@@ -158,7 +164,7 @@ def test_a_python_writer_is_read_whole(tmp_path: Path, monitor: Monitor) -> None
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code],
-        env={**os.environ, "ENTRAIN_PROGRESS": str(tmp_path), "PYTHONPATH": str(INCLUDE.parent)},
+        env=_environment(tmp_path),
         stdout=subprocess.PIPE,
     )
     assert process.stdout
@@ -259,10 +265,9 @@ def test_nonsense_is_left_out_and_counted(reason: str, tmp_path: Path, monitor: 
         entry.update(2, Phase.COMMUNICATING, 1000, 100, 50)
         good.flow(FLOW._replace(source_port=1), Direction.SENT)
         assert len(monitor.read()) == 2
-        fields = Fields._make(ENTRY.unpack_from(bad.path.read_bytes(), HEADER.size))
-        with bad.path.open("r+b") as file:
-            file.seek(HEADER.size)
-            file.write(ENTRY.pack(*fields._replace(**NONSENSE[reason])))
+        fields = Fields._make(ENTRY.unpack_from(bad._memory, HEADER.size))
+        nonsense = ENTRY.pack(*fields._replace(**NONSENSE[reason]))
+        bad._memory[HEADER.size : HEADER.size + ENTRY.size] = nonsense
         for times in (1, 2):  # it is counted though it is the same
             assert [each.job for each in monitor.read()] == ["good"]
             [(counted, count)] = monitor.refused.items()
@@ -279,9 +284,7 @@ def test_of_an_entry_whose_writer_stopped_in_the_middle_the_last_reading_stands(
         entry = publisher.flow(FLOW, Direction.SENT)
         before = monitor.read() if known else []
         entry.update(1, Phase.COMMUNICATING, 3, 2, 1)
-        with publisher.path.open("r+b") as file:
-            file.seek(HEADER.size)
-            file.write((2**32 + 1).to_bytes(8, "little"))
+        publisher._memory[HEADER.size : HEADER.size + 8] = (2**32 + 1).to_bytes(8, "little")
         for times in (1, 2):
             assert monitor.read() == before
             assert monitor.refused == {"never stands still": times}
@@ -392,14 +395,125 @@ def test_a_dead_process_leaves_nothing(program: Path, tmp_path: Path, monitor: M
         assert list(tmp_path.iterdir()) == []
 
 
-def test_the_file_of_a_process_whose_number_another_has_now_is_removed(tmp_path: Path) -> None:
-    with Publisher("job", directory=tmp_path) as publisher:
-        data = bytearray(publisher.path.read_bytes())
-    data[24:32] = (1).to_bytes(8, "little")  # started right after boot
-    (tmp_path / "old.progress").write_bytes(data)
+def test_a_file_that_nobody_keeps_locked_is_removed_whatever_process_it_names(tmp_path: Path) -> None:
+    with Publisher("job", directory=tmp_path) as publisher:  # of this process, which lives
+        (tmp_path / "old.progress").write_bytes(publisher.path.read_bytes())
     with Monitor(tmp_path) as monitor:
         assert monitor.read() == []
     assert list(tmp_path.iterdir()) == []
+
+
+FORK = (
+    "import os, signal\n"
+    "from machine.progress import *\n"
+    "publisher = Publisher('job')\n"
+    "publisher.flow(('10.0.0.1', 20000, '10.0.0.2', 7000, 6), Direction.SENT)\n"
+    "if os.fork():\n"
+    "    signal.pause()\n"
+    "print(os.getpid(), flush=True)\n"
+    "signal.pause()\n"
+)
+
+
+@pytest.mark.parametrize("language", ["python", "c"])
+def test_a_child_does_not_keep_the_file_of_its_dead_parent(
+    language: str, program: Path, tmp_path: Path, monitor: Monitor
+) -> None:
+    command = [str(program), "fork"] if language == "c" else [sys.executable, "-c", FORK]
+    parent = subprocess.Popen(command, env=_environment(tmp_path), stdout=subprocess.PIPE)
+    assert parent.stdout
+    child = int(parent.stdout.readline())
+    try:
+        assert monitor.read()
+        parent.kill()
+        parent.wait()
+        with Monitor(tmp_path) as new:  # one that has not seen the parent
+            assert new.read() == []
+        assert list(tmp_path.iterdir()) == []
+        assert monitor.read() == []
+    finally:
+        parent.kill()
+        os.kill(child, signal.SIGKILL)
+        parent.communicate()
+
+
+def test_a_child_that_ends_leaves_its_parents_file(tmp_path: Path) -> None:
+    with Publisher("job", directory=tmp_path) as publisher:
+        publisher.flow(FLOW, Direction.SENT)
+        child = os.fork()
+        if not child:
+            publisher.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        with Monitor(tmp_path) as monitor:
+            assert len(monitor.read()) == 1
+
+
+@pytest.mark.root
+def test_publishers_in_containers_are_read_and_told_apart(tmp_path: Path, monitor: Monitor) -> None:
+    """Both are process 1 of their PID namespace; here, that number is another process."""
+
+    def publish(port: int) -> object:
+        publisher = Publisher("job", directory=tmp_path)
+        publisher.flow(FLOW._replace(source_port=port), Direction.SENT)
+        return publisher
+
+    with (
+        as_user(0, lambda: publish(1), container=True),
+        as_user(0, lambda: publish(2), container=True),
+    ):
+        headers = [Header._make(HEADER.unpack_from(each.read_bytes())) for each in tmp_path.iterdir()]
+        assert [each.pid for each in headers] == [1, 1]
+        one, other = monitor.read()
+        assert {one.flow.source_port, other.flow.source_port} == {1, 2}
+        assert len({one.pid, other.pid, 1}) == 3
+        assert len(list(tmp_path.iterdir())) == 2
+    assert monitor.read() == []  # they have ended without closing their files
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.root
+def test_a_users_publisher_in_a_container_speaks_for_the_users_flows_alone(
+    shared: Path, listener: socket.socket
+) -> None:
+    with socket.create_connection(listener.getsockname()) as mine, Monitor(shared) as monitor:
+
+        def publish() -> object:
+            theirs = socket.create_connection(listener.getsockname())
+            publisher = Publisher("theirs", directory=shared)
+            for each in (theirs, mine):
+                publisher.flow(Flow.of(each), Direction.SENT)
+            return theirs, publisher
+
+        with as_user(NOBODY, publish, container=True):
+            [seen] = monitor.read()
+            assert seen.flow != Flow.of(mine)
+            assert seen.pid != 1
+            assert monitor.refused == {"another user's flow": 1}
+
+
+READ = (
+    "import sys\n"
+    "from hostbpf.progress import Monitor\n"
+    "from pathlib import Path\n"
+    "with Monitor(Path(sys.argv[1])) as monitor:\n"
+    "    print(monitor.read(), dict(monitor.refused))\n"
+)
+
+
+@pytest.mark.root
+def test_a_publisher_that_the_agents_container_does_not_show_is_refused_and_kept(tmp_path: Path) -> None:
+    with Publisher("job", directory=tmp_path) as publisher:
+        publisher.flow(FLOW, Direction.SENT)
+        agent = subprocess.run(
+            ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", READ, tmp_path],
+            env=_environment(tmp_path),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert agent.stdout.strip() == '[] {"a process that the agent\'s PID namespace does not show": 1}'
+        assert publisher.path.exists()
 
 
 @pytest.mark.parametrize(
@@ -407,9 +521,10 @@ def test_the_file_of_a_process_whose_number_another_has_now_is_removed(tmp_path:
     [
         (b"", "no progress file"),
         (b"x" * 4096, "no progress file"),
-        (HEADER.pack(b"ENTRPROG", 2, 1, 1, 1, 0, 0, b"") + bytes(128), "another version"),
-        (HEADER.pack(b"ENTRPROG", 1, 2**31, 1, 1, 0, 0, b"") + bytes(128), "unlikely capacity"),
-        (HEADER.pack(b"ENTRPROG", 1, 2, 2, 1, 0, 0, b"") + bytes(128), "truncated"),
+        (HEADER.pack(b"ENTRPROG", 1, 1, 1, 1, 0, b"") + bytes(128), "version 1, without a lock"),
+        (HEADER.pack(b"ENTRPROG", 3, 1, 1, 1, 0, b"") + bytes(128), "another version"),
+        (HEADER.pack(b"ENTRPROG", 2, 2**31, 1, 1, 0, b"") + bytes(128), "unlikely capacity"),
+        (HEADER.pack(b"ENTRPROG", 2, 2, 2, 1, 0, b"") + bytes(128), "truncated"),
     ],
 )
 def test_a_foreign_file_is_refused_once_and_stays(
@@ -430,17 +545,20 @@ def test_what_is_no_regular_file_holds_nobody_up(tmp_path: Path, monitor: Monito
     assert monitor.refused == {"no progress file": 2, "cannot be opened": 1}
 
 
-def test_a_file_that_shrinks_while_it_is_read_harms_nobody(tmp_path: Path, monitor: Monitor) -> None:
-    with Publisher("bad", directory=tmp_path) as bad, Publisher("good", directory=tmp_path) as good:
-        bad.flow(FLOW, Direction.SENT)
+def test_a_file_that_shrinks_while_it_is_read_harms_nobody(
+    program: Path, tmp_path: Path, monitor: Monitor
+) -> None:
+    with Publisher("good", directory=tmp_path) as good, running(program, "publish", tmp_path):
         good.flow(FLOW._replace(source_port=1), Direction.SENT)
-        assert len(monitor.read()) == 2
-        os.truncate(bad.path, 100)
+        assert {each.job for each in monitor.read()} == {"from-c", "good"}
+        [path] = tmp_path.glob("from-c*")
+        whole = path.read_bytes()
+        os.truncate(path, 100)
         assert [each.job for each in monitor.read()] == ["good"]
         assert monitor.refused == {"truncated": 1}
-        os.truncate(bad.path, HEADER.size + 64 * ENTRY.size)  # else our own memory is gone
-        bad.flow(FLOW._replace(source_port=2), Direction.SENT)
-        assert {each.job for each in monitor.read()} == {"bad", "good"}
+        with path.open("r+b") as file:
+            file.write(whole)
+        assert {each.job for each in monitor.read()} == {"from-c", "good"}
 
 
 def test_a_file_that_shrinks_behind_its_entries_is_left_out_before_long(
@@ -461,30 +579,33 @@ def test_a_file_that_says_it_has_more_entries_than_room_is_read_as_far_as_it_goe
 ) -> None:
     with Publisher("bad", directory=tmp_path, capacity=2) as publisher:
         publisher.flow(FLOW, Direction.SENT)
-        with publisher.path.open("r+b") as file:
-            file.seek(16)
-            file.write((2**32 - 1).to_bytes(4, "little"))
+        publisher._memory[16:20] = (2**32 - 1).to_bytes(4, "little")
         assert [each.flow for each in monitor.read()] == [FLOW]
 
 
 @pytest.mark.root
-def test_the_progress_of_another_host_is_not_ours(tmp_path: Path, pair: Pair) -> None:
-    with Publisher("job", directory=tmp_path) as publisher:
-        publisher.flow(FLOW, Direction.SENT)
-        with Monitor(tmp_path, pair.a) as other, Monitor(tmp_path) as own:
-            assert other.read() == []
-            assert len(own.read()) == 1
+def test_the_progress_of_another_host_is_not_ours(program: Path, tmp_path: Path, pair: Pair) -> None:
+    with running(program, "publish", tmp_path), Monitor(tmp_path, pair.a) as other, Monitor(tmp_path) as own:
+        assert other.read() == []
+        assert len(own.read()) == 2
 
 
 @contextlib.contextmanager
-def as_user(uid: int, publish: Callable[[], object]) -> Iterator[None]:
-    """Within, a process of user `uid` has called `publish`, and waits."""
+def as_user(uid: int, publish: Callable[[], object], container: bool = False) -> Iterator[None]:
+    """Within, a process of user `uid` has called `publish`, and waits; with `container` as process 1 of a PID
+    namespace of its own.
+    """
     reading, writing = os.pipe()
     back, done = os.pipe()
     child = os.fork()
     if not child:
         try:
             os.close(done)
+            if container:
+                assert ctypes.CDLL(None).unshare(_CLONE_NEWPID) == 0
+                if inner := os.fork():
+                    os.waitpid(inner, 0)
+                    os._exit(0)
             os.setuid(uid)
             kept = publish()
             os.write(writing, b"!")
@@ -717,7 +838,7 @@ def test_a_file_that_somebody_has_put_in_the_way_is_not_written(
     traps = 'for name in ".from-c-$$" ".from-c.$$" ".from-c-$$.$$"; do : > "$1/$name"; done; shift; exec "$@"'
     process = subprocess.Popen(
         ["sh", "-c", traps, "sh", tmp_path, *command],
-        env={**os.environ, "ENTRAIN_PROGRESS": str(tmp_path), "PYTHONPATH": str(INCLUDE.parent)},
+        env=_environment(tmp_path),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

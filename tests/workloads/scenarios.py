@@ -75,7 +75,7 @@ def train(scenario, iterations):
         digest.update(loss.detach().numpy().tobytes())
     for parameter in ddp.parameters():
         digest.update(parameter.detach().numpy().tobytes())
-    files = Path(os.environ["ENTRAIN_PROGRESS"]).glob(f"*-{os.getpid()}.progress")
+    files = Path(os.environ["ENTRAIN_PROGRESS"]).glob(f"*-{os.getpid()}-*.progress")
     progress = [path.read_bytes().hex() for path in files]
     return {"digest": digest.hexdigest(), "progress": progress, "bytes": gradient_bytes(ddp)}
 
