@@ -29,7 +29,7 @@ from machine.errors import BadInput
 from schedulers.coflow.filling import equal_share, progressive_fill, squeeze
 from schedulers.compiled import Floats, Ints, Routes, compiled
 from schedulers.slots.host import FLOW, Parameters, SlotScheduler
-from schedulers.slots.kernels import Flows, decide, dependency
+from schedulers.slots.kernels import Flows, Rules, decide, dependency
 from schedulers.slots.roles import Role
 from schedulers.slots.table import announce, feedback
 from simulation.collectives import Pipelined
@@ -74,11 +74,7 @@ def _decide_slots(
     lane: int,
     planned: Floats,
     waiting: Floats,
-    slot_s: float,
-    payload: float,
-    price: float,
-    partial: int,
-    hasten: bool,
+    rules: Rules,
     rate: Floats,
     reach: Floats,
 ) -> None:
@@ -102,18 +98,14 @@ def _decide_slots(
             1.0,
             planned,
             waiting,
-            payload,
-            slot_s,
-            price,
-            partial,
-            hasten,
+            rules,
             schedule,
             scratch,
             rank,
         )
         announce(links[f], own[f], schedule, lane, table)
         rate[f] = schedule[0]
-        reach[f] = min(flows[f].sent + rate[f] * slot_s, flows[f].total)
+        reach[f] = min(flows[f].sent + rate[f] * rules[0].slot_s, flows[f].total)
 
 
 @compiled
@@ -306,11 +298,7 @@ class SlottedTransport:
                 lane,
                 now.planned,
                 now.waiting,
-                its.slot_s,
-                its.payload,
-                its.price,
-                its.partial,
-                its.hasten,
+                now.rules,
                 flows.rate,
                 self._reach,
             )

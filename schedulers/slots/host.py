@@ -16,7 +16,7 @@ import numpy as np
 from schedulers.compiled import Floats, Ints
 from schedulers.slots import table
 from schedulers.slots.kernels import FLOW as FLOW
-from schedulers.slots.kernels import HORIZON, Flows, begin_round, decide
+from schedulers.slots.kernels import HORIZON, RULES, Flows, Rules, begin_round, decide
 
 SLOT_S = 0.06
 """Length of a slot, seconds."""
@@ -89,11 +89,20 @@ class Parameters:
             )
 
 
+def rules_of(parameters: Parameters) -> Rules:
+    """Return the parameters that the kernels use, as they read them."""
+    rules = np.zeros(1, RULES)
+    for name in RULES.names or ():
+        rules[name] = getattr(parameters, name)
+    return rules
+
+
 class SlotScheduler:
     """The slot scheduler of one host, or of all hosts of a simulated network."""
 
     def __init__(self, parameters: Parameters | None = None) -> None:
         self.parameters = Parameters() if parameters is None else parameters
+        self.rules = rules_of(self.parameters)
 
     def draw(self, job: str, slot: int) -> float:
         """Return the position (0 to 1) of `job` within its size class, the same on all hosts."""
@@ -154,6 +163,7 @@ class Round:
     ) -> None:
         """See `SlotScheduler.round`."""
         self.parameters = scheduler.parameters
+        self.rules = scheduler.rules
         self.flows = flows
         self.planned = planned
         self.order: Ints = np.empty(len(due), np.int64)
@@ -193,11 +203,7 @@ class Round:
             part,
             self.planned,
             self.waiting,
-            its.payload,
-            its.slot_s,
-            its.price,
-            its.partial,
-            its.hasten,
+            self.rules,
             schedule,
             self._scratch,
             self._rank,

@@ -49,6 +49,20 @@ FLOW = np.dtype(
 Flows = np.ndarray[Any, np.dtype[np.void]]
 """Rows of `FLOW`."""
 
+RULES = np.dtype(
+    [
+        ("slot_s", np.float64),
+        ("price", np.float64),
+        ("payload", np.float64),
+        ("partial", np.int64),
+        ("hasten", np.bool_),
+    ]
+)
+"""The parameters that decisions use; each is the field of that name in `schedulers.slots.host.Parameters`."""
+
+Rules = np.ndarray[Any, np.dtype[np.void]]
+"""One row of `RULES`."""
+
 
 @compiled
 def _fill_slots(
@@ -74,11 +88,9 @@ def plan(
     path_load: Floats,
     cap: Floats,
     volume: float,
-    slot_s: float,
     line: float,
-    price: float,
     begin: int,
-    partial: int,
+    rules: Rules,
     schedule: Floats,
     trial: Floats,
     rank: Ints,
@@ -86,14 +98,16 @@ def plan(
     """Run Algorithm 1 for slots `begin` to K - 1: fill the least loaded slots up to the cheapest completion.
 
     The cost (right side of constraint 11) of completing in a slot is the number of slots until then plus the
-    sum of rate times the dual price λ. λ is load / `line` times `price`, and rates count in units of `line`,
-    so both terms are in slots. Equal loads go to the earlier slot, equal costs to the earlier completion.
+    sum of rate times the dual price λ. λ is load / `line` times the price in `rules`, and rates count in
+    units of `line`, so both terms are in slots. Equal loads go to the earlier slot, equal costs to the
+    earlier completion.
 
     If the slots cannot hold `volume` (bytes), no schedule is feasible (constraint 3). Then the slots before
     `partial` are filled, so that a long flow does not block flows that fit.
 
     Write `schedule` (K,); `trial` and `rank` (K,) are scratch space. Return whether the flow completes.
     """
+    its = rules[0]
     horizon = len(path_load)
     for slot in range(begin, horizon):
         schedule[slot] = 0.0
@@ -108,11 +122,11 @@ def plan(
             rank[i] = rank[i - 1]
             i -= 1
         rank[i] = end - 1
-        left = _fill_slots(cap, volume, slot_s, begin, end, rank, trial)
+        left = _fill_slots(cap, volume, its.slot_s, begin, end, rank, trial)
         if left <= tiny:
             cost = float(end - begin)
             for slot in range(begin, end):
-                cost += price * trial[slot] / line * path_load[slot] / line
+                cost += its.price * trial[slot] / line * path_load[slot] / line
             if cost < best:
                 best = cost
                 for slot in range(begin, horizon):
@@ -121,7 +135,7 @@ def plan(
                 break  # later completions cost more than that already
     if best == np.inf:
         for slot in range(begin, horizon):
-            schedule[slot] = trial[slot] if slot < partial else 0.0
+            schedule[slot] = trial[slot] if slot < its.partial else 0.0
         return False
     return True
 
@@ -135,9 +149,7 @@ def adjust(
     target: float,
     limit: float,
     line: float,
-    slot_s: float,
-    price: float,
-    partial: int,
+    rules: Rules,
     schedule: Floats,
     trial: Floats,
     rank: Ints,
@@ -147,8 +159,9 @@ def adjust(
     `sent` of `volume` bytes are through. By the end of this slot the flow should have sent `target` bytes
     (-inf: it follows nobody), and can have sent `limit` at most (inf: no dependency). Write `schedule` (K,).
     """
+    slot_s = rules[0].slot_s
     remaining = volume - sent
-    plan(path_load, cap, remaining, slot_s, line, price, 0, partial, schedule, trial, rank)
+    plan(path_load, cap, remaining, line, 0, rules, schedule, trial, rank)
     rate = schedule[0]
     delta = (target - (sent + rate * slot_s)) / slot_s
     if delta > 0.0:
@@ -161,7 +174,7 @@ def adjust(
     if rate != schedule[0]:
         schedule[0] = rate
         rest = left if left > TINY * volume else 0.0
-        plan(path_load, cap, rest, slot_s, line, price, 1, partial, schedule, trial, rank)
+        plan(path_load, cap, rest, line, 1, rules, schedule, trial, rank)
 
 
 @compiled
@@ -223,11 +236,7 @@ def decide(
     part: float,
     planned: Floats,
     waiting: Floats,
-    payload: float,
-    slot_s: float,
-    price: float,
-    partial: int,
-    hasten: bool,
+    rules: Rules,
     schedule: Floats,
     scratch: Floats,
     rank: Ints,
@@ -238,8 +247,8 @@ def decide(
     `scratch` (3, at least `reserved`) and `rank` (at least `reserved`,) are scratch space.
     """
     room, cap, trial = scratch[0], scratch[1], scratch[2]
-    flow = flows[f]
-    line = payload * flow.link
+    flow, its = flows[f], rules[0]
+    line = its.payload * flow.link
     left = flow.total - flow.sent
     group = flow.siblings
     waiting[group, 0] -= 1.0
@@ -263,14 +272,12 @@ def decide(
         target,
         limit,
         line,
-        slot_s,
-        price,
-        partial,
+        rules,
         schedule[:reserved],
         trial,
         rank,
     )
-    if hasten and volume > flow.sent and schedule.sum() * slot_s >= ALL_OF_IT * (volume - flow.sent):
+    if its.hasten and volume > flow.sent and schedule.sum() * its.slot_s >= ALL_OF_IT * (volume - flow.sent):
         last = reserved - 1
         while schedule[last] == 0.0:
             last -= 1

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedulers.compiled import Floats
-from schedulers.slots.host import REDRAW, SPREAD, Parameters, SlotScheduler
+from schedulers.slots.host import REDRAW, SPREAD, Parameters, SlotScheduler, rules_of
 from schedulers.slots.kernels import plan
 from schedulers.slots.roles import Role
 from schedulers.slots.table import LoadTable
@@ -32,11 +32,9 @@ def run_plan(
         np.array(load),
         np.array(cap),
         volume,
-        TAU,
         LINE,
-        1.0,
         begin,
-        partial,
+        rules_of(Parameters(TAU, partial=partial)),
         schedule,
         np.zeros(k),
         np.zeros(k, np.int64),
