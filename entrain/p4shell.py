@@ -5,16 +5,15 @@ It is made on first use, from /usr/bin/python3, under the user's cache; several 
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from machine import cache
 from machine.errors import EntrainError, MissingTool
+from machine.state import locked
 
 VERSION = "0.0.6"
 REQUIREMENTS = (f"p4runtime-shell=={VERSION}", "protobuf<3.21", "ipython==7.31.1", "jedi==0.17.2")
@@ -28,7 +27,7 @@ def ensure(on_install: Callable[[], None] = lambda: None) -> Path:
     root = cache.directory() / "p4runtime-shell"
     python, marker = root / "venv/bin/python", root / f"ready-{VERSION}"
     root.mkdir(parents=True, exist_ok=True)
-    with _locked(root / "lock"):
+    with locked(root / "lock"):
         if not (marker.exists() and python.exists()):
             if not PYTHON.exists():
                 raise MissingTool(f"{PYTHON} is missing: apt-get install python3 python3-venv")
@@ -70,10 +69,3 @@ def _run(command: list[str], hint: str) -> None:
         raise EntrainError(f"{' '.join(command)} took longer than {_INSTALL_TIMEOUT_S} s: {hint}") from error
     if done.returncode:
         raise EntrainError(f"{' '.join(command)} failed ({hint}):\n{done.stderr.strip()}")
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

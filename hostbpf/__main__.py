@@ -11,7 +11,7 @@ import click
 
 from hostbpf.agent import Agent, Loads, Options, Scheduling
 from hostbpf.enforcers import NAMES, Name
-from hostbpf.rpc import check_address
+from machine.address import check_address
 from machine.errors import BadInput, EntrainError
 from machine.signals import noting_end
 
@@ -73,7 +73,7 @@ def main(
     options = Options(interface, netns, slot_ms, link_mbps, scheduling=scheduling, enforcer=enforcer)
     address = listen or default_address(interface)
     try:
-        check_address(address)
+        check_address(address, "--listen")
         if not address.startswith("unix:"):
             if allow_users:
                 raise BadInput(f"--allow-users: {address} does not tell who calls; listen at unix:PATH")

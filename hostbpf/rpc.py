@@ -15,9 +15,9 @@ import grpc
 from hostbpf import agent_pb2 as pb
 from hostbpf.peers import somebody_listens
 from hostbpf.slots import Flow
+from machine.address import check_address
 from machine.errors import BadInput, EntrainError
 
-PORT_MAX = 65535
 STREAMS = 16
 """Calls of one connection that are answered or wait at a time."""
 
@@ -56,15 +56,6 @@ def abort(context: Any, error: EntrainError) -> NoReturn:
     """
     context.abort(_STATUSES.get(type(error), grpc.StatusCode.FAILED_PRECONDITION), str(error))
     raise AssertionError("abort raises")
-
-
-def check_address(address: str) -> None:
-    """Raise BadInput unless `address` is `unix:PATH`, or HOST:PORT with a port that exists."""
-    if address.startswith("unix:") and address != "unix:":
-        return
-    host, _, port = address.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:
-        raise BadInput(f"{address}: must be unix:PATH, or HOST:PORT with a port from 0 to {PORT_MAX}")
 
 
 def flow_of(message: Any) -> Flow:

@@ -22,8 +22,10 @@ from hostbpf.mltcp import VARIANTS, Params
 from hostbpf.rpc import answers, flow_of, message_of
 from hostbpf.scheduling import HostScheduler
 from hostbpf.slots import PACED
+from machine.address import check_address
 from machine.errors import BadInput, EntrainError
 from machine.record import RECORDS, Resource
+from machine.state import own_directory
 from wire.slot_header import LANES, RATE_UNIT_MBPS
 
 _ANSWERING = 8
@@ -239,7 +241,7 @@ def serving(
     has root's rights, because TCP does not tell who calls. `metrics_port` 0 takes a free one, None serves no
     metrics. Raises BadInput for an address that cannot be, EntrainError when an address is taken.
     """
-    rpc.check_address(address)
+    check_address(address)
     with contextlib.ExitStack() as stack:
         if address.startswith("unix:"):
             stack.enter_context(_admitting(agent, Path(address.removeprefix("unix:")), users))
@@ -254,8 +256,7 @@ def _admitting(agent: Agent, path: Path, users: bool) -> Iterator[None]:
     agent.record.own(Resource("path", str(private)))
     private.mkdir(0o700)
     if path.parent == _RUNTIME:
-        _RUNTIME.mkdir(exist_ok=True)
-        _RUNTIME.chmod(0o755)
+        own_directory(_RUNTIME)
     server = private / "server.sock"
     with (
         _answering(agent, f"unix:{server}", lambda context: peers.user_of(context.peer())),

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from machine.address import check_address
 from machine.errors import BadInput, EntrainError
 
 if TYPE_CHECKING:
@@ -124,10 +125,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         raise BadInput("give PROGRAM.json, or --no-p4 to let a controller set the program")
     if options.device_id < 0:
         raise BadInput(f"--device-id {options.device_id}: it is not negative")
-    if not options.grpc_server_addr.startswith("unix:"):
-        host, colon, port = options.grpc_server_addr.rpartition(":")
-        if not colon or not host or not port.isdecimal() or int(port) > 65535:
-            raise BadInput(f"--grpc-server-addr {options.grpc_server_addr}: write HOST:PORT or unix:PATH")
+    check_address(options.grpc_server_addr, "--grpc-server-addr")
     for name, limit in (("max_request_mib", 2047), ("max_state_mib", 1 << 20)):
         if not 0 < getattr(options, name) <= limit:
             option = "--" + name.replace("_", "-")

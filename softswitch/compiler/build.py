@@ -7,7 +7,6 @@ their id), so programs that differ only in names are the same C.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import re
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from ebpf import compile_bpf
 from machine import cache
+from machine.state import locked
 from softswitch.compiler.codegen.actions import Actions
 from softswitch.compiler.codegen.copies import Copies
 from softswitch.compiler.codegen.deparser import Deparser
@@ -177,8 +177,7 @@ def build(code: Code) -> Path:
     directory = cache.directory()
     stem = directory / f"softswitch-{digest.hexdigest()[:24]}"
     output = stem.with_suffix(".o")
-    with (directory / "softswitch.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(directory / "softswitch.lock"):
         if not output.exists():
             source = stem.with_suffix(".c")
             source.write_text(code.source)

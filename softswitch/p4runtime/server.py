@@ -15,6 +15,7 @@ import grpc
 from finsy.proto import p4r, p4r_grpc
 from grpc import StatusCode
 
+from machine.address import check_address
 from machine.errors import EntrainError
 from softswitch.p4runtime import packet_io
 from softswitch.p4runtime.arbitration import Arbitration, Notification
@@ -321,11 +322,12 @@ def _sendable(message: str) -> str:
 
 
 def listen(service: P4RuntimeService, address: str, max_request: int = MAX_REQUEST) -> tuple[Any, int]:
-    """Return a grpc.aio server for `service` that holds `address` (HOST:PORT), and its port.
+    """Return a grpc.aio server for `service` that holds `address` (HOST:PORT or unix:PATH), and its port.
 
     `start` it to serve. A request of more than `max_request` bytes is answered with RESOURCE_EXHAUSTED.
-    Raises EntrainError where the address cannot be had.
+    Raises BadInput for an address that cannot be, EntrainError for one that cannot be had.
     """
+    check_address(address)
     options = [
         ("grpc.so_reuseport", 0),  # or a second switch would share the port in silence
         ("grpc.max_receive_message_length", max_request),

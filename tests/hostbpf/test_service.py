@@ -18,7 +18,7 @@ import grpc
 import pytest
 
 from hostbpf import agent_pb2 as pb
-from hostbpf import peers, rights, rpc, sockets
+from hostbpf import peers, rights, rpc, service, sockets
 from hostbpf.agent_pb2_grpc import HostStub, add_HostServicer_to_server
 from hostbpf.carriers import Feedback
 from hostbpf.rpc import message_of
@@ -26,6 +26,7 @@ from hostbpf.service import HostService
 from hostbpf.slots import Flow
 from hostbpf.sockets import Socket
 from machine.errors import BadInput, EntrainError
+from machine.record import Record
 from wire.slot_header import LANES, Lane, SlotHeader
 
 ROOT, ANN, BOB, NOBODY = 0, 1001, 1002, 65534
@@ -316,10 +317,30 @@ def test_a_socket_of_a_dead_process_is_replaced_and_nothing_else(tmp_path: Path)
     assert door.read_text() == "somebody's"
 
 
-@pytest.mark.parametrize("address", [":99999", "127.0.0.1:99999", ":7070", "127.0.0.1:-1", "7070", "unix:"])
-def test_an_address_that_cannot_be_is_refused_before_it_is_served(address: str) -> None:
-    with pytest.raises(BadInput, match="from 0 to 65535"), rpc.serving(lambda _: None, address, threads=1):
+def test_an_address_that_cannot_be_is_refused_before_it_is_served() -> None:
+    with (
+        pytest.raises(BadInput, match="from 0 to 65535"),
+        rpc.serving(lambda _: None, "127.0.0.1:99999", threads=1),
+    ):
         pass
+
+
+def test_sockets_are_not_served_in_a_directory_that_others_may_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents = tmp_path / "agents"
+    agents.mkdir()
+    agents.chmod(0o777)  # whatever the umask
+    monkeypatch.setattr(service, "_RUNTIME", agents)
+    monkeypatch.setattr(service, "RECORDS", tmp_path)
+    with Record("agent", records=tmp_path) as record:
+        agent: Any = SimpleNamespace(record=record)
+        with (
+            pytest.raises(EntrainError, match=f"{agents}: other users may change it"),
+            service.serving(agent, f"unix:{agents}/eth0.sock"),
+        ):
+            pass
+    assert list(agents.iterdir()) == []
 
 
 def _agent(*options: str, user: int | None = None) -> subprocess.CompletedProcess[str]:

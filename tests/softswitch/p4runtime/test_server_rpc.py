@@ -11,7 +11,7 @@ import grpc
 import pytest
 from finsy.proto import U128, p4r
 
-from machine.errors import EntrainError
+from machine.errors import BadInput, EntrainError
 from softswitch.compiler.program import Unsupported
 from softswitch.p4runtime import server
 from tests.softswitch.fake_datapath import FakeDatapath
@@ -549,6 +549,14 @@ def test_a_second_server_cannot_have_the_address() -> None:
     async def scenario(bench: Served) -> None:
         with pytest.raises(EntrainError, match=f"cannot listen on {bench.address}"):
             server.listen(bench.service, bench.address)
+
+    run(scenario)
+
+
+def test_an_address_that_cannot_be_is_refused() -> None:
+    async def scenario(bench: Served) -> None:
+        with pytest.raises(BadInput, match=r"127\.0\.0\.1:99999: must be"):
+            server.listen(bench.service, "127.0.0.1:99999")
 
     run(scenario)
 
