@@ -22,6 +22,7 @@ R = TypeVar("R")
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 Routes = NDArray[np.int32]
 """Links of each flow, shape (flows, hops), padded with -1 behind the last one."""
 

@@ -1,0 +1,70 @@
+"""The registry of strategies: what places a job, and how its flows are routed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from schedulers.placement.cluster import Cluster, Placement, Request, State
+from schedulers.placement.stages import Cause, ocs_vclos, unreserved, vclos
+
+StrategyRouting = Literal["ecmp", "balanced-ecmp", "source", "single-switch"]
+"""By hash, by hash among the least loaded uplinks, by the source's port, or one switch for all."""
+
+
+class Place(Protocol):
+    """Find a placement in a state, or say what is missing."""
+
+    def __call__(
+        self, state: State, request: Request, *, locality: bool = True, solver: bool = False
+    ) -> Placement | Cause: ...
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One strategy.
+
+    `isolated`: no two jobs share a link. `ocs`: circuits are made. `locality`: a job that fits into one
+    server gets GPUs of one, others get whole servers. `solver`: HiGHS instead of the search.
+    """
+
+    name: str
+    routing: StrategyRouting
+    places: Place
+    isolated: bool = False
+    ocs: bool = False
+    locality: bool = True
+    solver: bool = False
+    links: Callable[[Cluster], Cluster] = lambda cluster: cluster
+
+    def cluster(self, cluster: Cluster) -> Cluster:
+        """Return the cluster that the strategy runs on. Raises ValueError where it lacks what that needs."""
+        if self.ocs and not cluster.ocs:
+            raise ValueError(f"ocs: is false, and {self.name} makes circuits; set ocs = true")
+        return self.links(cluster)
+
+    def place(self, state: State, request: Request) -> Placement | Cause:
+        """Return the job's placement in this state, or what it would have to wait for."""
+        return self.places(state, request, locality=self.locality, solver=self.solver)
+
+
+def _half_as_many_again(cluster: Cluster) -> Cluster:
+    """The cluster with 50 % more links, by more spines. Source: vClos, 8.1, rECMP."""
+    return replace(cluster, spines=-(-cluster.spines * 3 // 2))
+
+
+STRATEGIES: dict[str, Strategy] = {
+    each.name: each
+    for each in (
+        Strategy("ecmp", "ecmp", unreserved),
+        Strategy("balanced-ecmp", "balanced-ecmp", unreserved),
+        Strategy("recmp", "ecmp", unreserved, links=_half_as_many_again),
+        Strategy("source", "source", unreserved),
+        Strategy("best", "single-switch", unreserved),
+        Strategy("ocs-relaxed", "source", ocs_vclos, isolated=True, ocs=True, locality=False),
+        Strategy("vclos", "source", vclos, isolated=True),
+        Strategy("ocs-vclos", "source", ocs_vclos, isolated=True, ocs=True),
+    )
+}
+"""By the name that a user types. Sources: vClos, 8.1, 9.3 and table 5."""
