@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -173,46 +174,42 @@ class State:
         return idle
 
     @property
-    def free_links(self) -> Ints:
-        """Free links of each pair as first wired, shape (leaves, spines)."""
+    def free_links(self) -> Bools:
+        """Which links are free, both ends, and joined as at first, shape (leaves, spines, K)."""
         c = self.cluster
-        free: Ints = self.uplinks.reshape(c.leaves, c.spines, c.links_per_pair).sum(axis=2)
-        return free
+        shape = c.leaves, c.spines, c.links_per_pair
+        far = self.spine_ports.reshape(c.spines, c.leaves, c.links_per_pair).transpose(1, 0, 2)
+        joined = self.uplink_peer == _wiring(c)[0] if c.ocs else np.True_
+        return (self.uplinks & joined).reshape(shape) & far
 
     def without(self, *, gpus: Iterable[int] = (), ports: Iterable[Port] = ()) -> State:
-        """Return the state in which these GPUs and ports have failed: no job gets them.
-
-        Where there is no OCS, a port fails with its link.
-        """
+        """Return the state in which these GPUs and ports have failed: no job gets them."""
         arrays = self.gpus.copy(), self.uplinks.copy(), self.spine_ports.copy()
-        c = self.cluster
         arrays[0].reshape(-1)[list(gpus)] = False
-        up, down = arrays[1].reshape(-1), arrays[2].reshape(-1)
         for kind, switch, port in ports:
-            if kind == "leaf":
-                up[switch * c.uplinks + port] = False
-                if not c.ocs:
-                    down[self.uplink_peer[switch, port]] = False
-            else:
-                down[switch * c.spine_ports + port] = False
-                if not c.ocs:
-                    up[self.spine_peer[switch, port]] = False
+            arrays[1 if kind == "leaf" else 2][switch, port] = False
         return replace(self, gpus=arrays[0], uplinks=arrays[1], spine_ports=arrays[2])
+
+
+@lru_cache(maxsize=16)
+def _wiring(cluster: Cluster) -> tuple[Ints, Ints]:
+    """The peers of all uplink ports and of all spine ports at first."""
+    c = cluster
+    leaf, spine, link = np.ogrid[: c.leaves, : c.spines, : c.links_per_pair]
+    down: Ints = spine * c.spine_ports + leaf * c.links_per_pair + link
+    up: Ints = leaf * c.uplinks + spine * c.links_per_pair + link
+    return down.reshape(c.leaves, c.uplinks), up.transpose(1, 0, 2).reshape(c.spines, c.spine_ports).copy()
 
 
 def empty(cluster: Cluster) -> State:
     """Return the state in which everything is free and wired as at first."""
     c = cluster
-    leaf, spine, link = np.ogrid[: c.leaves, : c.spines, : c.links_per_pair]
-    down = spine * c.spine_ports + leaf * c.links_per_pair + link
-    up = leaf * c.uplinks + spine * c.links_per_pair + link
     return State(
         c,
         np.ones((c.leaves, c.servers_per_leaf, c.gpus_per_server), np.bool_),
         np.ones((c.leaves, c.uplinks), np.bool_),
         np.ones((c.spines, c.spine_ports), np.bool_),
-        np.ascontiguousarray(down.reshape(c.leaves, c.uplinks), np.int64),
-        np.ascontiguousarray(up.transpose(1, 0, 2).reshape(c.spines, c.spine_ports), np.int64),
+        *_wiring(c),
     )
 
 

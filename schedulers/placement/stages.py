@@ -39,7 +39,7 @@ def vclos(
     unit = _unit(state.cluster, locality)
     units = _units(state, unit)
     idle: Ints = units.sum(axis=1)
-    free = state.free_links
+    free: Ints = state.free_links.sum(axis=2)
     links_per_pair = state.cluster.links_per_pair
     table = rows(free, links_per_pair)
     for leaves, width in _vclos_shapes(state.cluster, request.gpus, request.pattern, unit):
@@ -219,13 +219,13 @@ def _virtual_clos(state: State, job: str, units: Bools, unit: int, leaves: Ints,
     """The virtual Clos on these leaves, with the spines that have the fewest free links of those that all
     leaves reach."""
     c = state.cluster
-    free = state.free_links
+    links = state.free_links
+    free: Ints = links.sum(axis=2)
     per_spine = _fill(free[leaves].min(axis=0), free.sum(axis=0), width)
     taken = np.zeros(c.leaves, np.int64)
     taken[leaves] = width // unit
     gpus = _gpus_of(units, taken, unit)
-    links: Bools = state.uplinks.reshape(c.leaves, c.spines, c.links_per_pair)[leaves]
-    own = links & (links.cumsum(axis=2) <= per_spine[:, None])
+    own = links[leaves] & (links[leaves].cumsum(axis=2) <= per_spine[:, None])
     _, spine, index = np.nonzero(own)
     of_rank = np.repeat(leaves, width)
     return Placement(

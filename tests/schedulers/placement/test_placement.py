@@ -26,7 +26,7 @@ from schedulers.placement.cluster import (
 from schedulers.placement.shapes import leafwise_halving, shapes
 from schedulers.placement.stages import Cause, ocs_vclos, unreserved, vclos
 from schedulers.placement.strategies import STRATEGIES, Strategy
-from workloads.collectives import Options, schedule
+from workloads.collectives import Options, program_of
 
 PATTERNS = ("ring", "hierarchical-ring", "halving-doubling", "all-to-all", "pipeline")
 """Those of vClos 5.3 on which source routing is free of contention."""
@@ -57,7 +57,8 @@ def states(draw: st.DrawFn, most_leaves: int = 6) -> State:
     links = np.argwhere(random.random((c.leaves, c.uplinks)) < draw(st.floats(0, 0.7)))
     ports = [Port("leaf", *map(int, link)) for link in links]
     far = [Port("spine", *divmod(int(state.uplink_peer[n, p]), c.spine_ports)) for _, n, p in ports]
-    return state.without(gpus=servers * c.gpus_per_server, ports=[*ports, *far])
+    cut = random.integers(0, len(far) + 1)  # jobs take both ends, failures one
+    return state.without(gpus=servers * c.gpus_per_server, ports=[*ports, *far[:cut]])
 
 
 def running(draw: st.DrawFn, strategy: Strategy, cluster: Cluster) -> dict[str, tuple[Placement, str]]:
@@ -89,7 +90,7 @@ def steps_of(placement: Placement, pattern: str, cluster: Cluster) -> Iterator[F
     group = 0
     if pattern == "hierarchical-ring" and width:  # groups are servers, or virtual leaves
         group = server if width % server == 0 else width
-    for step in schedule(pattern, ranks, Options(group=group)).steps:
+    for step in program_of(pattern, ranks, Options(group=group)).steps:
         yield [(transfer.src, transfer.dst) for transfer in step]
 
 
@@ -190,7 +191,7 @@ def test_circuits_join_each_port_once_and_leave_those_in_use_alone(state: State,
 def brute_force(state: State, gpus: int) -> bool:
     """Whether some shape of vClos' stage 2 exists, by trying all sets of leaves."""
     c = state.cluster
-    unit, free, idle = c.gpus_per_server, state.free_links, state.idle_servers
+    unit, free, idle = c.gpus_per_server, state.free_links.sum(axis=2), state.idle_servers
     every = [
         (leaves, width)
         for leaves in range(2, c.leaves + 1)

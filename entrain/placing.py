@@ -1,0 +1,200 @@
+"""Cluster files and job lists of `entrain place`, and the document that it writes.
+
+    [cluster]
+    leaves = 4
+    spines = 8
+    servers_per_leaf = 2
+    gpus_per_server = 4
+    ocs = true
+
+docs/placement.md describes each key and column.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from machine.errors import BadInput
+from machine.toml import NAME, Strict, check, one_of, read_toml
+from schedulers.placement.cluster import Cluster, Placement, Port, Request, State, empty
+from schedulers.placement.queue import Job, Outcome, Run
+from schedulers.placement.strategies import Strategy
+from workloads.collectives import collectives
+
+Positive = Annotated[int, Field(ge=1)]
+Number = Annotated[int, Field(ge=0)]
+Pair = Annotated[tuple[Number, Number], Field(strict=False)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)]
+
+TREES = "double-binary-trees"
+"""A pattern that no program of ours runs; on a virtual Clos it puts up to three flows on a link."""
+
+
+class ClusterTable(Strict):
+    """The `[cluster]` table."""
+
+    leaves: Positive
+    spines: Positive
+    servers_per_leaf: Positive
+    gpus_per_server: Positive
+    links_per_pair: Positive = 1
+    ocs: bool = False
+
+
+class FailedTable(Strict):
+    """The `[failed]` table: what no job gets. Ports are pairs of a switch and its port."""
+
+    gpus: Annotated[tuple[Number, ...], Field(strict=False)] = ()
+    uplinks: Annotated[tuple[Pair, ...], Field(strict=False)] = ()
+    spine_ports: Annotated[tuple[Pair, ...], Field(strict=False)] = ()
+
+
+class ClusterFile(Strict):
+    """A whole cluster file."""
+
+    cluster: ClusterTable
+    failed: FailedTable = FailedTable()
+
+
+class JobRow(Strict):
+    """A line of a job list."""
+
+    job: Annotated[str, NAME]
+    gpus: Annotated[int, Field(ge=1, strict=False)]
+    arrival_s: Seconds
+    duration_s: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)]
+    pattern: Annotated[str, one_of(lambda: (*collectives(), TREES))]
+    deadline_s: Seconds | None = None
+
+
+def read_cluster(path: Path, strategy: Strategy) -> State:
+    """Return the idle cluster of a file, as the strategy needs it, without what has failed.
+
+    Raises BadInput that names file, key and remedy.
+    """
+    file = check(ClusterFile, read_toml(path), str(path))
+    try:
+        cluster = strategy.cluster(Cluster(**file.cluster.model_dump()))
+    except ValueError as error:
+        raise BadInput(f"{path}: [cluster], {error}") from None
+    failed = file.failed
+    _within(path, "gpus", [(gpu,) for gpu in failed.gpus], cluster.gpus)
+    _within(path, "uplinks", failed.uplinks, cluster.leaves, cluster.uplinks)
+    _within(path, "spine_ports", failed.spine_ports, cluster.spines, cluster.spine_ports)
+    ports = [Port("leaf", *each) for each in failed.uplinks]
+    ports += [Port("spine", *each) for each in failed.spine_ports]
+    return empty(cluster).without(gpus=failed.gpus, ports=ports)
+
+
+def _within(path: Path, key: str, given: Sequence[tuple[int, ...]], *sizes: int) -> None:
+    for each in given:
+        for number, size in zip(each, sizes, strict=True):
+            if number >= size:
+                shown = each[0] if len(each) == 1 else list(each)
+                raise BadInput(f"{path}: [failed], {key}: {shown} does not exist; count from 0 to {size - 1}")
+
+
+def read_jobs(path: Path, state: State, strategy: Strategy) -> list[Job]:
+    """Return the jobs of a CSV file, each of which can start in `state` when it is alone.
+
+    Raises BadInput that names file, line, column and remedy.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            rows = [(reader.line_num, row) for row in reader]
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{path}: is not CSV text in UTF-8 ({error})") from error
+    if not rows:
+        columns = ",".join(name for name, field in JobRow.model_fields.items() if field.is_required())
+        raise BadInput(f"{path}: has no jobs; begin with the line {columns} and add a line for each job")
+    jobs: list[Job] = []
+    lines: dict[str, int] = {}
+    for line, row in rows:
+        job = _job(row, f"{path}, line {line}")
+        name = job.request.job
+        if name in lines:
+            taken = f"{name!r} stands in line {lines[name]} already"
+            raise BadInput(f"{path}, line {line}: job: {taken}; give it another name")
+        lines[name] = line
+        jobs.append(job)
+    refused: dict[tuple[int, str], str | None] = {}
+    for job in jobs:
+        request = job.request
+        key = (request.gpus, request.pattern)
+        if key not in refused:
+            refused[key] = _refusal(request, state, strategy)
+        if refused[key]:
+            raise BadInput(f"{path}, line {lines[request.job]}: gpus: {refused[key]}")
+    return jobs
+
+
+def _job(row: dict[str | Any, str | Any], source: str) -> Job:
+    if None in row:
+        raise BadInput(f"{source}: has more fields than the first line names; remove {row[None][0]!r}")
+    given = {key.strip(): text.strip() for key, text in row.items() if text}
+    parsed = check(JobRow, given, source)
+    request = Request(parsed.job, parsed.gpus, parsed.pattern)
+    return Job(request, parsed.arrival_s, parsed.duration_s, parsed.deadline_s)
+
+
+def _refusal(request: Request, state: State, strategy: Strategy) -> str | None:
+    """Why the job could never start, with the remedy; None if it can."""
+    found = strategy.place(state, request)
+    if isinstance(found, Placement):
+        return None
+    total = int(state.gpus.sum())
+    if request.gpus > total:
+        return f"{request.gpus} is more than the {total} GPUs of the cluster; ask for fewer"
+    if found == "gpus":
+        return f"no {request.gpus} GPUs are on working servers as locality asks for; ask for fewer"
+    return (
+        f"no virtual Clos for {request.gpus} GPUs and {request.pattern} fits even the idle cluster; ask for "
+        f"another number of GPUs, or choose another strategy"
+    )
+
+
+def document(state: State, strategy: Strategy, done: Run) -> dict[str, Any]:
+    """Return what `entrain place --json` prints."""
+    starts = [outcome.start_s - outcome.job.arrival_s for outcome in done.outcomes]
+    return {
+        "strategy": strategy.name,
+        "locality": strategy.locality,
+        "routing": strategy.routing,
+        "isolated": strategy.isolated,
+        "cluster": asdict(state.cluster),
+        "waiting_s_mean": sum(starts) / len(starts),
+        "makespan_s": max(outcome.end_s for outcome in done.outcomes),
+        "circuits_changed": sum(outcome.changed for outcome in done.outcomes),
+        "fragmentation": done.failed_attempts,
+        "jobs": [_outcome(outcome) for outcome in done.outcomes],
+    }
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    placement = outcome.placement
+    leaves, spines = placement.shape
+    return {
+        "job": placement.job,
+        "arrival_s": outcome.job.arrival_s,
+        "start_s": outcome.start_s,
+        "end_s": outcome.end_s,
+        "stage": placement.stage,
+        "virtual_leaves": leaves,
+        "virtual_spines": spines,
+        "gpus": placement.gpus,
+        "leaves": sorted(set(placement.leaves)),
+        "spines": placement.spines,
+        "links": placement.links,
+        "circuits": [{"a": a._asdict(), "b": b._asdict()} for a, b in placement.circuits],
+        "circuits_changed": outcome.changed,
+        "waiting": [asdict(interval) for interval in outcome.waiting],
+    }
