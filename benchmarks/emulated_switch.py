@@ -24,11 +24,12 @@ import numpy as np
 import psutil
 
 from controlplane.topology import Topology, dumbbell, parse_topology
-from hostbpf.emulated_loads import Emulated, load_paths
-from hostbpf.loads import RATE_UNIT
-from hostbpf.slots import Flow, SlotClock
+from hostbpf.clock import SlotClock
+from hostbpf.emulated.client import Emulated, load_paths
+from hostbpf.scheduling.loads import RATE_UNIT
 from mininet_topos.emulated_switches import write_files
 from schedulers.slots.host import warm_up
+from wire.flow import Flow
 from wire.slot_header import LANES
 
 SLOT_MS = 60.0

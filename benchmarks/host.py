@@ -15,10 +15,13 @@ import numpy as np
 
 from ebpf import Map
 from entrain.trials.slot_rates import TrialResult, load, run_one
-from hostbpf import carriers, slots
-from hostbpf.meter import metered
-from hostbpf.slots import Schedules, SlotClock, netns_cookie
-from hostbpf.trial import Trial, hosts, traffic
+from hostbpf.carriers import carriers
+from hostbpf.clock import SlotClock
+from hostbpf.flow import netns_cookie
+from hostbpf.rates import schedules as slots
+from hostbpf.rates.meter import metered
+from hostbpf.rates.schedules import Schedules
+from hostbpf.rates.trial import Trial, hosts, traffic
 from machine.errors import EntrainError
 
 EXPERIMENT = Path(__file__).parents[1] / "experiments" / "slot-rates.toml"

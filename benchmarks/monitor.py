@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hostbpf.progress import Direction, Monitor, Phase, Publisher
-from hostbpf.slots import Flow
+from hostbpf.scheduling.monitor import Direction, Monitor, Phase, Publisher
+from wire.flow import Flow
 
 HEADER = Path(__file__).parents[1] / "hostbpf"
 FLOWS = (1, 8, 64)

@@ -188,7 +188,7 @@ def _struct_ops() -> str | None:
 
 def _enforcer() -> str | None:
     """What the agent would choose here, and why."""
-    from hostbpf.enforcers import choose
+    from hostbpf.rates.enforcers import choose
 
     choice = choose()
     return None if choice.other is None else f"{choice}: {choice.reason}"

@@ -9,8 +9,8 @@ from typing import get_args
 
 import click
 
-from hostbpf.agent import Agent, Loads, Options, Scheduling
-from hostbpf.enforcers import NAMES, Name
+from hostbpf.agent.agent import Agent, Loads, Options, Scheduling
+from hostbpf.rates.enforcers import NAMES, Name
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
 from machine.signals import noting_end
@@ -67,7 +67,7 @@ def main(
     progress: Path | None,
 ) -> None:
     """Serve a host until SIGTERM or SIGINT: slot rates, carriers, MLTCP, the slot scheduler."""
-    from hostbpf.service import default_address, serving
+    from hostbpf.agent.service import default_address, serving
 
     scheduling = Scheduling(loads, paths, progress) if schedule else None
     options = Options(interface, netns, slot_ms, link_mbps, scheduling=scheduling, enforcer=enforcer)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebpf import EbpfError, Map
-from hostbpf import mltcp, slots
+from hostbpf import mltcp
+from hostbpf.rates import schedules as slots
 from machine.errors import MissingTool
 from machine.record import RECORDS, Record, Resource
 from machine.state import locked, own_directory
@@ -35,7 +36,7 @@ class Controls:
 
 @contextlib.contextmanager
 def controls(record: Record, directory: Path = DIRECTORY) -> Iterator[Controls]:
-    """Within, this machine has the controls of `hostbpf.mltcp` and `hostbpf.slots`.
+    """Within, this machine has the controls of `hostbpf.mltcp` and `hostbpf.rates.schedules`.
 
     What is pinned belongs to `record` where this process registers them.
     Raises EbpfError where they are registered by somebody whose maps are not in `directory`, EntrainError

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ebpf import Codec, Link, Object, Program, compile_cached, in_netns
+from hostbpf import SOURCES
 from hostbpf.mltcp import VARIANTS
 
-SOURCE = Path(__file__).parent / "bpf" / "flows.bpf.c"
+SOURCE = SOURCES / "flows.bpf.c"
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ebpf import Codec, Map, Object, TypedMap, compile_cached
+from hostbpf import SOURCES
 from machine.errors import BadInput
 from machine.state import own_directory
 
-SOURCES = Path(__file__).parent / "bpf"
 VARIANTS = ("mltcp_reno", "mltcp_cubic", "mltcp_dctcp")
 PLAIN = ("bpf_reno", "bpf_cubic", "bpf_dctcp")  # the same controls in eBPF without MLTCP
 

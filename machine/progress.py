@@ -4,9 +4,9 @@
         entry = publisher.flow(flow, Direction.SENT, role=Role.RING, chunk=1_000_000)
         entry.update(iteration=0, phase=Phase.COMMUNICATING, total=6_000_000, ready=1_000_000, done=0)
 
-The host's agent reads it (`hostbpf.progress.Monitor`) without the process taking part. An update is a few
-stores into memory: no system call, no waiting. This module uses the standard library alone, because it is
-imported into other people's training processes.
+The host's agent reads it (`hostbpf.scheduling.monitor.Monitor`) without the process taking part. An update is
+a few stores into memory: no system call, no waiting. This module uses the standard library alone, because it
+is imported into other people's training processes.
 
 The process keeps its file locked for as long as it lives, and the kernel unlocks it however the process ends.
 It is a record lock (fcntl(2), F_SETLK): a forked child does not inherit it, and the kernel tells the agent
@@ -50,7 +50,7 @@ _KEY, _PHASE, _ITERATION, _TOTAL, _READY, _DONE, _CARRIED, _CHUNK, _UPDATED = ra
 _DIRECTION = 0xFF << 40  # its place in the word
 
 Address = tuple[str, int, str, int, int]
-"""A flow as its sender sees it (`hostbpf.slots.Flow`): source, port, destination, port, protocol."""
+"""A flow as its sender sees it (`wire.flow.Flow`): source, port, destination, port, protocol."""
 
 
 class Direction(IntEnum):

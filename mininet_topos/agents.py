@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from controlplane.topology import Host
-from hostbpf.agent import Scheduling
+from hostbpf.agent.agent import Scheduling
 from machine.process import launch
 from machine.record import Record
 from mininet_topos.network import Network

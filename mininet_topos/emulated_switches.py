@@ -19,7 +19,7 @@ READY_TIMEOUT_S = 60.0
 
 
 def switch_file(switch: Switch, listen: str, slot_ms: float = 60.0) -> str:
-    """The file of the emulated switch that stands for `switch` (`hostbpf.emulated_switch`)."""
+    """The file of the emulated switch that stands for `switch` (`hostbpf.emulated.server`)."""
     lines = [f"name = {json.dumps(switch.name)}", f"listen = {json.dumps(listen)}", f"slot_ms = {slot_ms}"]
     for port in switch.ports:
         lines += ["", f"[[port]]  # to {port.peer}"]
@@ -28,7 +28,7 @@ def switch_file(switch: Switch, listen: str, slot_ms: float = 60.0) -> str:
 
 
 def paths_file(topology: Topology, routing: Routing, source: Host, addresses: Mapping[str, str]) -> str:
-    """The paths file of host `source` (`hostbpf.emulated_loads`); `addresses` are those of the switches.
+    """The paths file of host `source` (`hostbpf.emulated.client`); `addresses` are those of the switches.
 
     Raises BadInput where a path is not fixed.
     """

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ebpf import Codec, Object, RingBuffer, TcAttachment, compile_cached
 from mininet_topos.network import FabricPort
+from wire.flow import Flow
 
 SOURCE = Path(__file__).parent / "bpf" / "link_monitor.bpf.c"
 GAP_MS = 5.0
@@ -44,17 +45,6 @@ class _Activity(NamedTuple):
 
 _FLOW = Codec("=I4s4s2s2sBBxx", _Flow)
 _ACTIVITY = Codec("=QQQQ", _Activity)
-
-
-@dataclass(frozen=True)
-class Flow:
-    """One direction of a connection: addresses, ports, protocol number."""
-
-    source: str
-    source_port: int
-    destination: str
-    destination_port: int
-    protocol: int = socket.IPPROTO_TCP
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def command(file: Path, directory: Path | None, routing: Routing, address: str, 
     if directory is not None:
         _write(file, directory, routing, address, first_port)
         return
-    from hostbpf.emulated_switch import load_switch, serving
+    from hostbpf.emulated.server import load_switch, serving
 
     config = load_switch(file)
     with noting_end() as until_ended, serving(config) as where:

@@ -29,7 +29,7 @@ def command(
     """
     from controlplane.api_pb2 import WatchLoadsRequest
     from controlplane.client import call, choose
-    from hostbpf.slots import SlotClock
+    from hostbpf.clock import SlotClock
 
     clock = SlotClock.shared(slot_ms)
     with call(choose(network)) as stub:

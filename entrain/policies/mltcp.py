@@ -10,8 +10,8 @@ from pydantic import Field
 
 from entrain.policies.policy import Plan, Policy, Run, Session
 from entrain.policies.reports import Learned, Report
+from hostbpf.flow import netns_cookie
 from hostbpf.mltcp import PLAIN, VARIANTS, JobKey, Jobs, Params
-from hostbpf.slots import netns_cookie
 from machine.errors import BadInput
 from machine.toml import Strict
 

@@ -16,9 +16,9 @@ from pydantic import Field
 from controlplane.routing import fixed_path
 from entrain.policies.policy import Plan, Policy, Run, Session
 from entrain.policies.reports import HostReport, Report
-from hostbpf import agent_pb2 as pb
-from hostbpf.agent import Loads, Scheduling
-from hostbpf.agent_pb2_grpc import HostStub
+from hostbpf.agent.agent import Loads, Scheduling
+from hostbpf.rpc import agent_pb2 as pb
+from hostbpf.rpc.agent_pb2_grpc import HostStub
 from machine.errors import BadInput
 from machine.toml import Strict
 from mininet_topos.agents import agents

@@ -10,7 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from mininet_topos.linkmonitor import Burst, Flow
+from mininet_topos.linkmonitor import Burst
+from wire.flow import Flow
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from pathlib import Path
 from controlplane.topology import Topology
 from entrain.experiment import CrossTable, Experiment
 from machine.errors import MissingTool
-from mininet_topos.linkmonitor import Flow
 from mininet_topos.network import Network
+from wire.flow import Flow
 
 FIRST_PORT = 40_000
 """Cross flow i has this port + i at both ends."""

@@ -36,15 +36,17 @@ from entrain.run.cross import NAME as CROSS
 from entrain.run.cross import Cross, CrossFlow, crossing
 from entrain.run.samples import Sampler, sampling
 from hostbpf.controls import controls
+from hostbpf.flow import netns_cookie
 from hostbpf.mltcp import PLAIN, VARIANTS, Jobs
-from hostbpf.slots import PACED, netns_cookie
+from hostbpf.rates.schedules import PACED
 from machine.errors import BadInput, EntrainError
 from machine.process import Child, describe, launch
 from machine.record import Record
 from mininet_topos.ecn import thresholds
-from mininet_topos.linkmonitor import Burst, Flow, LinkMonitor
+from mininet_topos.linkmonitor import Burst, LinkMonitor
 from mininet_topos.loss import lossy
 from mininet_topos.network import FabricPort, Network, Tcp, check_possible
+from wire.flow import Flow
 from workloads.jobs import JobSpec
 from workloads.launch import to_blame
 from workloads.records import Records, read_records, summarize

@@ -1,7 +1,7 @@
 """What happens while a run lasts, in time: the jobs' throughput on links, the windows of their flows.
 
-Throughput is counted in the network, by a meter (`hostbpf.meter`) at every link between switches, in payload
-bytes per flow and bin. Windows, and MLTCP's F, are read from the senders' sockets at each look.
+Throughput is counted in the network, by a meter (`hostbpf.rates.meter`) at every link between switches, in
+payload bytes per flow and bin. Windows, and MLTCP's F, are read from the senders' sockets at each look.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from hostbpf.clock import SlotClock
 from hostbpf.flows import FlowReader, FlowState, reading_flows
-from hostbpf.meter import Meter, metered
-from hostbpf.slots import SlotClock
-from mininet_topos.linkmonitor import Flow
+from hostbpf.rates.meter import Meter, metered
 from mininet_topos.network import FabricPort
+from wire.flow import Flow
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from ebpf.struct_ops import available_congestion_controls
 from entrain.experiment import kind_of
 from entrain.paper import Paper, Papers
 from entrain.results.store import Kind, whole
-from hostbpf.slots import PACED, pacing_registered
-from hostbpf.trial import Outcome, Trial, run_trial
+from hostbpf.rates.schedules import PACED, pacing_registered
+from hostbpf.rates.trial import Outcome, Trial, run_trial
 from machine.errors import BadInput
 from machine.explain import suggestion
 from machine.palette import style

@@ -4,7 +4,7 @@
 // that really left; across slots nothing is carried over.
 //
 // A socket that sleeps until its next departure cannot be woken earlier, and every wake-up is a transmission. So in a
-// silent slot a flow that somebody wakes (hostbpf/sockets.py) does not sleep: its window is closed instead.
+// silent slot a flow that somebody wakes (hostbpf/rates/sockets.py) does not sleep: its window is closed instead.
 #include "cubic.h"
 #include "slots.h"
 

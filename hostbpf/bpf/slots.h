@@ -23,7 +23,7 @@ struct schedule {
 	__u32 base_slot; // number of the first slot
 	__u32 version;   // changes with every change of a rate
 	__u8 enforcer;   // enum enforcer
-	__u8 woken;      // somebody wakes the flow after silence (hostbpf/sockets.py)
+	__u8 woken;      // somebody wakes the flow after silence (hostbpf/rates/sockets.py)
 	__u8 quiet;      // it is not announced: carriers only ask
 	__u8 reserved;
 	__u64 rates[SLOTS_MAX]; // bytes per second; 0: silence

@@ -1,8 +1,8 @@
 """The slot scheduler's decisions (flow-scheduling paper, IV): no thread, no clock, no I/O.
 
-Two drivers run it: a host's agent with real feedback (`hostbpf.scheduling`), and the simulator with simulated
-feedback (`simulation.slotted`). Whoever drives it takes a `Round` of decisions, gets feedback on one
-flow after the other in `Round.order`, and announces each schedule before it asks about the next flow.
+Two drivers run it: a host's agent with real feedback (`hostbpf.scheduling.thread`), and the simulator with
+simulated feedback (`simulation.slotted`). Whoever drives it takes a `Round` of decisions, gets feedback on
+one flow after the other in `Round.order`, and announces each schedule before it asks about the next flow.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from entrain.run.contention import Use, attribute, contention, most_at_once, per_job
-from mininet_topos.linkmonitor import Burst, Flow
+from mininet_topos.linkmonitor import Burst
+from wire.flow import Flow
 
 
 def flow(number: int) -> Flow:

@@ -20,7 +20,7 @@ from entrain.run.contention import LinkContention
 from entrain.run.cross import NAME as CROSS
 from entrain.run.samples import Throughput
 from entrain.trials import slot_rates
-from hostbpf.trial import FlowSlot, Outcome, Trial
+from hostbpf.rates.trial import FlowSlot, Outcome, Trial
 from machine.errors import BadInput
 from workloads.records import Summary
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from entrain.policies.slots import Schedulers
-from hostbpf import agent_pb2 as pb
-from hostbpf import rpc
-from hostbpf.agent_pb2_grpc import HostServicer, add_HostServicer_to_server
+from hostbpf.rpc import agent_pb2 as pb
+from hostbpf.rpc import calls as rpc
+from hostbpf.rpc.agent_pb2_grpc import HostServicer, add_HostServicer_to_server
 
 
 class Answering(HostServicer):

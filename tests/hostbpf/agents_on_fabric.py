@@ -21,13 +21,13 @@ from controlplane.pipeline import Pipeline
 from controlplane.routing import FabricPolicy, desired_state
 from controlplane.topology import parse_topology
 from ebpf import in_netns
-from hostbpf import agent_pb2 as pb
-from hostbpf import agent_pb2_grpc as rpc
-from hostbpf.slots import Flow
+from hostbpf.rpc import agent_pb2 as pb
+from hostbpf.rpc import agent_pb2_grpc as rpc
 from machine.record import Record
 from mininet_topos.agents import agents
 from mininet_topos.isolation import private_namespace
 from mininet_topos.network import Network
+from wire.flow import Flow
 
 RATE = 30.0
 

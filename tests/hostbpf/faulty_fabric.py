@@ -29,11 +29,11 @@ from controlplane.loads import LoadReader
 from controlplane.pipeline import Pipeline
 from controlplane.routing import FabricPolicy, desired_state
 from controlplane.topology import Host, Topology, parse_topology
-from hostbpf import agent_pb2 as pb
-from hostbpf.agent import Agent, Options, Scheduling
-from hostbpf.agent_pb2_grpc import HostStub
+from hostbpf.agent.agent import Agent, Options, Scheduling
+from hostbpf.clock import SlotClock
 from hostbpf.controls import controls
-from hostbpf.slots import SlotClock
+from hostbpf.rpc import agent_pb2 as pb
+from hostbpf.rpc.agent_pb2_grpc import HostStub
 from machine import record as records
 from machine.record import Record
 from mininet_topos.agents import agent_command
@@ -261,7 +261,7 @@ def clock_stepped(bench: Bench) -> dict[str, Any]:
         assert agent.scheduler is not None
         counts = agent.scheduler.counts
         until(lambda: counts["decisions"] > 0)
-        with mock.patch("hostbpf.agent.SlotClock.shared", stepped):
+        with mock.patch("hostbpf.agent.agent.SlotClock.shared", stepped):
             ahead = bench.go_on("one", "two")
             before = counts["decisions"]
             decides = until(lambda: counts["decisions"] > before)

@@ -31,13 +31,15 @@ from controlplane.pipeline import Pipeline
 from controlplane.routing import FabricPolicy, desired_state, fixed_path
 from controlplane.topology import Host, Topology, parse_topology
 from ebpf import in_netns
-from hostbpf import carriers
-from hostbpf.carriers import Carriers
-from hostbpf.slots import Flow, Schedules, SlotClock
+from hostbpf.carriers import carriers
+from hostbpf.carriers.carriers import Carriers
+from hostbpf.clock import SlotClock
+from hostbpf.rates.schedules import Schedules
 from machine.record import Record
 from mininet_topos.isolation import private_namespace
 from mininet_topos.loss import lossy
 from mininet_topos.network import Network
+from wire.flow import Flow
 from wire.slot_header import ETHERTYPE, LANES, Kind, SlotHeader
 
 CLOCK = SlotClock.shared(3000)  # the window of ten slots outlasts the reading

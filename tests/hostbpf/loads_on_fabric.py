@@ -22,18 +22,20 @@ from controlplane.pipeline import Pipeline
 from controlplane.routing import FabricPolicy, desired_state
 from controlplane.topology import Host, Topology, parse_topology
 from ebpf import in_netns
-from hostbpf import carriers
-from hostbpf.carriers import Carriers
-from hostbpf.emulated_loads import Emulated, load_paths
-from hostbpf.emulated_switch import load_switch, serving
-from hostbpf.loads import RATE_UNIT, InBand, LoadSource
-from hostbpf.slots import Flow, Schedules, SlotClock
+from hostbpf.carriers import carriers
+from hostbpf.carriers.carriers import Carriers
+from hostbpf.clock import SlotClock
+from hostbpf.emulated.client import Emulated, load_paths
+from hostbpf.emulated.server import load_switch, serving
+from hostbpf.rates.schedules import Schedules
+from hostbpf.scheduling.loads import RATE_UNIT, InBand, LoadSource
 from machine.record import Record
 from mininet_topos.emulated_switches import write_files
 from mininet_topos.isolation import private_namespace
 from mininet_topos.network import Network
 from schedulers.compiled import Floats
 from tests.schedulers.slots.deciding import decide_one, whole_horizon
+from wire.flow import Flow
 from wire.slot_header import LANES
 
 SLOT_S = 100.0

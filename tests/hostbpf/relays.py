@@ -16,9 +16,8 @@ from pathlib import Path
 
 from ebpf import in_netns
 from machine.record import Record, Resource
+from tests.hostbpf.conftest import A, B, Pair
 from tests.hostbpf.taps import sniff
-
-from .conftest import A, B, Pair
 
 HELD_S = 0.005
 

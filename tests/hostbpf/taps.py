@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from ebpf import in_netns
-from hostbpf.slots import Flow
+from wire.flow import Flow
 from wire.slot_header import ETHERTYPE, SlotHeader
 
 ETH_P_ALL, SO_RCVBUFFORCE, SO_TIMESTAMPNS = 3, 33, 35

@@ -15,17 +15,16 @@ from pathlib import Path
 import grpc
 import pytest
 
-from hostbpf import agent_pb2 as pb
-from hostbpf import agent_pb2_grpc as rpc
-from hostbpf.enforcers import choose, kernel_has
-from hostbpf.generate import PROTOS
-from hostbpf.slots import Flow
+from hostbpf.rates.enforcers import choose, kernel_has
+from hostbpf.rpc import agent_pb2 as pb
+from hostbpf.rpc import agent_pb2_grpc as rpc
+from hostbpf.rpc.generate import PROTOS
 from machine.errors import MissingTool
 from machine.protoc import grpc_modules
 from machine.record import clean_stale, records
-
-from .conftest import Connection, Pair
-from .taps import wait_until
+from tests.hostbpf.conftest import Connection, Pair
+from tests.hostbpf.taps import wait_until
+from wire.flow import Flow
 
 pytestmark = pytest.mark.root
 ROOT = Path(__file__).parents[2]
@@ -82,7 +81,7 @@ def test_generated_modules_are_fresh(proto: Path) -> None:
     except MissingTool as error:
         pytest.skip(str(error))
     for path, text in made.items():
-        assert path.read_text() == text, f"{path.name}: run python -m hostbpf.generate"
+        assert path.read_text() == text, f"{path.name}: run python -m hostbpf.rpc.generate"
 
 
 def test_schedule_is_announced_and_feedback_arrives(
@@ -125,8 +124,8 @@ def test_schedule_is_announced_and_feedback_arrives(
 
 _CALLS = """
 import sys, grpc
-from hostbpf import agent_pb2 as pb
-from hostbpf.agent_pb2_grpc import HostStub
+from hostbpf.rpc import agent_pb2 as pb
+from hostbpf.rpc.agent_pb2_grpc import HostStub
 flow = pb.Flow(source=sys.argv[2], source_port=int(sys.argv[3]), destination=sys.argv[4],
                destination_port=int(sys.argv[5]))
 with grpc.insecure_channel(sys.argv[1]) as channel:

@@ -10,14 +10,17 @@ from typing import Any, cast
 
 import pytest
 
-from hostbpf.agent import Agent, Options
-from hostbpf.carriers import Feedback
-from hostbpf.loads import HostOnly, InBand, LoadSource
-from hostbpf.progress import Direction, FlowProgress, Phase
-from hostbpf.scheduling import HostScheduler
-from hostbpf.slots import KEY, Enforcer, Flow, SlotClock
+from hostbpf.agent.agent import Agent, Options
+from hostbpf.carriers.carriers import Feedback
+from hostbpf.clock import SlotClock
+from hostbpf.flow import KEY
+from hostbpf.rates.schedules import Enforcer
+from hostbpf.scheduling.loads import HostOnly, InBand, LoadSource
+from hostbpf.scheduling.monitor import Direction, FlowProgress, Phase
+from hostbpf.scheduling.thread import HostScheduler
 from machine.errors import EntrainError
 from schedulers.slots.roles import Role
+from wire.flow import Flow
 from wire.slot_header import LANES, Kind, SlotHeader
 
 CLOCK = SlotClock.shared(3_600_000.0)  # one slot lasts longer than the test

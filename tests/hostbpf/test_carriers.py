@@ -9,14 +9,15 @@ from collections.abc import Callable
 import pytest
 
 from ebpf import EbpfError, in_netns
-from hostbpf import carriers
-from hostbpf.slots import Flow, Schedules, SlotClock
+from hostbpf.carriers import carriers
+from hostbpf.clock import SlotClock
+from hostbpf.rates.schedules import Schedules
 from machine.errors import BadInput, EntrainError
 from mininet_topos.loss import lossy
+from tests.hostbpf.conftest import Connection, Pair
 from tests.hostbpf.taps import headers_seen, sniff, wait_until
+from wire.flow import Flow
 from wire.slot_header import HEADER_BYTES, LANES, Kind, epoch_of
-
-from .conftest import Connection, Pair
 
 pytestmark = pytest.mark.root
 

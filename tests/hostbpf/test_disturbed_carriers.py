@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from hostbpf import carriers
-from hostbpf.slots import Flow, Schedules, SlotClock
+from hostbpf.carriers import carriers
+from hostbpf.clock import SlotClock
+from hostbpf.rates.schedules import Schedules
+from tests.hostbpf.conftest import Connection, Pair
 from tests.hostbpf.relays import apart, relay
 from tests.hostbpf.taps import headers_seen, sniff, wait_until
+from wire.flow import Flow
 from wire.slot_header import LANES, Kind
-
-from .conftest import Connection, Pair
 
 pytestmark = pytest.mark.root
 

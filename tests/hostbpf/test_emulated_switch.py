@@ -12,14 +12,15 @@ import grpc
 import pytest
 
 from controlplane.topology import dumbbell, leaf_spine
-from hostbpf import emulated_switch_pb2 as pb
-from hostbpf import rpc
-from hostbpf.emulated_loads import load_paths
-from hostbpf.emulated_switch import TOLERANCE, EmulatedSwitch, PortTable, SwitchFile, load_switch, serving
-from hostbpf.emulated_switch_pb2_grpc import EmulatedSwitchStub
-from hostbpf.slots import Flow, SlotClock
+from hostbpf.clock import SlotClock
+from hostbpf.emulated.client import load_paths
+from hostbpf.emulated.server import TOLERANCE, EmulatedSwitch, PortTable, SwitchFile, load_switch, serving
+from hostbpf.rpc import calls as rpc
+from hostbpf.rpc import emulated_switch_pb2 as pb
+from hostbpf.rpc.emulated_switch_pb2_grpc import EmulatedSwitchStub
 from machine.errors import BadInput, EntrainError
 from mininet_topos.emulated_switches import write_files
+from wire.flow import Flow
 from wire.slot_header import LANES
 
 ROOT = Path(__file__).parents[2]

@@ -19,16 +19,20 @@ from typing import Any, cast
 import pytest
 
 from ebpf import Object, compile_cached, in_netns
-from hostbpf import slots, sockets
-from hostbpf.enforcers import NAMES, Enforcers, Name, choose, enforcing, kernel_has
-from hostbpf.htb import BUCKETS
-from hostbpf.slots import NEVER, SOURCES, Enforcer, Flow, Plan, Schedules, SlotClock, netns_cookie
-from hostbpf.sockets import Socket
+from hostbpf import SOURCES
+from hostbpf.clock import SlotClock
+from hostbpf.flow import netns_cookie
+from hostbpf.rates import schedules as slots
+from hostbpf.rates import sockets
+from hostbpf.rates.enforcers import NAMES, Enforcers, Name, choose, enforcing, kernel_has
+from hostbpf.rates.htb import BUCKETS
+from hostbpf.rates.schedules import NEVER, Enforcer, Plan, Schedules
+from hostbpf.rates.sockets import Socket
 from machine.errors import BadInput, EntrainError, MissingTool
 from machine.record import Record
-
-from .conftest import A, B, Connection, Pair, or_skip
-from .taps import payloads, stamping
+from tests.hostbpf.conftest import A, B, Connection, Pair, or_skip
+from tests.hostbpf.taps import payloads, stamping
+from wire.flow import Flow
 
 CLOCK = SlotClock.shared(10_000)  # a slot in which a test fits
 SILENT_S = 0.3
@@ -82,7 +86,7 @@ class Paced:
         idle = tmp_path / "idle"
         idle.write_text("0")
         found = Socket(self.flow, "slot_cubic", 1, 0)
-        monkeypatch.setattr("hostbpf.enforcers._IDLE_SETTING", str(idle))
+        monkeypatch.setattr("hostbpf.rates.enforcers._IDLE_SETTING", str(idle))
         monkeypatch.setattr(sockets, "find", lambda flow, netns: found)
         monkeypatch.setattr(sockets, "opened", lambda wanted: {self.flow: self})
         self.enforcers = Enforcers(choose("pacing"), cast(Any, Interface()), CLOCK, None, cast(Any, None))
@@ -382,7 +386,7 @@ import signal, sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from tests.hostbpf import test_enforcers as t
-from hostbpf.slots import Flow
+from wire.flow import Flow
 pair = t.Pair({a!r}, {b!r}, {index_a}, {index_b})
 with t.on(pair, Path({directory!r})) as host:
     host.schedules.set(Flow(*{flow!r}), t.CLOCK.slot(), [0.0] * 30)

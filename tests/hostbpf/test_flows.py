@@ -17,8 +17,7 @@ from hostbpf.controls import controls
 from hostbpf.flows import read_flows
 from hostbpf.mltcp import Params
 from machine.record import Record
-
-from .conftest import Connection, Pair, or_skip
+from tests.hostbpf.conftest import Connection, Pair, or_skip
 
 pytestmark = pytest.mark.root
 

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from hostbpf import carriers
-from hostbpf.slots import Flow, Schedules, SlotClock
+from hostbpf.carriers import carriers
+from hostbpf.clock import SlotClock
+from hostbpf.rates.schedules import Schedules
+from tests.hostbpf.conftest import Connection, Pair
 from tests.hostbpf.taps import headers_of, headers_seen, mac, raw_socket, slot_frame, sniff, wait_until
+from wire.flow import Flow
 from wire.slot_header import ETHERTYPE, LANES, MAX_U32, Kind, Lane, SlotHeader
-
-from .conftest import Connection, Pair
 
 pytestmark = pytest.mark.root
 

@@ -17,16 +17,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hostbpf.carriers import Feedback
-from hostbpf.emulated_loads import Emulated, HopTable, PathsFile, PathTable
-from hostbpf.emulated_switch import PortTable, SwitchFile, serving
-from hostbpf.loads import RATE_UNIT, HostOnly, InBand, LoadSource, PathLoads, in_units, others
-from hostbpf.slots import Flow
+from hostbpf.carriers.carriers import Feedback
+from hostbpf.emulated.client import Emulated, HopTable, PathsFile, PathTable
+from hostbpf.emulated.server import PortTable, SwitchFile, serving
+from hostbpf.scheduling.loads import RATE_UNIT, HostOnly, InBand, LoadSource, PathLoads, in_units, others
 from machine.errors import EntrainError
 from schedulers.compiled import Floats
 from schedulers.slots.table import LoadTable
 from tests.p4.load_table import Link
 from tests.schedulers.slots.deciding import decide_one, whole_horizon
+from wire.flow import Flow
 from wire.slot_header import HEADROOM_OFFSET, LANES, Kind, Lane, SlotHeader
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,7 @@ import pytest
 
 from ebpf import in_netns
 from mininet_topos.loss import lossy
-
-from .conftest import B, Connection, Pair
+from tests.hostbpf.conftest import B, Connection, Pair
 
 pytestmark = pytest.mark.root
 

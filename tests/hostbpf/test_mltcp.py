@@ -29,8 +29,7 @@ from hostbpf.flows import read_flows
 from hostbpf.mltcp import PLAIN, VARIANTS, Jobs, Params
 from machine.errors import BadInput, EntrainError
 from machine.record import Record
-
-from .conftest import Connection, Pair, or_skip
+from tests.hostbpf.conftest import Connection, Pair, or_skip
 
 ROOT = Path(__file__).parents[2]
 BURST = 400_000

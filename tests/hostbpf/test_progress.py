@@ -19,14 +19,14 @@ from pathlib import Path
 
 import pytest
 
-from hostbpf import progress, quota
-from hostbpf.progress import BYTES_MAX, Direction, FlowProgress, Monitor, Phase, Publisher, Role
-from hostbpf.quota import Quota
-from hostbpf.slots import Flow
+from hostbpf.scheduling import monitor as progress
+from hostbpf.scheduling import quota
+from hostbpf.scheduling.monitor import BYTES_MAX, Direction, FlowProgress, Monitor, Phase, Publisher, Role
+from hostbpf.scheduling.quota import Quota
 from machine.errors import BadInput, EntrainError
 from machine.progress import ENTRY, HEADER, Fields, Header, make_directory
-
-from .conftest import Pair
+from tests.hostbpf.conftest import Pair
+from wire.flow import Flow
 
 HERE = Path(__file__).parent
 INCLUDE = HERE.parents[1] / "hostbpf"
@@ -494,7 +494,7 @@ def test_a_users_publisher_in_a_container_speaks_for_the_users_flows_alone(
 
 READ = (
     "import sys\n"
-    "from hostbpf.progress import Monitor\n"
+    "from hostbpf.scheduling.monitor import Monitor\n"
     "from pathlib import Path\n"
     "with Monitor(Path(sys.argv[1])) as monitor:\n"
     "    print(monitor.read(), dict(monitor.refused))\n"

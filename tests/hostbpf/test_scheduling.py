@@ -13,14 +13,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from hostbpf.carriers import Feedback
-from hostbpf.loads import RATE_UNIT, HostOnly, PathLoads, Wait
-from hostbpf.progress import Direction, FlowProgress, Phase, Role
-from hostbpf.scheduling import GRAIN, PATIENCE, ROUNDS_MAX, HostScheduler
-from hostbpf.slots import Flow, SlotClock
+from hostbpf.carriers.carriers import Feedback
+from hostbpf.clock import SlotClock
+from hostbpf.scheduling.loads import RATE_UNIT, HostOnly, PathLoads, Wait
+from hostbpf.scheduling.monitor import Direction, FlowProgress, Phase, Role
+from hostbpf.scheduling.thread import GRAIN, PATIENCE, ROUNDS_MAX, HostScheduler
 from schedulers.compiled import Floats
 from schedulers.slots.host import PAYLOAD
 from tests.hostbpf.taps import wait_until
+from wire.flow import Flow
 from wire.slot_header import LANES, Kind, SlotHeader
 
 SLOT_NS = 60_000_000
@@ -463,7 +464,7 @@ def running(bench: Bench) -> Iterator[threading.Event]:
 
 def test_a_flow_that_begins_to_send_decides_before_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """While all rest, rounds are far apart: here an hour."""
-    monkeypatch.setattr("hostbpf.scheduling.IDLE_SLOTS", round(3600 / SLOT_S))
+    monkeypatch.setattr("hostbpf.scheduling.thread.IDLE_SLOTS", round(3600 / SLOT_S))
     waiting, feedback = threading.Event(), threading.Event()
 
     def wait(timeout_s: float) -> None:

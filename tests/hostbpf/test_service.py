@@ -17,16 +17,19 @@ from typing import Any
 import grpc
 import pytest
 
-from hostbpf import agent_pb2 as pb
-from hostbpf import peers, rights, rpc, service, sockets
-from hostbpf.agent_pb2_grpc import HostStub, add_HostServicer_to_server
-from hostbpf.carriers import Feedback
-from hostbpf.rpc import message_of
-from hostbpf.service import HostService
-from hostbpf.slots import Flow
-from hostbpf.sockets import Socket
+from hostbpf.agent import rights, service
+from hostbpf.agent.service import HostService
+from hostbpf.carriers.carriers import Feedback
+from hostbpf.rates import sockets
+from hostbpf.rates.sockets import Socket
+from hostbpf.rpc import agent_pb2 as pb
+from hostbpf.rpc import calls as rpc
+from hostbpf.rpc import peers
+from hostbpf.rpc.agent_pb2_grpc import HostStub, add_HostServicer_to_server
+from hostbpf.rpc.calls import message_of
 from machine.errors import BadInput, EntrainError
 from machine.record import Record
+from wire.flow import Flow
 from wire.slot_header import LANES, Lane, SlotHeader
 
 ROOT, ANN, BOB, NOBODY = 0, 1001, 1002, 65534

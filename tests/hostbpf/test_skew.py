@@ -7,12 +7,12 @@ import socket
 
 import pytest
 
-from hostbpf import carriers
-from hostbpf.skew import LATE_UNIT_NS, Skews, offset
-from hostbpf.slots import Flow, SlotClock
+from hostbpf.carriers import carriers
+from hostbpf.carriers.skew import LATE_UNIT_NS, Skews, offset
+from hostbpf.clock import SlotClock
+from tests.hostbpf.conftest import A, B, Pair
 from tests.hostbpf.taps import wait_until
-
-from .conftest import A, B, Pair
+from wire.flow import Flow
 
 MS = 10**6
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from entrain.commands.run import command
 from entrain.trials.slot_rates import load
-from hostbpf.trial import FlowSlot
+from hostbpf.rates.trial import FlowSlot
 from machine.errors import BadInput
 
 GOOD = """

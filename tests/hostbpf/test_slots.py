@@ -15,13 +15,16 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
 
 from ebpf import EbpfError, Map, Object, compile_cached
-from hostbpf import slots
-from hostbpf.meter import metered
-from hostbpf.slots import SOURCES, Enforcer, Flow, Plan, Schedules, SlotClock, netns_cookie
+from hostbpf import SOURCES
+from hostbpf.clock import SlotClock
+from hostbpf.flow import netns_cookie
+from hostbpf.rates import schedules as slots
+from hostbpf.rates.meter import metered
+from hostbpf.rates.schedules import Enforcer, Plan, Schedules
 from machine.errors import BadInput
+from tests.hostbpf.conftest import Connection, Pair, or_skip
 from tests.hostbpf.taps import sniff
-
-from .conftest import Connection, Pair, or_skip
+from wire.flow import Flow
 
 pytestmark = pytest.mark.root
 

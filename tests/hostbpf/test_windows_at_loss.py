@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hostbpf import slots
-from hostbpf.slots import Flow, Schedules, SlotClock, netns_cookie
+from hostbpf.clock import SlotClock
+from hostbpf.flow import netns_cookie
+from hostbpf.rates import schedules as slots
+from hostbpf.rates.schedules import Schedules
+from tests.hostbpf.conftest import Connection, Pair, or_skip
 from tests.hostbpf.relays import apart, relay
-
-from .conftest import Connection, Pair, or_skip
+from wire.flow import Flow
 
 pytestmark = pytest.mark.root
 

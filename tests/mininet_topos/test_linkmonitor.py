@@ -11,7 +11,8 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
-from mininet_topos.linkmonitor import Burst, Flow, LinkMonitor
+from mininet_topos.linkmonitor import Burst, LinkMonitor
+from wire.flow import Flow
 
 pytestmark = pytest.mark.root
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from hostbpf.carriers import Feedback
-from hostbpf.loads import PathLoads
-from hostbpf.progress import Direction, FlowProgress, Phase
-from hostbpf.scheduling import GRAIN, HostScheduler
-from hostbpf.slots import Flow, SlotClock
+from hostbpf.carriers.carriers import Feedback
+from hostbpf.clock import SlotClock
+from hostbpf.scheduling.loads import PathLoads
+from hostbpf.scheduling.monitor import Direction, FlowProgress, Phase
+from hostbpf.scheduling.thread import GRAIN, HostScheduler
 from schedulers.compiled import Floats, Ints
 from schedulers.slots.host import Parameters
 from schedulers.slots.kernels import Flows
@@ -25,6 +25,7 @@ from simulation.engine import Simulation
 from simulation.jobs import Job, chain, coflow
 from simulation.slotted import SlottedTransport
 from simulation.topology import switch
+from wire.flow import Flow
 from wire.slot_header import LANES
 
 LINE = 1e6  # bytes/s
@@ -291,9 +292,9 @@ def _interleave(hosts: Sequence[str]) -> bool:
 def test_agents_plan_as_the_simulator_does(monkeypatch: pytest.MonkeyPatch, reserved: int) -> None:
     """In every slot each agent is given the progress that the simulator's flows have; loads are those that
     the agents have announced themselves."""
-    monkeypatch.setattr("hostbpf.scheduling.FULL", 0.0)  # no decisions between the jobs' turns
-    monkeypatch.setattr("hostbpf.scheduling.SAME", 0.0)  # every change is announced
-    monkeypatch.setattr("hostbpf.scheduling.STILL_NS", 10 * LANES * SLOT_NS)  # nobody is found to stand still
+    monkeypatch.setattr("hostbpf.scheduling.thread.FULL", 0.0)  # no decisions between the jobs' turns
+    monkeypatch.setattr("hostbpf.scheduling.thread.SAME", 0.0)  # every change is announced
+    monkeypatch.setattr("hostbpf.scheduling.thread.STILL_NS", 10 * LANES * SLOT_NS)  # nobody stands still
     parameters = Parameters(
         SLOT_S, reserved=reserved, spread=SPREAD, redraw=3, hasten=False, window=1000
     )  # no path is found to carry less than planned

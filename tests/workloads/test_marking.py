@@ -16,8 +16,8 @@ import pytest
 
 from ebpf.struct_ops import available_congestion_controls
 from hostbpf import mltcp
+from hostbpf.flow import netns_cookie
 from hostbpf.mltcp import JobKey, Params
-from hostbpf.slots import netns_cookie
 from workloads.jobs import load_job
 from workloads.launch import enter_netns
 from workloads.records import read_records

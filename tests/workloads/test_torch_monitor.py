@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hostbpf.progress import Direction, Monitor, Phase, Role
+from hostbpf.scheduling.monitor import Direction, Monitor, Phase, Role
 from machine.progress import ENTRY, HEADER, Fields, Header
 
 pytestmark = [

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hostbpf.progress import FlowProgress, Monitor, Role
+from hostbpf.scheduling.monitor import FlowProgress, Monitor, Role
 from machine.record import Kind, Record, Resource
 from workloads.models import MODELS
 from workloads.records import Records, Summary, read_records, summarize

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hostbpf.progress import Direction, FlowProgress, Monitor, Phase, Role
+from hostbpf.scheduling.monitor import Direction, FlowProgress, Monitor, Phase, Role
 from machine.progress import ENTRY, HEADER, Fields, Header
 from workloads.collectives import COLLECTIVES, Options, program_of
 from workloads.connections import HEADER_BYTES

@@ -24,15 +24,15 @@ import grpc
 import numpy as np
 from pydantic import Field, field_validator
 
-from hostbpf import emulated_switch_pb2 as pb
-from hostbpf import rpc
-from hostbpf.emulated_switch import Address
-from hostbpf.emulated_switch_pb2_grpc import EmulatedSwitchStub
-from hostbpf.loads import RATE_UNIT, OwnLink, PathLoads, Receivers, in_units
-from hostbpf.slots import Flow
+from hostbpf.emulated.server import Address
+from hostbpf.rpc import calls as rpc
+from hostbpf.rpc import emulated_switch_pb2 as pb
+from hostbpf.rpc.emulated_switch_pb2_grpc import EmulatedSwitchStub
+from hostbpf.scheduling.loads import RATE_UNIT, OwnLink, PathLoads, Receivers, in_units
 from machine.toml import Strict, check, read_toml
 from schedulers.compiled import Floats
 from schedulers.slots.table import in_window
+from wire.flow import Flow
 from wire.slot_header import LANES
 
 _CHANNEL = (

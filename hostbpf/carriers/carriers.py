@@ -15,17 +15,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from ebpf import Codec, EbpfError, Map, Object, RingBuffer, compile_cached, in_netns, maps
 from ebpf.tc import Direction
-from hostbpf.skew import LATE_UNIT_NS, Offset, Skews
-from hostbpf.slots import KEY, Flow, SlotClock, flow_of, packed_key
+from hostbpf import SOURCES
+from hostbpf.carriers.skew import LATE_UNIT_NS, Offset, Skews
+from hostbpf.clock import SlotClock
+from hostbpf.flow import KEY, flow_of, packed_key
 from machine.errors import BadInput, EntrainError
+from wire.flow import Flow
 from wire.slot_header import HEADER_BYTES, LANES, SlotHeader, epoch_of, lane_of
 
-SOURCE = Path(__file__).parent / "bpf" / "carrier.bpf.c"
+SOURCE = SOURCES / "carrier.bpf.c"
 COUNTS = (
     "sent",
     "sent_feedback",
@@ -328,7 +330,7 @@ def attached(
     """Within, carriers leave and end at interface `ifindex` of `netns`, with slots numbered by `clock`.
 
     `schedules` is the map to announce from, with `cookie` as the namespace in its keys (that of
-    `hostbpf.slots.pacing_registered`); without it the programs have their own (cookie 0).
+    `hostbpf.rates.schedules.pacing_registered`); without it the programs have their own (cookie 0).
     """
     with contextlib.ExitStack() as stack:
         obj = stack.enter_context(Object.open(compile_cached(SOURCE)))

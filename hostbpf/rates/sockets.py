@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebpf import in_netns
-from hostbpf.slots import Flow
 from machine.errors import EntrainError
+from wire.flow import Flow
 
 _SOCK_DIAG = 4  # NETLINK_SOCK_DIAG
 _BY_FAMILY = 20

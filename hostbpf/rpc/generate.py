@@ -1,4 +1,4 @@
-"""Makes the gRPC modules from the .proto files here: `python -m hostbpf.generate` (needs grpcio-tools)."""
+"""Make the gRPC modules from the .proto files here: `python -m hostbpf.rpc.generate` (needs grpcio-tools)."""
 
 from __future__ import annotations
 

@@ -22,14 +22,18 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ebpf import Codec, EbpfError, Map, Object, TypedMap, compile_cached, in_netns
-from hostbpf import htb, rtnetlink, sockets
-from hostbpf.htb import Buckets
-from hostbpf.rtnetlink import Netlink
-from hostbpf.slots import KEY, NEVER, PACED, SOURCES, Enforcer, Flow, Plan, SlotClock, flow_key
-from hostbpf.sockets import Descriptor, Socket
+from hostbpf import SOURCES
+from hostbpf.clock import SlotClock
+from hostbpf.flow import KEY, flow_key
+from hostbpf.rates import htb, rtnetlink, sockets
+from hostbpf.rates.htb import Buckets
+from hostbpf.rates.rtnetlink import Netlink
+from hostbpf.rates.schedules import NEVER, PACED, Enforcer, Plan
+from hostbpf.rates.sockets import Descriptor, Socket
 from hostbpf.urgent import urgent
 from machine.errors import BadInput, EntrainError, MissingTool
 from machine.record import Record, Resource
+from wire.flow import Flow
 
 Name = Literal["pacing", "edt", "htb"]
 NAMES: tuple[Name, ...] = get_args(Name)
@@ -153,7 +157,7 @@ class Enforcers:
         self._looks_ns = 0  # when the thread, which waits, looks at the flows next; 0: it does not wait
         self._stopping = False
 
-    # -- what `hostbpf.slots.Schedules` asks
+    # -- what `hostbpf.rates.schedules.Schedules` asks
 
     def assign(self, flow: Flow) -> tuple[Enforcer, bool]:
         """The flow's enforcer, and whether the flow is woken after silence.
@@ -450,7 +454,8 @@ def enforcing(
 ) -> Iterator[Enforcers]:
     """Within, flows that leave by `interface` keep the schedules of `schedules`, whose keys have `cookie`.
 
-    Give it to `hostbpf.slots.Schedules`. Raises MissingTool where the kernel lacks what is `forced`.
+    Give it to `hostbpf.rates.schedules.Schedules`. Raises MissingTool where the kernel lacks what is
+    `forced`.
     """
     choice = choose(forced)
     place = _Interface(interface, ifindex, netns, schedules, cookie, record)

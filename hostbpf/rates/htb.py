@@ -15,8 +15,8 @@ import subprocess
 from collections.abc import Iterator, Mapping
 
 from ebpf import in_netns
-from hostbpf import rtnetlink
-from hostbpf.rtnetlink import CREATE, EXCLUSIVE, GONE, REPLACE, ROOT, Netlink, attribute
+from hostbpf.rates import rtnetlink
+from hostbpf.rates.rtnetlink import CREATE, EXCLUSIVE, GONE, REPLACE, ROOT, Netlink, attribute
 from machine.errors import EntrainError
 from machine.record import Record, Resource
 

@@ -6,13 +6,15 @@ import contextlib
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from ebpf import Map, Object, compile_cached
 from ebpf.tc import Direction
-from hostbpf.slots import KEY, Flow, SlotClock, flow_of
+from hostbpf import SOURCES
+from hostbpf.clock import SlotClock
+from hostbpf.flow import KEY, flow_of
+from wire.flow import Flow
 
-SOURCE = Path(__file__).parent / "bpf" / "slot_meter.bpf.c"
+SOURCE = SOURCES / "slot_meter.bpf.c"
 
 
 @dataclass(frozen=True)

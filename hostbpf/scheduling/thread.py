@@ -25,16 +25,17 @@ from typing import Protocol
 
 import numpy as np
 
-from hostbpf.carriers import Feedback
-from hostbpf.loads import LoadSource, PathLoads, Wait
-from hostbpf.progress import Direction, FlowProgress, Phase
-from hostbpf.slots import Flow, SlotClock
+from hostbpf.carriers.carriers import Feedback
+from hostbpf.clock import SlotClock
+from hostbpf.scheduling.loads import LoadSource, PathLoads, Wait
+from hostbpf.scheduling.monitor import Direction, FlowProgress, Phase
 from hostbpf.urgent import urgent
 from machine.errors import EntrainError
 from schedulers.compiled import Floats
 from schedulers.slots.host import FLOW, Parameters, Round, SlotScheduler, warm_up
 from schedulers.slots.roles import Role
 from schedulers.slots.table import in_window
+from wire.flow import Flow
 from wire.slot_header import LANES
 
 ROUNDS_MAX = 5
@@ -74,7 +75,7 @@ SAMPLES = 4096
 
 
 class Progress(Protocol):
-    """Where the flows' progress comes from: `hostbpf.progress.Monitor`."""
+    """Where the flows' progress comes from: `hostbpf.scheduling.monitor.Monitor`."""
 
     refused: Counter[str]
 
@@ -83,7 +84,7 @@ class Progress(Protocol):
 
 
 class Host(Protocol):
-    """What the scheduler does on its host: `hostbpf.agent.Agent`."""
+    """What the scheduler does on its host: `hostbpf.agent.agent.Agent`."""
 
     def begin(self, flow: Flow) -> None:
         """Let `flow` announce what it plans."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 
-from hostbpf.rpc import Denied, Exhausted
-from hostbpf.slots import Flow
-from hostbpf.sockets import Socket
+from hostbpf.rates.sockets import Socket
+from hostbpf.rpc.calls import Denied, Exhausted
+from wire.flow import Flow
 
 ROOT = 0
 FLOWS_PER_USER = 256

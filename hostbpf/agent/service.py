@@ -13,15 +13,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from hostbpf import agent_pb2 as pb
-from hostbpf import peers, rights, rpc, sockets
-from hostbpf.agent import Agent
-from hostbpf.agent_pb2_grpc import HostServicer, add_HostServicer_to_server
-from hostbpf.carriers import Feedback
+from hostbpf.agent import rights
+from hostbpf.agent.agent import Agent
+from hostbpf.carriers.carriers import Feedback
 from hostbpf.mltcp import VARIANTS, Params
-from hostbpf.rpc import answers, flow_of, message_of
-from hostbpf.scheduling import HostScheduler
-from hostbpf.slots import PACED
+from hostbpf.rates import sockets
+from hostbpf.rates.schedules import PACED
+from hostbpf.rpc import agent_pb2 as pb
+from hostbpf.rpc import calls as rpc
+from hostbpf.rpc import peers
+from hostbpf.rpc.agent_pb2_grpc import HostServicer, add_HostServicer_to_server
+from hostbpf.rpc.calls import answers, flow_of, message_of
+from hostbpf.scheduling.thread import HostScheduler
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
 from machine.record import RECORDS, Resource

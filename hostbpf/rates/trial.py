@@ -21,10 +21,13 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 
 from ebpf import Map, in_netns
-from hostbpf.enforcers import enforcing
-from hostbpf.meter import Sent, metered
-from hostbpf.slots import HORIZON_MAX, PACED, Flow, Schedules, SlotClock, netns_cookie
+from hostbpf.clock import SlotClock
+from hostbpf.flow import netns_cookie
+from hostbpf.rates.enforcers import enforcing
+from hostbpf.rates.meter import Sent, metered
+from hostbpf.rates.schedules import HORIZON_MAX, PACED, Schedules
 from machine.record import Record, Resource
+from wire.flow import Flow
 
 GSO_SEGMENTS = 2
 SERVER = ("10.78.0.2", 5000)
@@ -199,7 +202,7 @@ def _run_time_ns() -> int:
 
 
 def run_trial(trial: Trial, schedules: Map) -> Outcome:
-    """Run it with the schedules' map of `hostbpf.slots.pacing_registered`.
+    """Run it with the schedules' map of `hostbpf.rates.schedules.pacing_registered`.
 
     A control that does not pace itself is held back by what the agent would choose for it.
     """

@@ -7,11 +7,8 @@ is not limited, so nothing stays limited when nobody renews it.
 from __future__ import annotations
 
 import contextlib
-import functools
-import ipaddress
 import math
 import os
-import socket
 import struct
 import time
 from collections.abc import Iterator, Sequence
@@ -20,106 +17,18 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from ebpf import Codec, EbpfError, Map, Object, TypedMap, compile_cached, in_netns
+from ebpf import Codec, EbpfError, Map, Object, TypedMap, compile_cached
+from hostbpf import SOURCES
+from hostbpf.clock import SlotClock
+from hostbpf.flow import KEY, flow_key, packed_key
 from machine.errors import BadInput
 from machine.state import own_directory
+from wire.flow import Flow
 
-SOURCES = Path(__file__).parent / "bpf"
 HORIZON_MAX = 32  # SLOTS_MAX
 NEVER = (1 << 63) - 1  # later than any time of a clock, nanoseconds
 PACED = ("slot_reno", "slot_cubic")  # congestion controls that obey schedules
-SO_NETNS_COOKIE = 71
-EPOCH = 1_767_225_600  # 2026-01-01, Unix time of slot 0: 60 ms slots fit the header's 32 bits for 8 years
-_EPOCH_NS = EPOCH * 10**9
 _MBPS = 125_000  # bytes per second
-
-
-class Flow(NamedTuple):
-    """A flow as its sender sees it; addresses are IPv4 in text, `protocol` is 6 (TCP) or 17 (UDP)."""
-
-    source: str
-    source_port: int
-    destination: str
-    destination_port: int
-    protocol: int = socket.IPPROTO_TCP
-
-    @classmethod
-    def of(cls, connected: socket.socket) -> Flow:
-        """The flow that a connected socket sends."""
-        source, destination = connected.getsockname(), connected.getpeername()
-        return cls(source[0], source[1], destination[0], destination[1], connected.proto or 6)
-
-
-class _Key(NamedTuple):
-    """Addresses and ports as the network-order bytes read on this machine."""
-
-    netns: int
-    source: int
-    destination: int
-    source_port: int
-    destination_port: int
-    protocol: int
-
-
-KEY = Codec("=QIIHHI", _Key)
-
-
-@functools.lru_cache(8192)
-def flow_key(flow: Flow, netns: int = 0) -> _Key:
-    """The key of `flow` in the kernel side's maps (flow_key.h)."""
-    source, destination = (
-        socket.ntohl(int(ipaddress.IPv4Address(each))) for each in (flow.source, flow.destination)
-    )
-    ports = (socket.ntohs(flow.source_port), socket.ntohs(flow.destination_port))
-    return _Key(netns, source, destination, *ports, flow.protocol)
-
-
-@functools.lru_cache(8192)
-def packed_key(flow: Flow, netns: int = 0) -> bytes:
-    """The bytes of that key."""
-    return KEY.pack(flow_key(flow, netns))
-
-
-def netns_cookie(netns: str | None = None) -> int:
-    """The kernel's number of a network namespace (default: the present one)."""
-
-    def read() -> int:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            return int.from_bytes(probe.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8), "little")
-
-    return in_netns(netns, read)
-
-
-def flow_of(key: _Key) -> Flow:
-    """The flow that a key of the kernel side's maps stands for."""
-    source, destination = (
-        str(ipaddress.IPv4Address(socket.htonl(each))) for each in (key.source, key.destination)
-    )
-    ports = socket.htons(key.source_port), socket.htons(key.destination_port)
-    return Flow(source, ports[0], destination, ports[1], key.protocol)
-
-
-@dataclass(frozen=True)
-class SlotClock:
-    """Slot s begins at `epoch_ns + s * slot_ns`, in CLOCK_MONOTONIC nanoseconds of this host."""
-
-    slot_ns: int
-    epoch_ns: int
-
-    @classmethod
-    def shared(cls, slot_ms: float) -> SlotClock:
-        """Slots numbered from `EPOCH`, alike on all hosts whose clocks agree."""
-        if slot_ms <= 0:
-            raise BadInput(f"slot_ms {slot_ms}: must be positive")
-        return cls(round(slot_ms * 1e6), time.monotonic_ns() - time.time_ns() + _EPOCH_NS)
-
-    def slot(self, now_ns: int | None = None) -> int:
-        """The slot at `now_ns` (default: now)."""
-        return ((time.monotonic_ns() if now_ns is None else now_ns) - self.epoch_ns) // self.slot_ns
-
-    def start_ns(self, slot: int) -> int:
-        """When `slot` begins."""
-        return self.epoch_ns + slot * self.slot_ns
 
 
 class _Schedule(NamedTuple):
@@ -182,7 +91,7 @@ class Plan:
 
 
 class Enforcement(Protocol):
-    """Who sees to schedules that flows do not keep by themselves: `hostbpf.enforcers.Enforcers`."""
+    """Who sees to schedules that flows do not keep by themselves: `hostbpf.rates.enforcers.Enforcers`."""
 
     def assign(self, flow: Flow) -> tuple[Enforcer, bool]:
         """The flow's enforcer, and whether the flow is woken when it need no longer be silent.

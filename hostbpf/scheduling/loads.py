@@ -1,6 +1,6 @@
 """Where a host's scheduler learns what others plan on a flow's path (flow-scheduling paper, IV-A).
 
-Three sources: `InBand` asks the switches by carriers, `hostbpf.emulated_loads.Emulated` asks processes that
+Three sources: `InBand` asks the switches by carriers, `hostbpf.emulated.client.Emulated` asks processes that
 stand for switches which are not programmable (V), and `HostOnly` asks nobody (VI-H). A path begins with the
 host's own outgoing link, which no switch knows, so every source keeps a table of that one link. All count
 plans in whole rate units, as carriers do, so the same plans give the same answers.
@@ -16,11 +16,11 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from hostbpf.carriers import Feedback
-from hostbpf.slots import Flow
+from hostbpf.carriers.carriers import Feedback
 from machine.errors import EntrainError
 from schedulers.compiled import Floats
 from schedulers.slots.table import LoadTable, in_window
+from wire.flow import Flow
 from wire.slot_header import LANES, RATE_UNIT_MBPS, SlotHeader
 
 RATE_UNIT = RATE_UNIT_MBPS * 125_000
@@ -85,7 +85,7 @@ class LoadSource(Protocol):
 
 
 class Prober(Protocol):
-    """The part of `hostbpf.carriers.Carriers` that asks."""
+    """The part of `hostbpf.carriers.carriers.Carriers` that asks."""
 
     def probe(self, flow: Flow) -> None:
         """Send a carrier for `flow` now."""

@@ -2,7 +2,7 @@
 
 Processes publish in files of shared memory (`machine.progress`, progress.h). Any user may write them, so
 they are untrusted: a file is read and never mapped, which makes a file that shrinks harmless; entries are
-validated; and what a user's files cost per reading is limited (`hostbpf.quota`), root's excepted.
+validated; and what a user's files cost per reading is limited (`hostbpf.scheduling.quota`), root's excepted.
 
 A process lives as long as its file is locked. The kernel says who holds the lock, so that the number in the
 file, which means nothing in another PID namespace, is not used.
@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ebpf.namespaces import netns_path
-from hostbpf import quota
-from hostbpf.quota import ROOT, Quota, Quotas
-from hostbpf.slots import Flow, netns_cookie
-from hostbpf.sockets import SocketDiag
+from hostbpf.flow import netns_cookie
+from hostbpf.rates.sockets import SocketDiag
+from hostbpf.scheduling import quota
+from hostbpf.scheduling.quota import ROOT, Quota, Quotas
 from machine.progress import (
     CAPACITY_MAX,
     ENTRY,
@@ -47,6 +47,7 @@ from machine.progress import (
     progress_directory,
 )
 from schedulers.slots.roles import Role
+from wire.flow import Flow
 
 __all__ = ["Direction", "Entry", "FlowProgress", "Monitor", "Phase", "Publisher", "Role"]
 

@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 
 import grpc
 
-from hostbpf import agent_pb2 as pb
-from hostbpf.peers import somebody_listens
-from hostbpf.slots import Flow
+from hostbpf.rpc import agent_pb2 as pb
+from hostbpf.rpc.peers import somebody_listens
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
+from wire.flow import Flow
 
 STREAMS = 16
 """Calls of one connection that are answered or wait at a time."""

@@ -1,8 +1,8 @@
 """The agent of one host: owns the carriers on its interface and the schedules and MLTCP jobs of its flows.
 
-With `Options.scheduling` it decides the schedules itself (`hostbpf.scheduling`). It keeps no state of its own
-that matters: a flow is limited for as long as its schedule says and no longer, so an agent that dies leaves
-nothing behind, and one that starts again needs nothing of the one before.
+With `Options.scheduling` it decides the schedules itself (`hostbpf.scheduling.thread`). It keeps no state of
+its own that matters: a flow is limited for as long as its schedule says and no longer, so an agent that dies
+leaves nothing behind, and one that starts again needs nothing of the one before.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from typing import Literal, NamedTuple
 
 from ebpf import in_netns
 from ebpf.namespaces import netns_path
-from hostbpf import carriers
-from hostbpf.carriers import Carriers, Feedback
+from hostbpf.carriers import carriers
+from hostbpf.carriers.carriers import Carriers, Feedback
+from hostbpf.carriers.skew import Offset
+from hostbpf.clock import SlotClock
 from hostbpf.controls import DIRECTORY, Controls, controls
-from hostbpf.emulated_loads import Emulated, load_paths
-from hostbpf.enforcers import Enforcers, Name, enforcing
-from hostbpf.loads import RATE_UNIT, HostOnly, InBand, LoadSource, Wait
+from hostbpf.emulated.client import Emulated, load_paths
+from hostbpf.flow import netns_cookie
 from hostbpf.mltcp import JobKey, JobState, Params
-from hostbpf.progress import Monitor
-from hostbpf.scheduling import HostScheduler
-from hostbpf.skew import Offset
-from hostbpf.slots import Flow, Schedules, SlotClock, netns_cookie
+from hostbpf.rates.enforcers import Enforcers, Name, enforcing
+from hostbpf.rates.schedules import Schedules
+from hostbpf.scheduling.loads import RATE_UNIT, HostOnly, InBand, LoadSource, Wait
+from hostbpf.scheduling.monitor import Monitor
+from hostbpf.scheduling.thread import HostScheduler
 from hostbpf.urgent import urgent
 from machine.errors import BadInput, EntrainError, MissingTool
 from machine.record import AlreadyRuns, Record, clean_stale, records
 from schedulers.compiled import Floats
+from wire.flow import Flow
 from wire.slot_header import LANES
 
 POLL_S = 0.1
@@ -56,7 +59,7 @@ class Scheduling:
     loads: Loads = "inband"
     """Where it learns what others plan: switches by carriers, emulated switches, or nowhere."""
     paths: Path | None = None
-    """The paths file of emulated switches (`hostbpf.emulated_loads`)."""
+    """The paths file of emulated switches (`hostbpf.emulated.client`)."""
     progress: Path | None = None
     """Where training processes publish; None: what the environment says."""
 
@@ -130,7 +133,7 @@ class Agent:
             self._schedules.clear(flow)
             self._carriers.withdraw(flow)
 
-    # -- what its scheduler does: `hostbpf.scheduling.Host`
+    # -- what its scheduler does: `hostbpf.scheduling.thread.Host`
 
     def begin(self, flow: Flow) -> None:
         """Let `flow` announce what it plans, to switches that read it and to its receiver."""

@@ -20,14 +20,15 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from hostbpf import emulated_switch_pb2 as pb
-from hostbpf import rpc
-from hostbpf.emulated_switch_pb2_grpc import EmulatedSwitchServicer, add_EmulatedSwitchServicer_to_server
-from hostbpf.slots import Flow, SlotClock
+from hostbpf.clock import SlotClock
+from hostbpf.rpc import calls as rpc
+from hostbpf.rpc import emulated_switch_pb2 as pb
+from hostbpf.rpc.emulated_switch_pb2_grpc import EmulatedSwitchServicer, add_EmulatedSwitchServicer_to_server
 from machine.errors import BadInput
 from machine.toml import Strict, check, read_toml
 from schedulers.compiled import Floats
 from schedulers.slots.table import LoadTable, warm_up
+from wire.flow import Flow
 from wire.slot_header import LANES, MAX_U32, RATE_UNIT_MBPS
 
 TOLERANCE = 5

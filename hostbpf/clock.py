@@ -1,0 +1,35 @@
+"""The clock that numbers slots, alike on all hosts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from machine.errors import BadInput
+
+EPOCH = 1_767_225_600
+"""Unix time of slot 0, 2026-01-01: slots of 60 ms fit the slot header's 32 bits for 8 years."""
+_EPOCH_NS = EPOCH * 10**9
+
+
+@dataclass(frozen=True)
+class SlotClock:
+    """Slot s begins at `epoch_ns + s * slot_ns`, in CLOCK_MONOTONIC nanoseconds of this host."""
+
+    slot_ns: int
+    epoch_ns: int
+
+    @classmethod
+    def shared(cls, slot_ms: float) -> SlotClock:
+        """Slots numbered from `EPOCH`, alike on all hosts whose clocks agree."""
+        if slot_ms <= 0:
+            raise BadInput(f"slot_ms {slot_ms}: must be positive")
+        return cls(round(slot_ms * 1e6), time.monotonic_ns() - time.time_ns() + _EPOCH_NS)
+
+    def slot(self, now_ns: int | None = None) -> int:
+        """The slot at `now_ns` (default: now)."""
+        return ((time.monotonic_ns() if now_ns is None else now_ns) - self.epoch_ns) // self.slot_ns
+
+    def start_ns(self, slot: int) -> int:
+        """When `slot` begins."""
+        return self.epoch_ns + slot * self.slot_ns

@@ -1,0 +1,1 @@
+"""Rates per slot: schedules, and what makes flows keep to them."""

@@ -1,0 +1,1 @@
+"""gRPC of agents and emulated switches: messages, callers, and errors."""
