@@ -293,15 +293,12 @@ def _link(port: Port, policy: FabricPolicy) -> fy.P4TableEntry:
     )
 
 
-_SIZES = {
-    p4.TABLE_VRF: p4.TABLE_VRF_SIZE,
-    p4.TABLE_ROUTE: p4.TABLE_ROUTE_SIZE,
-    p4.TABLE_SOURCE_ROUTE: p4.TABLE_SOURCE_ROUTE_SIZE,
-    p4.TABLE_ECMP: p4.TABLE_ECMP_SIZE,
-    p4.TABLE_ARP_REPLY: p4.TABLE_ARP_REPLY_SIZE,
-    p4.TABLE_LINK: p4.TABLE_LINK_SIZE,
-    p4.PROFILE_ECMP_SELECTOR: p4.PROFILE_ECMP_SELECTOR_SIZE,
+_SIZES: dict[str, int] = {
+    name: getattr(p4, f"{constant}_SIZE")
+    for constant, name in vars(p4).items()
+    if constant.startswith(("TABLE_", "PROFILE_")) and hasattr(p4, f"{constant}_SIZE")
 }
+"""How many entries or members fit each table and action profile, by its name in P4Info."""
 
 
 def _check_sizes(switch: Switch, entries: Entities) -> None:
