@@ -23,7 +23,7 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -234,20 +234,46 @@ class Record:
         self._write("own", owned)
         return resource
 
+    def set(self, setting: str, value: str) -> Resource | None:
+        """Give a system setting (a path below /proc/sys) of the present namespace a value, and own it.
+
+        Several records may own one setting; the last of them restores it. None where it has the value
+        already and no record owns it. Raises OSError where it cannot be read or written.
+        """
+        path = Path("/proc/sys") / setting
+        with _turn(self.path.parent):
+            resource = Resource("sysctl", setting, detail=path.read_text().strip())
+            for other in (each for found in _all(self.path.parent) for each in found.owned):
+                if (other.resource.name, other.namespace) == (setting, _here(resource).namespace):
+                    resource = other.resource  # it knows the value from before
+            if resource.detail == value:
+                return None
+            self.own(resource)
+            path.write_text(value)
+        return resource
+
     def release(self, resource: Resource) -> None:
         """Remove `resource` now and strike it from the record."""
-        owned = _here(resource)
-        _remove(owned)
+        self._release(_here(resource))
+
+    def _release(self, owned: Owned) -> None:
+        if owned.resource.kind == "sysctl":
+            with _turn(self.path.parent):
+                others = (each for each in _all(self.path.parent) if each.path != self.path)
+                if owned not in _needed(others):
+                    _remove(owned)
+                self._write("released", owned)  # before others look whether it is still owned
+        else:
+            _remove(owned)
+            self._write("released", owned)
         self._owned.pop(owned, None)
-        self._write("released", owned)
 
     def close(self) -> None:
         """Remove everything that is still owned, last made first, and then the record itself."""
         if self._file not in _held:  # closed already, or inherited by a fork
             return
         for owned in reversed(list(self._owned)):
-            _remove(owned)
-        self._owned.clear()
+            self._release(owned)
         self.path.unlink(missing_ok=True)
         _held.discard(self._file)
         os.close(self._file)
@@ -357,7 +383,7 @@ def _all(root: Path) -> list[_Found]:
     return [each for each in found if each is not None]
 
 
-def _needed(found: list[_Found]) -> set[Owned]:
+def _needed(found: Iterable[_Found]) -> set[Owned]:
     """What live owners have. A dead one may have had the same thing before (a directory of pins, say)."""
     return {each for record in found if record.alive for each in record.owned}
 

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ebpf import Codec, EbpfError, Map, Object, TypedMap, compile_cached, in_netns
@@ -416,19 +415,8 @@ def _no_slow_start_after_idle(netns: str | None, record: Record) -> Iterator[boo
 
     Else TCP would shrink a silent flow's window after 200 ms, and slot_pacing.bpf.c does not close windows.
     """
-
-    setting = Path("/proc/sys") / _IDLE_SETTING
-
-    def change() -> Resource | None:
-        before = setting.read_text().strip()
-        if before == "0":
-            return None
-        resource = record.own(Resource("sysctl", _IDLE_SETTING, detail=before))
-        setting.write_text("0")
-        return resource
-
     try:
-        changed = in_netns(netns, change)
+        changed = in_netns(netns, lambda: record.set(_IDLE_SETTING, "0"))
     except OSError:
         yield False
         return

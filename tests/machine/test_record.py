@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ebpf import in_netns
 from machine.record import AlreadyRuns, Record, Resource, clean_stale, process_start, records
 
 NEW_PIDS = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -343,33 +344,65 @@ with Record("twin", records=Path(sys.argv[1])) as record:
     assert not list(tmp_path.glob("*.jsonl"))
 
 
-_IDLE = Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle")
+_SETTING = "net/ipv4/tcp_slow_start_after_idle"
+_IDLE = Path("/proc/sys") / _SETTING
+_DIES = """
+import os, sys
+from pathlib import Path
+from machine.record import Record
+Record("test", records=Path(sys.argv[1])).set(sys.argv[2], "0")
+os._exit(1)
+"""
+
+
+@pytest.fixture
+def namespace() -> Iterator[str]:
+    """A network namespace in which the setting is 1, as it is at first."""
+    name = f"rec{os.getpid()}"
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    in_netns(name, lambda: _IDLE.write_text("1"))
+    yield name
+    subprocess.run(["ip", "netns", "del", name], check=True)
+
+
+def _changed_by_dead(namespace: str, root: Path) -> None:
+    inside = ["ip", "netns", "exec", namespace]
+    subprocess.run([*inside, sys.executable, "-c", _DIES, root, _SETTING], check=False)
+    assert in_netns(namespace, _IDLE.read_text) == "0\n"
 
 
 @pytest.mark.root
-def test_a_setting_gets_its_value_back_in_the_namespace_where_it_was_changed(tmp_path: Path) -> None:
-    name = f"rec{os.getpid()}"
-    change = """
-import os, sys
-from pathlib import Path
-from machine.record import Record, Resource
-idle = Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle")
-record = Record("test", records=Path(sys.argv[1]))
-record.own(Resource("sysctl", "net/ipv4/tcp_slow_start_after_idle", detail="1"))
-idle.write_text("0")
-os._exit(1)
-"""
+def test_a_setting_gets_its_value_back_in_the_namespace_where_it_was_changed(
+    namespace: str, tmp_path: Path
+) -> None:
     here = _IDLE.read_text()
-    inside = ["ip", "netns", "exec", name]
-    subprocess.run(["ip", "netns", "add", name], check=True)
-    try:
-        subprocess.run([*inside, sys.executable, "-c", change, str(tmp_path)], check=False)
-        assert subprocess.run([*inside, "cat", str(_IDLE)], capture_output=True, check=True).stdout == b"0\n"
-        assert [resource.kind for resource in clean_stale(tmp_path)] == ["sysctl"]
-        assert subprocess.run([*inside, "cat", str(_IDLE)], capture_output=True, check=True).stdout == b"1\n"
-        assert _IDLE.read_text() == here
-    finally:
-        subprocess.run(["ip", "netns", "del", name], check=True)
+    _changed_by_dead(namespace, tmp_path)
+    assert [resource.kind for resource in clean_stale(tmp_path)] == ["sysctl"]
+    assert in_netns(namespace, _IDLE.read_text) == "1\n"
+    assert _IDLE.read_text() == here
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_last_owner_of_a_setting_restores_it(namespace: str, tmp_path: Path, killed: bool) -> None:
+    with Record("last", records=tmp_path) as last:
+        with Record("first", records=tmp_path) as first:
+            if killed:
+                _changed_by_dead(namespace, tmp_path)
+            else:
+                in_netns(namespace, lambda: first.set(_SETTING, "0"))
+            in_netns(namespace, lambda: last.set(_SETTING, "0"))
+        clean_stale(tmp_path)
+        assert [path for path, *_ in records(tmp_path)] == [last.path]
+        assert in_netns(namespace, _IDLE.read_text) == "0\n"
+    assert in_netns(namespace, _IDLE.read_text) == "1\n"
+
+
+@pytest.mark.root
+def test_a_setting_that_has_the_value_already_is_nobodys(namespace: str, tmp_path: Path) -> None:
+    with Record("test", records=tmp_path) as record:
+        assert in_netns(namespace, lambda: record.set(_SETTING, "1")) is None
+        assert [owned for _, _, owned, _ in records(tmp_path)] == [[]]
 
 
 def test_records_may_come_and_go_while_others_clean(tmp_path: Path) -> None:
