@@ -34,7 +34,7 @@ from hostbpf.clock import SlotClock
 from hostbpf.controls import controls
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.agent_pb2_grpc import HostStub
-from machine import record as records
+from machine.process import Child, launch
 from machine.record import Record
 from mininet_topos.agents import agent_command
 from mininet_topos.isolation import private_namespace
@@ -77,7 +77,7 @@ class Job:
     """A running job: its launcher, and its first rank's records."""
 
     spec: JobSpec
-    process: subprocess.Popen[bytes]
+    launcher: Child
 
     def iterations(self) -> int:
         path = self.spec.records(0)
@@ -95,7 +95,7 @@ class Bench:
     record: Record
     directory: Path
     jobs: dict[str, Job]
-    agents: dict[str, subprocess.Popen[str]]
+    agents: dict[str, Child]
 
     def netns(self, host: str) -> str:
         return f"/proc/{self.network.net[host].pid}/ns/net"
@@ -107,15 +107,10 @@ class Bench:
         host = self.topology.host_by_name[name]
         scheduling = Scheduling(progress=self.directory / "progress")
         command = agent_command(self.network, host, self.address(host), SLOT_MS, scheduling)
-        with (self.directory / f"{name}.log").open("a") as log:
-            process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", *command], stdout=subprocess.PIPE, stderr=log, text=True
-            )
-        self.record.own(records.process(process.pid))
-        self.agents[name] = process
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("ready"), (self.directory / f"{name}.log").read_text()
+        log = self.directory / f"{name}.log"
+        agent = launch(self.record, f"agent of {name}", command, log=log, death="KILL", tells=True)
+        self.agents[name] = agent
+        agent.wait_ready(PATIENCE_S)
 
     def start_job(self, name: str, ranks: list[str], port: int) -> None:
         rendezvous = self.directory / name
@@ -136,24 +131,9 @@ class Bench:
         }
         path = self.directory / f"{name}.json"
         path.write_text(json.dumps(description))
-        with (self.directory / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(
-                [
-                    "setpriv",
-                    "--pdeathsig",
-                    "TERM",
-                    sys.executable,
-                    "-m",
-                    "workloads",
-                    "launch",
-                    "--job",
-                    str(path),
-                ],
-                stdout=log,
-                stderr=log,
-            )
-        self.record.own(records.process(process.pid))
-        self.jobs[name] = Job(parse_job(description, name), process)
+        command = [sys.executable, "-m", "workloads", "launch", "--job", str(path)]
+        launcher = launch(self.record, f"job {name}", command, log=self.directory / f"{name}.log")
+        self.jobs[name] = Job(parse_job(description, name), launcher)
 
     def route(self) -> None:
         async def write() -> None:
@@ -194,8 +174,9 @@ def until(condition: Callable[[], bool]) -> bool:
 
 
 def agent_killed(bench: Bench) -> dict[str, Any]:
-    bench.agents["h1"].kill()
-    bench.agents["h1"].wait()
+    agent = bench.agents["h1"].process
+    agent.kill()
+    agent.wait()
     without = bench.go_on("one", "two")
     bench.start_agent("h1")
     decides = until(lambda: bench.status("h1").scheduling.counts["decisions"] > 0)
@@ -241,8 +222,7 @@ def nonsense_progress(bench: Bench) -> dict[str, Any]:
 
 def clock_stepped(bench: Bench) -> dict[str, Any]:
     """The agent of h2 is one of this process, so that its clock can be another than the machine's."""
-    bench.agents["h2"].terminate()
-    bench.agents["h2"].wait()
+    bench.agents["h2"].end()
     host = bench.topology.host_by_name["h2"]
     options = Options(
         host.interface,
@@ -273,25 +253,24 @@ def clock_stepped(bench: Bench) -> dict[str, Any]:
 
 def job_killed(bench: Bench) -> dict[str, Any]:
     """In the middle of an iteration: when its launcher's children are killed, nobody takes anything back."""
-    job = bench.jobs["two"]
-    ranks = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children").read_text().split()
+    launcher = bench.jobs["two"].launcher.process
+    ranks = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
     for pid in ranks:
         os.kill(int(pid), signal.SIGKILL)
-    job.process.wait()
+    launcher.wait()
     again = bench.go_on("one")
     left = [path.name for path in (bench.directory / "progress").glob("two*.progress")]
     return {
         "again": again,
         "flows": bench.status("h2").flows,
         "left": left,
-        "failed": job.process.returncode != 0,
+        "failed": launcher.returncode != 0,
     }
 
 
 def tables_empty(bench: Bench) -> dict[str, Any]:
     """With the last job gone, nothing is planned any more K slots later."""
-    bench.jobs["one"].process.terminate()
-    bench.jobs["one"].process.wait()
+    bench.jobs["one"].launcher.end()
     time.sleep((LANES + 1) * SLOT_MS / 1e3)
     return {"planned_mbps": bench.planned()}
 
@@ -340,11 +319,9 @@ def running() -> Iterator[Bench]:
             yield bench
         finally:
             for job in bench.jobs.values():
-                job.process.terminate()
-                job.process.wait()
+                job.launcher.end()
             for agent in bench.agents.values():
-                agent.terminate()
-                agent.wait()
+                agent.end()
 
 
 def main() -> None:
