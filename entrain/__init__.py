@@ -1,1 +1,1 @@
-"""The `entrain` command line and what it composes out of the other packages."""
+"""The `entrain` command line: it combines the other packages into commands."""

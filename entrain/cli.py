@@ -1,4 +1,4 @@
-"""The command line. A subcommand is a module in `entrain/commands` whose `command` is the click command."""
+"""The command line. Each module in `entrain/commands` is a subcommand: its `command` is the click command."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from machine.errors import BadInput, EntrainError
 
 _COMMANDS = Path(__file__).parent / "commands"
 
-# gRPC's own log would tell of every switch that we end; it is read when the library is imported.
+# Keep gRPC from logging each switch that we stop. The library reads this variable when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 class _LazyGroup(click.Group):
-    """Imports a subcommand's module only when it is used, so that `entrain --help` starts quickly."""
+    """A group that imports a subcommand only when it is used, so that `entrain --help` starts quickly."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         stems = (path.stem for path in _COMMANDS.glob("*.py") if path.stem != "__init__")
@@ -40,9 +40,9 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line; exit status 0, 1 (failed) or 2 (bad input)."""
+    """Run the command line. Exit with status 0 (success), 1 (failure) or 2 (bad input)."""
     try:
-        status = cli(standalone_mode=False)  # what a command gave to `Context.exit`, or None
+        status = cli(standalone_mode=False)  # the argument of `Context.exit`, or None
         sys.exit(status or 0)
     except click.ClickException as error:
         error.show()

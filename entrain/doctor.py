@@ -1,7 +1,7 @@
-"""What this machine has of what entrain needs: found by trying, not by version.
+"""Check entrain's prerequisites. Each check tries the feature instead of comparing versions.
 
-Kernel features are tried in a network namespace without a name (`unshare --net`), which ends with the process
-that tried, so nothing can be left behind.
+Kernel features are tried in an unnamed network namespace (`unshare --net`). It ends with the process, so
+nothing is left behind.
 """
 
 from __future__ import annotations
@@ -28,22 +28,24 @@ _BTF = Path("/sys/kernel/btf/vmlinux")
 
 @dataclass(frozen=True)
 class Need:
-    """One thing that entrain needs: what for, whether nothing works without it, and how to get it.
-
-    `check` returns what was found, in words, or None where it is missing.
-    """
+    """One prerequisite of entrain."""
 
     name: str
     purpose: str
+    """What entrain uses it for."""
     required: bool
+    """Whether entrain cannot work without it."""
     remedy: str
+    """How to get it."""
     check: Callable[[], str | None]
+    """Returns a description of what was found, or None if it is missing."""
     needs_root: bool = False
+    """Whether only root can check it."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of one need; `remedy` is empty where it was found."""
+    """The result of checking one prerequisite. `remedy` is empty if it was found."""
 
     name: str
     state: State
@@ -54,7 +56,7 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """Try every need, in order."""
+    """Check every prerequisite, in order."""
     root = os.geteuid() == 0
     for need in needs():
         detail = need.check() if root or not need.needs_root else None
@@ -66,7 +68,7 @@ def examine() -> Iterator[Finding]:
 
 
 def needs() -> list[Need]:
-    """All needs, those without which nothing works first."""
+    """Return all prerequisites: root, then the kernel, tools and Python packages."""
     return [
         Need("root", "namespaces, interfaces, BPF", True, "run as root", _root),
         *_kernel(),
@@ -91,7 +93,7 @@ def _kernel() -> list[Need]:
         Need("veth", "links", True, _KERNEL.format("CONFIG_VETH"), _tried(_VETH), True),
         Need(
             "BTF",
-            "loading eBPF programs of any kernel version",
+            "loading eBPF programs on any kernel version",
             True,
             _KERNEL.format("CONFIG_DEBUG_INFO_BTF"),
             lambda: str(_BTF) if _BTF.exists() else None,
@@ -99,7 +101,7 @@ def _kernel() -> list[Need]:
         Need("BPF JIT", "speed of softswitch", True, "echo 1 > /proc/sys/net/core/bpf_jit_enable", _jit),
         Need(
             "BPF programs",
-            "softswitch, carriers, measuring",
+            "softswitch, carriers, measurement",
             True,
             "root with CAP_BPF and CAP_NET_ADMIN; clang and libbpf (below)",
             _bpf,
@@ -109,9 +111,9 @@ def _kernel() -> list[Need]:
     for kind, parameters, purpose, required in (
         ("clsact", "", "softswitch's hooks", True),
         ("htb", "", "shaped links", True),
-        ("tbf", "rate 1mbit burst 2k latency 10ms", "shaped links, the other way", False),
-        ("fq", "", "slot rates of any flow by departure times; without it by queueing", False),
-        ("netem", "delay 1ms", "delay and loss of links; without it asking for them is an error", False),
+        ("tbf", "rate 1mbit burst 2k latency 10ms", "shaped links with shaping = tbf", False),
+        ("fq", "", "slot rates of any flow by departure times; without it, by queueing", False),
+        ("netem", "delay 1ms", "links with delay or loss; without it, they are refused", False),
     ):
         parent = "clsact" if kind == "clsact" else f"root {kind} {parameters}"
         trial = _tried(f"{_VETH} && tc qdisc add dev probe0 {parent}")
@@ -125,7 +127,7 @@ def _kernel() -> list[Need]:
     result.append(
         Need(
             "classifier u32",
-            "shaped links on which carriers go before data",
+            "shaped links that send carriers ahead of data",
             True,
             _KERNEL.format("CONFIG_NET_CLS_U32"),
             _tried(
@@ -137,7 +139,7 @@ def _kernel() -> list[Need]:
     result.append(
         Need(
             "struct_ops for TCP",
-            "MLTCP, slot rates of flows that pace themselves",
+            "MLTCP; slot rates of flows that pace themselves",
             False,
             _KERNEL.format("CONFIG_BPF_JIT and TCP struct_ops, 5.6 or later"),
             _struct_ops,
@@ -146,7 +148,7 @@ def _kernel() -> list[Need]:
     result.append(
         Need(
             "slot rates of other flows",
-            "schedules for UDP, and for TCP with any congestion control",
+            "schedules for UDP and for TCP with any congestion control",
             False,
             "a kernel with CONFIG_NET_SCH_FQ, or with CONFIG_NET_SCH_HTB and CONFIG_NET_SCH_TBF",
             _enforcer,
@@ -161,7 +163,7 @@ def _root() -> str | None:
 
 
 def _tried(script: str) -> Callable[[], str | None]:
-    """A check that runs `script` in a new network namespace."""
+    """Return a check that runs `script` in a new network namespace."""
 
     def check() -> str | None:
         done = _run(["unshare", "--net", "sh", "-c", script])
@@ -179,7 +181,7 @@ def _jit() -> str | None:
 
 
 def _struct_ops() -> str | None:
-    """The kernel's type for congestion controls in BPF is in its BTF exactly where it can register them."""
+    """Look in the kernel's BTF for the struct_ops type: it is there only if the kernel supports it."""
     try:
         return "works" if b"bpf_struct_ops_tcp_congestion_ops" in _BTF.read_bytes() else None
     except OSError:
@@ -187,7 +189,7 @@ def _struct_ops() -> str | None:
 
 
 def _enforcer() -> str | None:
-    """What the agent would choose here, and why."""
+    """Return the enforcer that the agent would choose on this machine, and why."""
     from hostbpf.rates.enforcers import choose
 
     choice = choose()
@@ -232,7 +234,7 @@ def _tools() -> list[Need]:
             "Mininet's Python module",
             "networks",
             True,
-            "apt-get install mininet; `make setup` (a .venv of /usr/bin/python3 that sees its packages)",
+            "apt-get install mininet; `make setup` (a .venv of /usr/bin/python3 with its site packages)",
             _mininet,
         ),
     ]
@@ -241,24 +243,24 @@ def _tools() -> list[Need]:
         ("ip", "iproute2", "interfaces", True),
         ("tc", "iproute2", "shaped links", True),
         ("mnexec", "mininet", "processes on hosts", True),
-        ("setpriv", "util-linux", "switches that end with their run", True),
-        ("ethtool", "ethtool", "offloads of hosts on BMv2", True),
-        ("mn", "mininet", "looking at a network by hand", False),
-        ("bpftool", "bpftool", "looking at eBPF programs; generating vmlinux.h", False),
+        ("setpriv", "util-linux", "ending switches with their run", True),
+        ("ethtool", "ethtool", "disabling host offloads on BMv2", True),
+        ("mn", "mininet", "inspecting a network by hand", False),
+        ("bpftool", "bpftool", "inspecting eBPF programs; generating vmlinux.h", False),
         ("iperf3", "iperf3", "benchmarks", False),
     ):
         result.append(Need(program, purpose, required, f"apt-get install {package}", _program(program)))
     result += [
         Need(
             "p4c-bm2-ss",
-            "changing the P4 programs (what it makes of them is in the repository)",
+            "changing the P4 programs (the repository includes its output)",
             False,
             "build p4c from github.com/p4lang/p4c",
             _program("p4c-bm2-ss"),
         ),
         Need(
             "simple_switch_grpc",
-            "target bmv2, the reference for softswitch",
+            "target bmv2, the reference switch",
             False,
             "build BMv2 from github.com/p4lang/behavioral-model, with PI and logging off",
             _bmv2,
@@ -275,9 +277,9 @@ def _bmv2() -> str | None:
     path = shutil.which("simple_switch_grpc")
     if path is None:
         return None
-    shown = _run([path, "--help"])  # not by `mininet_topos`, which needs Mininet
+    shown = _run([path, "--help"])  # `mininet_topos` would do, but it needs Mininet
     thrift = shown is not None and b"--thrift-port" in shown.stdout + shown.stderr
-    return f"{path}, {'with Thrift: each switch gets a port of its own' if thrift else 'without Thrift'}"
+    return f"{path}, {'with Thrift: each switch gets its own Thrift port' if thrift else 'without Thrift'}"
 
 
 def _library(name: str) -> Callable[[], str | None]:

@@ -1,4 +1,4 @@
-"""Experiment files: which network, which jobs, under which routings, policies and seeds.
+"""Experiment files: a network, its jobs, and the routings, policies and seeds to run them with.
 
     [experiment]
     name = "source-routing"
@@ -18,7 +18,7 @@
     hosts = ["h1", "h5", "h9", "h13"]
     iterations = 10
 
-Everything is checked here, before anything is made; docs/experiments.md describes each key.
+The whole file is checked before anything is created. docs/experiments.md describes each key.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ from mininet_topos.links import Shaping
 from workloads.jobs import JobSpec, parse_job
 
 Kind = Literal["jobs", "slot-rates"]
-"""Jobs in a network, or `entrain.trials.slot_rates`."""
+"""Kind of experiment: jobs in a network, or slot rates on one host (`entrain.trials.slot_rates`)."""
 
 PolicyName = Annotated[str, one_of(policies)]
-"""What decides when and how fast flows send; `none` leaves it to TCP."""
+"""Name of a registered policy, which decides when and how fast flows send."""
 
 Control = Annotated[str, matching(r"[a-z][a-z0-9_]{0,14}", "must be a congestion control, such as cubic")]
+"""Name of a TCP congestion control."""
+
 Name = Annotated[str, NAME]
 Positive = Annotated[int, Field(ge=1)]
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)]
@@ -57,7 +59,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 FIRST_PORT = 7000
-"""Job i listens on this port + i, so that jobs may share hosts."""
+"""Job i listens on this port + i, so that jobs can share hosts."""
 
 
 class ExperimentTable(Strict):
@@ -101,7 +103,7 @@ class NetworkTable(Strict):
 
 
 class JobTable(Strict):
-    """A `[[job]]` table. Sizes come from `model` divided by `scale`, or from `bytes`."""
+    """A `[[job]]` table. A transfer's size is that of `model` divided by `scale`, or `bytes`."""
 
     name: Name
     hosts: Annotated[tuple[str, ...], Field(min_length=2, strict=False)] | None = None
@@ -121,7 +123,7 @@ class JobTable(Strict):
 
 
 class CrossTable(Strict):
-    """A `[[cross]]` table: traffic that is no training, from each of `hosts` to random ones of `to`."""
+    """A `[[cross]]` table: background traffic from each of `hosts` to random hosts of `to`."""
 
     hosts: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
     to: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
@@ -133,8 +135,8 @@ class CrossTable(Strict):
 
 
 class ExperimentFile(Strict):
-    """A whole experiment file but for the tables of policies, see `_file_model`; the topology's tables are
-    checked by `controlplane.topology`."""
+    """A whole experiment file, without the policies' tables (`_file_model` adds them) and the topology's
+    (`controlplane.topology` checks them)."""
 
     experiment: ExperimentTable
     network: NetworkTable = NetworkTable()
@@ -145,24 +147,24 @@ class ExperimentFile(Strict):
 
 @dataclass(frozen=True)
 class Job:
-    """One job: on which hosts (rank i on `hosts[i]`) and, as the workers read it, what it sends."""
+    """One job: its hosts (rank i runs on `hosts[i]`) and the specification that its workers read."""
 
     name: str
     hosts: tuple[str, ...]
     spec: JobSpec
     tables: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
-    """By policy that has tables of jobs: the job's own, merged into the policy's."""
+    """By policy with per-job tables: the policy's table, with the job's own keys merged in."""
 
 
 @dataclass(frozen=True)
 class Combination:
-    """What distinguishes one run of the experiment from the others."""
+    """The parameters that distinguish one run of an experiment from the others."""
 
     routing: Routing
     policy: str
     seed: int
     control: str | None = None
-    """The jobs' TCP congestion control; None: the network's."""
+    """The jobs' TCP congestion control, or None for the network's."""
 
 
 @dataclass(frozen=True)
@@ -180,19 +182,19 @@ class Experiment:
     timeout_s: float
     controls: tuple[str, ...] = ()
     start_spread_ms: float = 0.0
-    """Each job begins at a random time, drawn from the seed, within so long."""
+    """Each job starts after a random delay of at most this, drawn from the seed."""
     alone_iterations: int = 0
-    """Each job first runs so many iterations with the network for itself."""
+    """Number of iterations that each job first runs alone in the network."""
     sample_ms: float | None = None
-    """The length of the bins in which the jobs' throughput is recorded; None: it is not."""
+    """Bin length of the recorded throughput; None records no throughput."""
     tables: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
-    """By policy that has one: its table."""
+    """The policies' tables, by policy."""
     cross: tuple[CrossTable, ...] = ()
     paper: tuple[Paper, ...] = ()
-    """What a paper claims of it."""
+    """The paper's claims about this experiment."""
 
     def combinations(self) -> Iterator[Combination]:
-        """Every run, seeds innermost; each policy says with which congestion controls it runs."""
+        """Yield every run, seeds innermost. Each policy chooses the congestion controls it runs with."""
         for routing in self.routing:
             for policy in self.policy:
                 for control in policies()[policy].controls(self.controls):
@@ -200,17 +202,17 @@ class Experiment:
                         yield Combination(routing, policy, seed, control)
 
     def start_offset_ms(self, seed: int, job: Job) -> float:
-        """How much later than the file says the job starts: what the seed changes about the jobs' times."""
+        """Return the random delay that `seed` adds to the job's start time in the file."""
         return random.Random(f"{seed}/{job.name}").uniform(0, self.start_spread_ms)
 
     @property
     def target(self) -> Target:
-        """The target of the switches: the file makes it the same for all, or the first one's."""
+        """The first switch's target."""
         return self.topology.switches[0].target
 
     @property
     def gap_ms(self) -> float:
-        """The silence after which a flow has left a link: twice the longest queue, 5 ms at least."""
+        """A flow silent for this long has left a link: twice the longest queueing delay, at least 5 ms."""
         if self.network.gap_ms is not None:
             return self.network.gap_ms
         holds = max(link.queue_packets * 1514 * 8 / link.rate_mbps / 1e3 for link in self.topology.links)
@@ -218,18 +220,20 @@ class Experiment:
 
 
 def load_experiment(path: Path, *, target: Target | None = None, seed: int | None = None) -> Experiment:
-    """The experiment in the TOML file `path`; `target` and `seed` override the file.
+    """Load the experiment in the TOML file `path`; `target` and `seed` override the file's.
 
-    Raises BadInput that names the file, the key and the remedy.
+    Raises BadInput, which names the file, the key and the remedy.
     """
     tables = read_toml(path)
     if "experiment" not in tables and set(TABLES) & set(tables):
         raise BadInput(
-            f"{path}: a topology, which has nothing to run; `entrain up {path}` brings it up. An experiment "
-            f'has [experiment] with topology = "{path.name}", and a [[job]] at least'
+            f"{path}: this is a topology, which has no jobs to run; `entrain up {path}` brings it up. An "
+            f'experiment has [experiment] with topology = "{path.name}" and at least one [[job]]'
         )
     if kind_of(tables, str(path)) != "jobs":
-        raise BadInput(f"{path}: [experiment], kind: has no network of jobs; `entrain run {path}` runs it")
+        raise BadInput(
+            f"{path}: [experiment], kind: this kind has no network of jobs; `entrain run {path}` runs it"
+        )
     file = check(_file_model(), {key: tables[key] for key in tables if key not in TABLES}, str(path))
     table = file.experiment
     topology = _topology(path, table.topology, tables)
@@ -265,14 +269,14 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
 
 
 def load_network(path: Path) -> Topology:
-    """The topology in the TOML file `path`, or that of the experiment in it. Raises BadInput."""
+    """Load the topology in the TOML file `path`: its own, or its experiment's. Raises BadInput."""
     if "experiment" in read_toml(path):
         return load_experiment(path).topology
     return load_topology(path)
 
 
 def kind_of(tables: Mapping[str, Any], source: str) -> Kind:
-    """What kind of experiment the tables of a TOML file are; raises BadInput for an unknown one."""
+    """Return the kind of experiment in a TOML file's tables. Raises BadInput for an unknown kind."""
     return check(_KindFile, tables, source).experiment.kind
 
 
@@ -283,20 +287,20 @@ def _cross(path: Path, tables: tuple[CrossTable, ...], topology: Topology) -> tu
             for name in names:
                 _check_host(f"{where}, {key}", name, topology)
         if table.lasts_ms[0] > table.lasts_ms[1]:
-            raise BadInput(f"{where}, lasts_ms: the shorter time comes first, as in [200, 2000]")
+            raise BadInput(f"{where}, lasts_ms: put the shorter time first, as in [200, 2000]")
         if (
             table.to is not None
             and len(set(table.to)) == 1
             and table.to[0] in (table.hosts or [host.name for host in topology.hosts])
         ):
-            raise BadInput(f"{where}, to: {table.to[0]} has nobody to send to; name another host")
+            raise BadInput(f"{where}, to: {table.to[0]} cannot send to itself; name another host")
     return tables
 
 
 def _check_host(where: str, name: str, topology: Topology) -> None:
     if name not in topology.host_by_name:
         first, last = topology.hosts[0].name, topology.hosts[-1].name
-        raise BadInput(f"{where}: there is no host {name!r}; they are {first} to {last}")
+        raise BadInput(f"{where}: there is no host {name!r}; the hosts are {first} to {last}")
 
 
 def _topology(path: Path, reference: str | None, tables: Mapping[str, Any]) -> Topology:
@@ -304,7 +308,8 @@ def _topology(path: Path, reference: str | None, tables: Mapping[str, Any]) -> T
     if reference is not None:
         if inline:
             raise BadInput(
-                f"{path}: [experiment], topology: names a file, and [{min(inline)}] is here too; give one"
+                f"{path}: [experiment], topology: names a file, but this file has [{min(inline)}] too; "
+                "keep one of them"
             )
         return load_topology(path.parent / reference)
     if not inline:
@@ -323,7 +328,7 @@ def _check_routing(path: Path, routing: tuple[str, ...], topology: Topology) -> 
 
 
 def _file_model() -> type[ExperimentFile]:
-    """`ExperimentFile` with the tables of all policies, and the jobs' own."""
+    """Return `ExperimentFile` extended by all policies' tables, and by the jobs' tables for policies."""
     tables: dict[str, Any] = {
         name: (policy.table, policy.table()) for name, policy in policies().items() if policy.table
     }
@@ -361,7 +366,7 @@ def _jobs(
 
 
 def _of_job(table: JobTable, of_policies: Mapping[str, Strict]) -> dict[str, dict[str, JsonValue]]:
-    """By policy that has tables of jobs, the job's: the keys that it does not have are the policy's."""
+    """Return the job's table by policy. Keys that the job does not set come from the policy's table."""
     return {
         name: {
             **of_policy.model_dump(mode="json"),
@@ -374,17 +379,17 @@ def _of_job(table: JobTable, of_policies: Mapping[str, Strict]) -> dict[str, dic
 
 def _hosts(where: str, table: JobTable, topology: Topology, free: list[str]) -> tuple[str, ...]:
     if (table.hosts is None) == (table.count is None):
-        raise BadInput(f"{where}, hosts: give either the hosts' names or count, and not both")
+        raise BadInput(f"{where}, hosts: give either hosts (their names) or count, not both")
     if table.hosts is not None:
         for name in table.hosts:
             _check_host(f"{where}, hosts", name, topology)
         for name in (name for name, count in Counter(table.hosts).items() if count > 1):
-            raise BadInput(f"{where}, hosts: {name} is listed twice; every rank needs one of its own")
+            raise BadInput(f"{where}, hosts: {name} is listed twice; every rank needs its own host")
         return table.hosts
     count = table.count or 0
     if count > len(free):
         raise BadInput(
-            f"{where}, count: {count} hosts wanted, {len(free)} are free; use fewer, or name hosts"
+            f"{where}, count: {count} hosts requested, but {len(free)} are free; use fewer, or name hosts"
         )
     taken = tuple(free[:count])
     del free[:count]
@@ -392,7 +397,7 @@ def _hosts(where: str, table: JobTable, topology: Topology, free: list[str]) -> 
 
 
 def _spread(topology: Topology, taken: set[str]) -> list[str]:
-    """The hosts that no job names, leaf by leaf in turn."""
+    """Return the hosts that no job names, taking one from each switch in turn."""
     columns: dict[str, list[Host]] = {
         switch.name: [host for host in topology.hosts_of(switch.name) if host.name not in taken]
         for switch in topology.switches

@@ -1,6 +1,7 @@
-"""p4runtime-shell in a virtual environment of its own, because its pins fight everybody else's.
+"""Install p4runtime-shell in a virtual environment of its own: its pinned versions conflict with ours.
 
-It is made on first use, from /usr/bin/python3, under the user's cache; several processes may ask at once.
+The environment is created on first use, with /usr/bin/python3, in the user's cache. Several processes may
+call `ensure` at the same time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _INSTALL_TIMEOUT_S = 300
 
 
 def ensure(on_install: Callable[[], None] = lambda: None) -> Path:
-    """The environment's Python, installed if it was not; raises EntrainError with pip's words."""
+    """Return the environment's Python; install it if necessary. Raises EntrainError with pip's output."""
     root = cache.directory() / "p4runtime-shell"
     python, marker = root / "venv/bin/python", root / f"ready-{VERSION}"
     root.mkdir(parents=True, exist_ok=True)
@@ -41,12 +42,12 @@ def ensure(on_install: Callable[[], None] = lambda: None) -> Path:
 
 
 def command(python: Path, address: str, device_id: int, *, write: bool) -> list[str]:
-    """The command line of a session on one switch; with `write` it becomes primary or ends with status 1."""
+    """Return the command line of a session. With `write` it becomes primary, or exits with status 1."""
     return [str(python), str(SESSION), address, str(device_id), *(["write"] if write else [])]
 
 
 def environment() -> dict[str, str]:
-    """A session's environment: IPython keeps its files in the cache, gRPC leaves proxies alone."""
+    """Return a session's environment: IPython's files go to the cache, and gRPC uses no proxy."""
     return {
         **os.environ,
         "IPYTHONDIR": str(cache.directory() / "p4runtime-shell/ipython"),

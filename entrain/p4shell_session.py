@@ -1,8 +1,8 @@
-"""A session of p4runtime-shell whose exit status tells whether the switch took what was written.
+"""A session of p4runtime-shell whose exit status says whether the switch accepted all writes.
 
     python p4shell_session.py ADDRESS DEVICE_ID [write]
 
-Run by the Python of p4runtime-shell's own environment, so it imports nothing of entrain's.
+It runs in p4runtime-shell's own environment, so it imports nothing from entrain.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc  # type: ignore[import-not-f
 from p4runtime_sh import p4runtime, shell  # type: ignore[import-not-found, unused-ignore]
 
 TIMEOUT_S = 10.0
+"""How long to wait for the switch's answer to the arbitration."""
 
 refused: list[str] = []
-"""Why the switch refused writes."""
+"""The reasons for which the switch refused writes."""
 
 
 def ask_generation(address: str, device_id: int) -> int:
-    """The high half of the highest election id that the switch has seen.
+    """Return the high half of the highest election id that the switch has seen.
 
-    entrain's controllers count it up; the low half is the process id.
+    entrain's controllers increment it; their low half is the process id.
     """
 
     def bids() -> Iterator[Any]:
@@ -45,7 +46,7 @@ def ask_generation(address: str, device_id: int) -> int:
 
 
 def noting_refusals(method: Callable[..., Any]) -> Callable[..., Any]:
-    """`method` of the client, whose refusals count for the exit status."""
+    """Wrap `method` of the client so that `refused` records its errors."""
 
     @functools.wraps(method)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -62,7 +63,7 @@ def noting_refusals(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def insisting(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The client's `get_stream_packet`, which ends the session where the switch does not make us primary."""
+    """Wrap the client's `get_stream_packet`: end the session if the switch does not make us primary."""
 
     @functools.wraps(method)
     def wrapped(client: Any, kind: str, timeout: float = 1) -> Any:
@@ -71,7 +72,7 @@ def insisting(method: Callable[..., Any]) -> Callable[..., Any]:
             election_id = message.arbitration.election_id
             end(
                 f"the switch did not make this shell primary: election id {election_id.high}:"
-                f"{election_id.low} is (of process {election_id.low}, if entrain's): "
+                f"{election_id.low} is primary (process {election_id.low}, if it is entrain's): "
                 f"{message.arbitration.status.message}"
             )
         return message
@@ -80,14 +81,14 @@ def insisting(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def end(problem: str) -> NoReturn:
-    """Say what went wrong and end at once: the client's threads would keep the process alive."""
+    """Print `problem` and exit at once: the client's threads would keep the process alive."""
     sys.stdout.flush()
     print(f"entrain shell: {problem}", file=sys.stderr, flush=True)
     os._exit(1)
 
 
 def main(address: str, device_id: str, *write: str) -> None:
-    """Run the session; what is typed, or comes on standard input, is p4runtime-shell's."""
+    """Run the session. p4runtime-shell reads its commands from the terminal or standard input."""
     high, low = 0, 1
     client = p4runtime.P4RuntimeClient
     try:

@@ -1,4 +1,4 @@
-"""What papers claim: the `[[paper]]` tables of experiment files.
+"""The papers' claims: the `[[paper]]` tables of experiment files.
 
     [[paper]]
     figure = "slots/8"
@@ -9,7 +9,7 @@
     model = "vgg19"
     against = "cubic"
 
-An experiment without a claim of its own says which figure it belongs to, and under which condition.
+An experiment without its own claim gives only the figure that it belongs to, and its condition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from machine.toml import Strict, check, read_toml
 
 Figure = Literal["slots/7a", "slots/8", "slots/10", "slots/11a", "slots/11b", "slots/12", "mltcp"]
-"""The flow-scheduling paper's figures (8 with 9 and table I, 12 with 13), and MLTCP's."""
+"""The flow-scheduling paper's figures (8 includes 9 and table I, 12 includes 13), and MLTCP's."""
 
 Measure = Literal[
     "completion-time",
@@ -34,36 +34,38 @@ Measure = Literal[
     "mean-speed-up",
     "p99-speed-up",
 ]
-"""How what came out here is computed; `entrain.results.claims` does it."""
+"""How our value for a claim is computed, by `entrain.results.claims`."""
 
 BEST_TCP = "best-tcp"
-"""Stands for the plain TCP with the shortest mean completion time."""
+"""Stands for the plain TCP congestion control with the shortest mean completion time."""
 
 
 class Paper(Strict):
-    """A `[[paper]]` table.
-
-    figure: to which of a paper's figures the experiment belongs. condition: what the paper calls what
-    distinguishes it from others of that figure. claim: in words, in which `{condition}` and `{against}` are
-    replaced. value: the paper's. measure: how ours is computed; `of` is compared with `against` (congestion
-    controls, slots, or best-tcp), of jobs whose names begin with `model`; `against_condition` is that of
-    another experiment, with which this one is compared.
-    """
+    """A `[[paper]]` table."""
 
     figure: Figure
+    """The figure that the experiment belongs to."""
     condition: str = ""
+    """The paper's name for what sets this experiment apart from others of the figure."""
     claim: str = ""
+    """The claim in words. `{condition}` and `{against}` are replaced."""
     value: str = ""
+    """The paper's value."""
     measure: Measure | None = None
+    """How our value is computed."""
     of: str = "slots"
+    """What is measured: a congestion control, `slots`, or `best-tcp`."""
     against: str = ""
+    """What it is compared with: a congestion control, `slots`, or `best-tcp`."""
     against_condition: str = ""
+    """The condition of another experiment that this one is compared with."""
     model: str = ""
+    """Only jobs whose names begin with this count."""
 
     @model_validator(mode="after")
     def _whole(self) -> Paper:
         if len({bool(self.claim), bool(self.value), bool(self.measure)}) > 1:
-            raise ValueError("a claim has claim, value and measure; give all three, or none")
+            raise ValueError("a claim needs claim, value and measure; give all three or none")
         return self
 
 
@@ -80,7 +82,7 @@ class _File(Strict):
 
 
 def read_papers(path: Path) -> tuple[str, tuple[Paper, ...]]:
-    """The name of the experiment in a file, and its `[[paper]]` tables. Raises BadInput."""
+    """Return the name of the experiment in a file, and its `[[paper]]` tables. Raises BadInput."""
     tables: dict[str, Any] = read_toml(path)
     experiment = tables.get("experiment")
     name = experiment.get("name", path.stem) if isinstance(experiment, dict) else path.stem

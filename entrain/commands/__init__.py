@@ -1,1 +1,1 @@
-"""Subcommands of `entrain`, one module each."""
+"""The subcommands of `entrain`, one module each."""

@@ -1,4 +1,4 @@
-"""`entrain clean`: remove what crashed runs left on the machine."""
+"""`entrain clean`: remove what crashed runs left behind."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from machine.errors import EntrainError
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> None:
-    """Remove the namespaces, interfaces, processes and files whose owner is dead; what runs is left alone."""
+    """Remove namespaces, interfaces, processes and files left by crashed runs. Running networks stay."""
     from machine.record import clean_stale, records
 
     if os.geteuid() != 0:
-        raise EntrainError("clean removes namespaces and interfaces: run as root")
+        raise EntrainError("clean removes namespaces and interfaces; run as root")
     removed = clean_stale()
     running = [(path.stem, owner.name) for path, owner, _, alive in records() if alive]
     if as_json:
@@ -31,4 +31,4 @@ def command(as_json: bool) -> None:
     if not removed:
         click.echo("nothing to remove")
     for name, pid in running:
-        click.echo(f"left alone: {name}, whose process {pid} runs")
+        click.echo(f"kept: {name}, whose process {pid} is running")

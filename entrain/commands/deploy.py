@@ -1,4 +1,4 @@
-"""`entrain deploy`: pipeline and tables on switches that are running."""
+"""`entrain deploy`: set pipeline and tables on running switches."""
 
 from __future__ import annotations
 
@@ -12,25 +12,31 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from entrain.terminal import plain_table
 from machine.errors import BadInput, EntrainError
 
 if TYPE_CHECKING:
     from controlplane.topology import Topology
 
 _TOFINO = (
-    "target tofino needs real hardware: a switch that runs Stratum, with the TNA program compiled by the "
-    'vendor\'s compiler. Describe it in a topology file ([[switch]] with target = "tofino", grpc_host and '
-    "grpc_port), and give --topology, --program and --p4info"
+    "target tofino needs hardware: a switch that runs Stratum, and the TNA program built with the vendor's "
+    'compiler. Describe the switch in a topology file ([[switch]] with target = "tofino", grpc_host and '
+    "grpc_port); then give --topology, --program and --p4info"
 )
 
 
 @click.command()
 @click.option("--target", required=True, type=click.Choice(["softswitch", "bmv2", "tofino"]))
-@click.option("--topology", "file", type=click.Path(path_type=Path), help="Switches by their gRPC addresses.")
-@click.option("--network", help="A network that is up; not needed when only one is.")
-@click.option("--routing", type=click.Choice(["ecmp", "source"]), help="Default: as it is, or ecmp.")
 @click.option(
-    "--program", type=click.Path(path_type=Path), help="Another program: what p4c made for the target."
+    "--topology",
+    "file",
+    type=click.Path(path_type=Path),
+    help="Topology file with the switches' gRPC addresses.",
+)
+@click.option("--network", help="Which network; needed only if several are up.")
+@click.option("--routing", type=click.Choice(["ecmp", "source"]), help="Default: unchanged, or ecmp.")
+@click.option(
+    "--program", type=click.Path(path_type=Path), help="Another program: p4c's output for the target."
 )
 @click.option("--p4info", type=click.Path(path_type=Path), help="Its P4Info.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -43,16 +49,16 @@ def command(
     p4info: Path | None,
     as_json: bool,
 ) -> None:
-    """Set the pipeline and the desired tables on every switch, and say how long it took.
+    """Set the pipeline and the tables of every switch, and report how long it took.
 
-    The switches are those of a network that is up, or those that a topology file names by address.
+    The switches are those of a running network, or those of a topology file with their addresses.
     """
     if (program is None) != (p4info is None):
-        raise BadInput("--program and --p4info: give both or neither; they are compiled together")
+        raise BadInput("--program and --p4info: give both or neither; they come from the same compilation")
     if target == "tofino" and None in (file, program):
         raise EntrainError(_TOFINO)
     if file is not None and network is not None:
-        raise BadInput("--topology and --network: give one of the two")
+        raise BadInput("--topology and --network: give only one of the two")
     if file is not None:
         from entrain.experiment import load_network
 
@@ -63,7 +69,7 @@ def command(
     if as_json:
         click.echo(json.dumps(result))
     else:
-        Console().print(_table(result))
+        Console().print(deploy_table(result))
 
 
 def _deploy_directly(
@@ -126,11 +132,12 @@ def _document(network: str, switches: Any, seconds: float) -> dict[str, Any]:
     }
 
 
-def _table(result: dict[str, Any]) -> Table:
-    table = Table("switch", "pipeline", "inserted", "modified", "deleted", "seconds")
+def deploy_table(result: dict[str, Any]) -> Table:
+    """Return a table with one row per switch: what was written, and how long it took."""
+    table = plain_table("switch", "pipeline", "inserted", "modified", "deleted", "seconds", text=2)
     for switch in result["switches"]:
         counts = [str(switch[key]) for key in ("inserted", "modified", "deleted")]
-        pipeline = "set" if switch["pipeline_set"] else "as it was"
+        pipeline = "set" if switch["pipeline_set"] else "unchanged"
         table.add_row(switch["name"], pipeline, *counts, f"{switch['seconds']:.2f}")
     table.caption = (
         f"{result['network']}: {len(result['switches'])} switches ready in {result['seconds']:.2f} s"

@@ -1,4 +1,4 @@
-"""`entrain doctor`: check whether this machine has what entrain needs; say how to get what it lacks."""
+"""`entrain doctor`: check prerequisites, and say how to install what is missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> None:
-    """Check this machine for everything entrain needs; exit status 0 if nothing required is missing."""
+    """Check entrain's prerequisites on this machine. The exit status is 0 if nothing required is missing."""
     from entrain.doctor import examine
 
     findings = list(examine())
@@ -43,7 +43,7 @@ def show(findings: Sequence[Finding], console: Console) -> None:
         console.print(f"[red]not ready[/red]: {_number(required)} missing")
     else:
         rest = f"; {_number(optional, 'optional ')} missing" if optional else ""
-        console.print(f"[green]ready[/green]: everything required is here{rest}")
+        console.print(f"[green]ready[/green]: everything required was found{rest}")
     for title, missing in (("required", required), ("optional", optional)):
         if missing:
             console.print()
@@ -65,7 +65,7 @@ def _remedy(finding: Finding) -> str:
 
 
 def _table(title: str, rows: Sequence[tuple[Finding, str]]) -> Table:
-    """Two columns, of which the second folds: nothing is cut, however narrow the terminal."""
+    """Return a table of two columns. The second one folds, so nothing is cut on a narrow terminal."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column(title, overflow="fold", max_width=32)
     table.add_column("", overflow="fold")

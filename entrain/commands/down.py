@@ -1,4 +1,4 @@
-"""`entrain down`: take a network down that `entrain up` brought up."""
+"""`entrain down`: take down a network that `entrain up` brought up."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import click
 from machine.errors import EntrainError
 
 TIMEOUT_S = 30.0
+"""How long the controller may take to remove the network."""
 POLL_S = 0.05
+"""How often its record is checked."""
 
 
 @click.command()
 @click.argument("file", metavar="[FILE.toml]", required=False, type=click.Path(path_type=Path))
-@click.option("--network", help="Which network; not needed when only one is up.")
+@click.option("--network", help="Which network; needed only if several are up.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(file: Path | None, network: str | None, as_json: bool) -> None:
-    """Take the network of FILE.toml down, or the only one that is up."""
+    """Take down the network of FILE.toml, or the only one that is up."""
     from controlplane.api_pb2 import ShutdownRequest
     from controlplane.client import call, choose
     from entrain.experiment import load_network
@@ -34,7 +36,7 @@ def command(file: Path | None, network: str | None, as_json: bool) -> None:
 
 
 def _wait(process_id: int, name: str) -> None:
-    """Wait until the controller has removed everything: its record goes last."""
+    """Wait until the controller has removed everything. It removes its record last."""
     from machine.record import running
 
     deadline = time.monotonic() + TIMEOUT_S

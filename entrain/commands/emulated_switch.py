@@ -1,4 +1,4 @@
-"""`entrain emulated-switch`: the process that keeps the load table of a switch which cannot."""
+"""`entrain emulated-switch`: keep the load table for a switch that cannot keep one itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ PATH = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("file", type=PATH)
-@click.option("--write", "directory", type=PATH, help="FILE is a topology: write its files here, and end.")
+@click.option(
+    "--write", "directory", type=PATH, help="Write the files for topology FILE to this directory, and exit."
+)
 @click.option(
     "--routing",
     type=click.Choice(["ecmp", "source"]),
@@ -25,13 +27,19 @@ PATH = click.Path(path_type=Path)
     show_default=True,
     help="With --write: how the switches route.",
 )
-@click.option("--address", default="127.0.0.1", show_default=True, help="With --write: where they will run.")
-@click.option("--first-port", type=click.IntRange(1, 65535), default=9700, show_default=True)
+@click.option("--address", default="127.0.0.1", show_default=True, help="With --write: their address.")
+@click.option(
+    "--first-port",
+    type=click.IntRange(1, 65535),
+    default=9700,
+    show_default=True,
+    help="With --write: the first switch's port; the others follow.",
+)
 def command(file: Path, directory: Path | None, routing: Routing, address: str, first_port: int) -> None:
-    """Stand for the switch in FILE until SIGTERM or SIGINT: hosts announce schedules and ask for loads.
+    """Emulate the load table of the switch in FILE until SIGTERM or SIGINT.
 
-    With --write, make a file for each switch of a topology, and for each host the paths file that its agent
-    takes (`entrain-agent --schedule --loads emulated --paths`).
+    Hosts announce schedules to it and query loads. With --write, write a file for each switch of a topology,
+    and for each host the paths file of its agent (`entrain-agent --schedule --loads emulated --paths`).
     """
     if directory is not None:
         _write(file, directory, routing, address, first_port)

@@ -1,4 +1,4 @@
-"""`entrain exec`: a training script, as it is, with its progress published for the host's scheduler."""
+"""`entrain exec`: run an unmodified training script, and publish its progress for the host's scheduler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 def environment(
     job: str | None, control: str | None, mark: int | None, progress: Path | None
 ) -> dict[str, str]:
-    """What the command gets beside the present environment."""
+    """Return the variables that are added to the command's environment."""
     paths = [str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]
     given = {
         "PYTHONPATH": os.pathsep.join(paths),
@@ -34,12 +34,12 @@ def environment(
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("--job", help="The job's name in progress and reports; default: the script's.")
 @click.option(
-    "--congestion-control", "control", help="For the connections that carry gradients, such as slot_cubic."
+    "--congestion-control", "control", help="For connections that carry gradients, for example slot_cubic."
 )
 @click.option(
     "--mark",
     type=click.IntRange(1, 2**32 - 1),
-    help="Socket mark of those connections, MLTCP's number of the job on this host. Needs CAP_NET_ADMIN.",
+    help="Socket mark of these connections: MLTCP's job number. Needs CAP_NET_ADMIN.",
 )
 @click.option(
     "--progress",
@@ -54,7 +54,7 @@ def command(
     progress: Path | None,
     program: tuple[str, ...],
 ) -> None:
-    """Run PROGRAM, and publish the progress of every PyTorch DistributedDataParallel in it.
+    """Run PROGRAM, and publish the progress of each PyTorch DistributedDataParallel in it.
 
     \b
     entrain exec -- python train.py --epochs 3
@@ -62,8 +62,8 @@ def command(
     """
     if control and control not in (there := CONTROLS.read_text().split()):
         raise BadInput(
-            f"--congestion-control: {control!r} is not there; there are {', '.join(there)}; "
-            f"slot_reno and slot_cubic are while entrain-agent runs"
+            f"--congestion-control: {control!r} is not available; use one of {', '.join(there)}; "
+            f"slot_reno and slot_cubic are available while entrain-agent runs"
         )
     if mark is not None:
         _check_marks()
@@ -77,7 +77,7 @@ def command(
 
 
 def _check_marks() -> None:
-    """Raise EntrainError where this process may not mark sockets."""
+    """Raise EntrainError if this process may not mark sockets."""
     with socket.socket() as trial:
         try:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, 1)

@@ -1,4 +1,4 @@
-"""`entrain flows`: the TCP flows of this machine's hosts, and what MLTCP does to them."""
+"""`entrain flows`: show the TCP flows of this machine's hosts, and MLTCP's state."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from entrain.terminal import plain_table
 from hostbpf.mltcp import VARIANTS, JobKey, JobState
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--netns", multiple=True, help="A namespace by name or path; default: all of this machine.")
+@click.option("--netns", multiple=True, help="A namespace by name or path; default: all on this machine.")
 @click.option("--job", type=click.IntRange(min=0), help="Only flows with this job number (socket mark).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(netns: tuple[str, ...], job: int | None, as_json: bool) -> None:
-    """Show established connections: window, rate, MLTCP's gain, and what it has learned. Needs root."""
+    """Show established connections: window, rate, and MLTCP's gain and learned state. Needs root."""
     from hostbpf.flows import namespaces, read_flows
 
     learned = _learned()
@@ -48,8 +48,10 @@ def command(netns: tuple[str, ...], job: int | None, as_json: bool) -> None:
 
 
 def flows_table(flows: Sequence[FlowState]) -> Table:
-    """Two lines for each flow, so that 80 columns hold every address and number whole."""
-    table = _table("job\ncontrol", "from\nto", "cwnd\nF", "rtt ms\nMbit/s", "sent MB", "resent\nmarked")
+    """Return a table with two lines per flow, so that nothing is cut at 80 columns."""
+    table = plain_table(
+        "job\ncontrol", "from\nto", "cwnd\nF", "rtt ms\nMbit/s", "sent MB", "resent\nmarked", text=2
+    )
     for flow in flows:
         table.add_row(
             f"{flow.job}\n{flow.control}",
@@ -65,8 +67,9 @@ def flows_table(flows: Sequence[FlowState]) -> Table:
 
 
 def learned_table(states: Mapping[JobKey, tuple[str, JobState]]) -> Table:
-    """What MLTCP has learned of each job on each host; `states` has the host and the state."""
-    table = _table("job", "host", "iteration", "so far MB", "learned MB", "gap ms", "anew")
+    """Return a table of what MLTCP has learned about each job on each host, from (host, state) by job."""
+    headings = ("job", "host", "iteration", "sent MB", "learned MB", "gap ms", "relearned")
+    table = plain_table(*headings, text=2)
     for key, (host, state) in states.items():
         total, gap = _found(state)["total_bytes"], _found(state)["gap_ms"]
         table.add_row(
@@ -81,15 +84,8 @@ def learned_table(states: Mapping[JobKey, tuple[str, JobState]]) -> Table:
     return table
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place < 2 else "right", no_wrap=True)
-    return table
-
-
 def _learned() -> dict[JobKey, JobState]:
-    """What MLTCP knows of each job and host; nothing where nobody has pinned its maps."""
+    """Return MLTCP's state by job and host; empty if its maps are not pinned."""
     from ebpf import EbpfError
     from hostbpf.controls import DIRECTORY
     from hostbpf.mltcp import Jobs
@@ -102,7 +98,7 @@ def _learned() -> dict[JobKey, JobState]:
 
 
 def _found(state: JobState) -> dict[str, int | float | None]:
-    """For people and programs; None: not learned (yet), or given."""
+    """Return the state as shown and printed. None: not learned yet, or given as a parameter."""
     return {
         "iteration": state.iteration,
         "bytes": state.bytes,

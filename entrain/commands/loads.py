@@ -1,4 +1,4 @@
-"""`entrain loads`: the link load tables of a running network."""
+"""`entrain loads`: show the link load tables of a running network."""
 
 from __future__ import annotations
 
@@ -10,22 +10,28 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from entrain.terminal import plain_table
+
 
 @click.command()
-@click.option("--network", help="Which network; not needed when only one is up.")
-@click.option("--watch", is_flag=True, help="Read again and again, until Ctrl-C.")
-@click.option("--interval-ms", type=click.IntRange(min=20), default=500, show_default=True)
-@click.option("--slot-ms", type=float, default=60.0, show_default=True, help="Length of a slot.")
+@click.option("--network", help="Which network; needed only if several are up.")
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option(
-    "--all", "every", is_flag=True, help="Show slots that have passed, and ports without load, too."
+    "--interval-ms",
+    type=click.IntRange(min=20),
+    default=500,
+    show_default=True,
+    help="With --watch: time between readings.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, with --watch a line for each reading.")
+@click.option("--slot-ms", type=float, default=60.0, show_default=True, help="Length of a slot.")
+@click.option("--all", "every", is_flag=True, help="Show past slots and ports without load, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch, one line per reading.")
 def command(
     network: str | None, watch: bool, interval_ms: int, slot_ms: float, every: bool, as_json: bool
 ) -> None:
-    """Show what is planned on each link, per slot, as the switches' registers have it.
+    """Show the planned load of each link per slot, from the switches' registers.
 
-    Slots are numbered as hosts number them; `+0` is the present one.
+    Slots are numbered relative to the current slot, which is `+0`.
     """
     from controlplane.api_pb2 import WatchLoadsRequest
     from controlplane.client import call, choose
@@ -39,11 +45,11 @@ def command(
                 click.echo(json.dumps(_document(reading, clock.slot())))
         elif not watch:
             for reading in readings:
-                Console().print(_table(reading, clock.slot(), every))
+                Console().print(loads_table(reading, clock.slot(), every))
         else:
             with Live(console=Console(), auto_refresh=False) as live:
                 for reading in readings:
-                    live.update(_table(reading, clock.slot(), every), refresh=True)
+                    live.update(loads_table(reading, clock.slot(), every), refresh=True)
 
 
 def _document(reading: Any, present: int) -> dict[str, Any]:
@@ -64,12 +70,17 @@ def _document(reading: Any, present: int) -> dict[str, Any]:
     }
 
 
-def _table(reading: Any, present: int, every: bool) -> Table:
-    table = Table("switch", "port", "to", "capacity Mbit/s", "planned Mbit/s by slot")
+def loads_table(reading: Any, present: int, every: bool) -> Table:
+    """Return a table with one row per port: its planned load by slot, relative to slot `present`.
+
+    With `every`, it includes past slots and ports without load.
+    """
+    table = plain_table("switch", "port", "to", "capacity\nMbit/s", text=3)
+    table.add_column("planned Mbit/s by slot", overflow="fold")
     for port in reading.ports:
         slots = [slot for slot in port.slots if every or (slot.load_mbps and slot.slot >= present)]
         if slots or every:
-            text = "  ".join(f"{slot.slot - present:+d}: {slot.load_mbps:g}" for slot in slots)
+            text = "  ".join(f"{slot.slot - present:+d}:{slot.load_mbps:g}" for slot in slots)
             table.add_row(port.switch, str(port.port), port.peer, f"{port.capacity_mbps:g}", text or "-")
     if reading.problem:
         table.caption = reading.problem

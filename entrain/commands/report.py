@@ -1,4 +1,4 @@
-"""`entrain report DIR...`: show results again, draw them, or put them beside the papers' figures."""
+"""`entrain report DIR...`: show results again, plot them, or compare them with the papers."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ Directory = click.Path(path_type=Path, exists=True, file_okay=False)
 
 @click.command()
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=Directory)
-@click.option("--draw", is_flag=True, help="Write results.json, CSV files and pictures there again.")
-@click.option("--json", "as_json", is_flag=True, help="Print results.json, of several experiments a list.")
+@click.option("--draw", is_flag=True, help="Write results.json, CSV files and plots to DIR again.")
+@click.option("--json", "as_json", is_flag=True, help="Print results.json; for several experiments, a list.")
 @click.option(
     "--page",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-    help="Write the page of results beside the papers' to this file (-: print it); sections for which DIR "
-    "holds nothing stay as they are.",
+    help="Write the page that compares results with the papers to this file (-: print it). Sections without "
+    "results in DIR stay as they are.",
 )
 def command(directories: tuple[Path, ...], draw: bool, as_json: bool, page: Path | None) -> None:
-    """Report what experiments left at or below each DIR (their --out).
+    """Report the results of experiments in DIR (their --out) and its subdirectories.
 
-    Everything is made from the runs that were kept, also after an interruption. --page takes the results of
+    The report covers all completed runs, also after an interruption. --page includes the results of
     `entrain simulate`, too.
     """
     if page is not None:
         if draw or as_json:
-            raise click.UsageError("--page stands alone: give --draw and --json without it")
+            raise click.UsageError("--page cannot be combined with --draw or --json; give it alone")
         _write_page(directories, page)
         return
     from entrain.results import store
@@ -39,14 +39,16 @@ def command(directories: tuple[Path, ...], draw: bool, as_json: bool, page: Path
     found = store.found(directories)
     if not found:
         where = ", ".join(map(str, directories))
-        raise BadInput(f"{where}: no results of entrain run; those of entrain simulate go to --page")
+        raise BadInput(
+            f"{where}: no results of entrain run; for results of entrain simulate, give --page FILE"
+        )
     documents = [_report(each, draw=draw, shown=not as_json) for each in found]
     if as_json:
         click.echo(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2))
 
 
 def _report(directory: Path, *, draw: bool, shown: bool) -> dict[str, object]:
-    """Report one experiment; returns its results.json."""
+    """Report one experiment, and return the content of its results.json."""
     from entrain.results import files, store, tables, values
     from entrain.trials import slot_rates
 
@@ -69,7 +71,7 @@ def _report(directory: Path, *, draw: bool, shown: bool) -> dict[str, object]:
         if held.runs:
             tables.show(held.experiment, held.runs, console)
         if len(held.runs) < number:
-            console.print(f"{len(held.runs)} of {number} runs have ended", highlight=False)
+            console.print(f"{len(held.runs)} of {number} runs completed", highlight=False)
     if held.runs and draw:
         with store.keeping(directory):
             files.write(directory, held.experiment, held.runs)

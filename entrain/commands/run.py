@@ -1,4 +1,4 @@
-"""`entrain run FILE.toml`: bring up a network, run jobs in it, report, tear down."""
+"""`entrain run FILE.toml`: bring up a network, run jobs in it, report, and take it down."""
 
 from __future__ import annotations
 
@@ -27,17 +27,19 @@ if TYPE_CHECKING:
 
 
 SAY_EVERY_S = 5.0
-"""How often progress is printed where there is no terminal."""
+"""How often progress is printed if there is no terminal."""
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Write JSON, CSV and pictures there.")
-@click.option("--resume", is_flag=True, help="Keep the runs in --out, and run the rest.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Write JSON, CSV files and plots to this directory."
+)
+@click.option("--resume", is_flag=True, help="Keep the completed runs in --out, and run the others.")
 @click.option("--json", "as_json", is_flag=True, help="Print results.json instead of the table.")
-@click.option("--target", type=click.Choice(["softswitch", "bmv2"]), help="Use this switch for all.")
-@click.option("--seed", type=click.IntRange(min=0), help="Use this seed only.")
-@click.option("--keep", is_flag=True, help="Leave the network up after the runs, until you press Enter.")
+@click.option("--target", type=click.Choice(["softswitch", "bmv2"]), help="Use this target for all switches.")
+@click.option("--seed", type=click.IntRange(min=0), help="Use only this seed.")
+@click.option("--keep", is_flag=True, help="After the runs, keep the network up until you press Enter.")
 def command(
     file: Path,
     out: Path | None,
@@ -49,8 +51,8 @@ def command(
 ) -> None:
     """Run the experiment FILE and compare its routings and policies.
 
-    Each run is written to --out as soon as it has ended. After an interruption or a failure, the runs that
-    have ended are printed, and the same command with --resume runs the rest.
+    Each run is written to --out when it completes. After an interruption or a failure, the completed runs
+    are printed. The same command with --resume runs the others.
     """
     from entrain.experiment import load_experiment
     from entrain.results import files, store
@@ -58,7 +60,7 @@ def command(
     from entrain.trials.slot_rates import is_slot_rates
 
     if resume and out is None:
-        raise click.UsageError("--resume continues what a directory holds: give it by --out")
+        raise click.UsageError("--resume continues the runs in a directory; name it with --out")
     console = Console(stderr=True)
     if is_slot_rates(file):
         _run_slot_rates(file, out, resume, as_json, seed, console)
@@ -66,7 +68,7 @@ def command(
     experiment = load_experiment(file, target=target, seed=seed)  # type: ignore[arg-type]
     check_machine(experiment)
     if keep and not sys.stdin.isatty():
-        raise click.UsageError("--keep waits for Enter: it needs a terminal")
+        raise click.UsageError("--keep waits for Enter, so it needs a terminal")
     with contextlib.ExitStack() as stack:
         kept = (
             stack.enter_context(store.writing(files.NETWORK, out, experiment, resume=resume)) if out else None
@@ -100,9 +102,9 @@ def _in_any_case(
     number: int,
     show: Callable[[bool], None],
 ) -> Iterator[None]:
-    """Within, `runs` become `number`; at the end those that have ended are shown, whatever ended the rest.
+    """Show the completed `runs` (of `number`) at the end, whether or not the block fails.
 
-    `show` is told whether something failed.
+    `show` is called with True if it failed.
     """
     failed = True
     try:
@@ -112,16 +114,16 @@ def _in_any_case(
         if runs:
             show(failed)
         if failed and number > 1:
-            console.print(f"{len(runs)} of {number} runs have ended", highlight=False)
+            console.print(f"{len(runs)} of {number} runs completed", highlight=False)
             if store is not None and store.runs:
                 number_kept = f"{len(store.runs)} of {number} are kept in {store.directory}"
-                console.print(f"{number_kept}; --resume runs the rest", highlight=False, soft_wrap=True)
+                console.print(f"{number_kept}; --resume runs the others", highlight=False, soft_wrap=True)
 
 
 def _show(
     experiment: Experiment, runs: Sequence[RunResult], console: Console, as_json: bool, failed: bool
 ) -> None:
-    """Print results: as JSON, or as tables. After a failure, JSON output belongs to the failure's reason."""
+    """Print results as JSON or as tables. After a failure, JSON output is left to the error message."""
     from entrain.results import tables
     from entrain.results.values import document
 
@@ -136,14 +138,14 @@ def _show(
 def _run_slot_rates(
     file: Path, out: Path | None, resume: bool, as_json: bool, seed: int | None, console: Console
 ) -> None:
-    """An experiment on one host's datapath: no switches, no jobs."""
+    """Run an experiment on one host's datapath, without switches or jobs."""
     from entrain.results import store
     from entrain.trials import slot_rates
     from machine.signals import ending_once
 
     rates = slot_rates.load(file, seed)
     if os.geteuid() != 0:
-        raise EntrainError("run needs namespaces and eBPF: run as root")
+        raise EntrainError("run needs namespaces and eBPF; run as root")
     with contextlib.ExitStack() as stack:
         kept = None
         if out is not None:
@@ -180,9 +182,9 @@ def _run(
     *,
     keep: bool,
 ) -> None:
-    """Everything that touches the machine: from removing what crashes left to removing what we made.
+    """Bring up the network, run what is not in `finished`, and remove everything again.
 
-    Runs what is not among `finished`; `ended` is called with each run that has ended.
+    Resources left by crashed runs are removed first. `ended` is called with each completed run.
     """
     from entrain.run.runner import bring_up, run_all
     from machine.record import Record, Resource, clean_stale
@@ -191,7 +193,7 @@ def _run(
 
     with ending_once() as ignore_signals, Record("run") as record, _progress(console) as report:
         if stale := clean_stale():
-            console.print(f"removed {len(stale)} things that a crashed run had left", highlight=False)
+            console.print(f"removed {len(stale)} resources left by a crashed run", highlight=False)
         directory = record.path.with_suffix("")
         record.own(Resource("path", str(directory)))
         directory.mkdir()
@@ -204,7 +206,7 @@ def _run(
                     ended(run)
                 if keep:
                     console.print(_how_to_look(running, namespace), highlight=False, markup=False)
-                    report("Enter ends it", 1.0)
+                    report("press Enter to stop", 1.0)
                     sys.stdin.readline()
                 ignore_signals()
         finally:
@@ -216,7 +218,7 @@ def _run(
 
 @contextlib.contextmanager
 def _progress(console: Console) -> Iterator[Report]:
-    """A line that shows what is going on; where there is no terminal, a line for each thing."""
+    """Show progress on one line, or without a terminal, print a line per activity."""
     if not console.is_terminal:
         stage, again = "", 0.0
 
@@ -245,7 +247,7 @@ def _how_to_look(running: Running, namespace: str) -> str:
 
 
 def _save_logs(directory: Path, logs: Path, console: Console) -> None:
-    """Keep the switches' and workers' logs, where there is room for them."""
+    """Copy the switches' and workers' logs to `logs`; print a note if they cannot be written."""
     try:
         for log in sorted(directory.rglob("*.log")):
             kept = logs / log.relative_to(directory)

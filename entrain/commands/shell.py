@@ -1,4 +1,4 @@
-"""`entrain shell SWITCH`: p4runtime-shell on a switch that is running."""
+"""`entrain shell SWITCH`: open p4runtime-shell on a running switch."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from machine.errors import BadInput
 
 @click.command()
 @click.argument("switch")
-@click.option("--network", help="Which network; not needed when only one is up.")
+@click.option("--network", help="Which network; needed only if several are up.")
 @click.option(
-    "--address", help="HOST:PORT of a switch outside of our networks; SWITCH is then its device id."
+    "--address", help="HOST:PORT of a switch outside entrain's networks; SWITCH is then its device id."
 )
-@click.option("--write", is_flag=True, help="Take the switch over from the controller while the shell runs.")
+@click.option("--write", is_flag=True, help="Take over the switch from the controller while the shell runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the command instead of running it.")
 def command(switch: str, network: str | None, address: str | None, write: bool, as_json: bool) -> None:
-    """Open p4runtime-shell on SWITCH; it reads what is typed, or what comes on standard input.
+    """Open p4runtime-shell on SWITCH. It reads commands from the terminal or standard input.
 
-    While a controller is primary the shell may read only. With --write it takes the switch over; when it
-    ends, the controller takes the switch back and sets it as it was. The exit status is 1 where the switch
+    While a controller is primary, the shell can only read. With --write it takes over the switch. When it
+    exits, the controller takes the switch back and restores its state. The exit status is 1 if the switch
     refused a write.
     """
     from entrain.p4shell import command as session
@@ -34,8 +34,8 @@ def command(switch: str, network: str | None, address: str | None, write: bool, 
     elif switch.isdecimal():
         device_id = int(switch)
     else:
-        raise BadInput(f"{switch}: with --address, SWITCH is the device id, a number")
-    python = ensure(lambda: click.echo("installing p4runtime-shell in an environment of its own", err=True))
+        raise BadInput(f"{switch}: with --address, SWITCH must be the device id, a number")
+    python = ensure(lambda: click.echo("installing p4runtime-shell in its own environment", err=True))
     line = session(python, address, device_id, write=write)
     if as_json:
         click.echo(json.dumps({"command": line, "namespace": namespace}))
@@ -48,7 +48,7 @@ def command(switch: str, network: str | None, address: str | None, write: bool, 
 
 
 def _find(switch: str, network: str | None) -> tuple[str, int, str]:
-    """gRPC address, device id and network namespace of a switch of a running network."""
+    """Return the gRPC address, device id and network namespace of a switch of a running network."""
     from controlplane.api_pb2 import GetNetworkRequest
     from controlplane.client import call, choose
 

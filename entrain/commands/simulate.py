@@ -1,4 +1,4 @@
-"""`entrain simulate NAME`: the papers' experiments in the flow-level simulator."""
+"""`entrain simulate NAME`: run the papers' experiments in the flow-level simulator."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any, cast
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Column, Table
+from rich.table import Table
 
+from entrain.terminal import plain_table
 from machine.errors import BadInput
 from machine.signals import ending_once
 
@@ -21,20 +22,20 @@ from machine.signals import ending_once
 @click.option(
     "--trace",
     type=click.Path(path_type=Path),
-    help="Trace file; by default the one included, or coflows drawn with the distributions of Facebook's.",
+    help="Trace file. Default: the included trace, or coflows drawn from the Facebook trace's distributions.",
 )
-@click.option("--policy", help="Run these policies only, separated by commas.")
+@click.option("--policy", help="Run only these policies, separated by commas.")
 @click.option(
-    "--limit", type=int, help="Use the first N jobs or coflows only; of mltcp-two-jobs, N iterations."
+    "--limit", type=int, help="Use only the first N jobs or coflows; for mltcp-two-jobs, N iterations."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of every random draw.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random choices.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Write results here; what is there already is not run again.",
+    help="Write results to this directory. Completed points in it are not run again.",
 )
 @click.option(
-    "--flows", is_flag=True, help="Write each flow's completion time to flows.csv as well (needs --out)."
+    "--flows", is_flag=True, help="Also write each flow's completion time to flows.csv (needs --out)."
 )
 @click.option(
     "--usage",
@@ -43,13 +44,13 @@ from machine.signals import ending_once
     help="Write each link's utilisation over time to usage.csv and usage.png, in bins of SECONDS "
     "(needs --out).",
 )
-@click.option("--workers", type=int, help="Processes at a time; all cores by default.")
+@click.option("--workers", type=int, help="Number of parallel processes. Default: all cores.")
 @click.option(
     "--engine",
     type=click.Choice(["local", "ray", "dask"]),
     default="local",
     show_default=True,
-    help="What runs sweeps.",
+    help="Where the points of a sweep run.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("--page", hidden=True)
@@ -67,32 +68,33 @@ def command(
     as_json: bool,
     page: str | None,
 ) -> None:
-    """Run experiment NAME (parrot-jct, parrot-readings, parrot-scale, parrot-eta, parrot-theta,
+    """Simulate experiment NAME (parrot-jct, parrot-readings, parrot-scale, parrot-eta, parrot-theta,
     parrot-load, parrot-ps, slots-jct, slots-models, slots-tau, slots-latency, coflow-fb2010,
     mltcp-two-jobs).
 
     \b
-    Files in --out, with their columns; those of what the experiment varies
-    (policy, gbps, ...) follow:
-      summary.json  totals per point, decisions' latency, the paper's claims
-      jobs.csv      job, arrival_s, jct_s, waiting_s (sending nothing though it had
-                    bytes to send), lower_bound_s (alone in the network)
+    Files in --out and their columns. Columns for the parameters that the
+    experiment varies (policy, gbps, ...) follow.
+      summary.json  totals per point, decision latency, the paper's claims
+      jobs.csv      job, arrival_s, jct_s, waiting_s (with bytes to send, but
+                    sending none), lower_bound_s (alone in the network)
       coflows.csv   coflow, arrival_s, cct_s, bytes
       flows.csv     with --flows: coflow, src, dst (hosts), bytes, arrival_s, fct_s
-      usage.csv     with --usage: time_s (where the bin begins), link,
-                    utilisation (mean share of its capacity, 0 to 1),
+      usage.csv     with --usage: time_s (start of the bin), link,
+                    utilisation (mean fraction of its capacity, 0 to 1),
                     capacity_gbit_s
-    NAME.png and usage.png plot them; .parquet files of the same columns lie
-    beside the .csv files where pyarrow is installed.
+    NAME.png and usage.png are the plots. If pyarrow is installed, each .csv
+    file has a .parquet file with the same columns.
 
     \b
-    Three policies of parrot-... and coflow-fb2010 are called Aalo somewhere:
-      aalo        all coflows of a job as one, least bytes sent first (Parrot's
+    The papers call three policies of parrot-... and coflow-fb2010 Aalo:
+      aalo        a job's coflows count as one, least bytes sent first (Parrot's
                   evaluation)
-      d-clas-job  all coflows of a job as one, in D-CLAS' queues (Parrot's description)
-      d-clas      each coflow by itself, in D-CLAS' queues (Aalo's paper)
+      d-clas-job  a job's coflows count as one, in D-CLAS queues (Parrot's
+                  description)
+      d-clas      each coflow counts alone, in D-CLAS queues (Aalo's paper)
     """
-    # The simulator loads numpy and numba, which `entrain --help` need not wait for.
+    # Import late: the simulator loads numpy and numba, which would slow down `entrain --help`.
     from simulation import output, sweep
     from simulation.experiments.experiment import Point
     from simulation.experiments.registry import points
@@ -108,8 +110,8 @@ def command(
     console = Console(stderr=True)
     if experiment.trace is not None and experiment.trace.path is None and trace is None:
         console.print(
-            f"note: the workload is drawn at random with the distributions of {experiment.trace.origin}; "
-            "entrain does not include that file: download it and name it by --trace to use it",
+            f"note: the workload is drawn at random from the distributions of {experiment.trace.origin}; "
+            "entrain does not include that file; to use it, download it and give it with --trace",
             highlight=False,
         )
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -127,7 +129,7 @@ def command(
         except (KeyboardInterrupt, SystemExit):
             if out is not None:
                 console.print(
-                    f"interrupted; finished points are kept in {out}, the same command goes on from there"
+                    f"interrupted; completed points are kept in {out}; the same command continues from there"
                 )
             raise
     summary = output.summarise(experiment, todo, results)
@@ -141,6 +143,13 @@ def command(
 
 def _print(summary: dict[str, Any]) -> None:
     console = Console()
+    console.print(summary_table(summary))
+    for claim, value in summary["paper"].items():
+        console.print(f"paper: {claim}: {value}")
+
+
+def summary_table(summary: dict[str, Any]) -> Table:
+    """Return a table with one row per point of an experiment, from the content of summary.json."""
     shown = (
         "total_jct_s",
         "mean_jct_s",
@@ -161,19 +170,19 @@ def _print(summary: dict[str, Any]) -> None:
         for k in summary["parameters"]
         if k == "policy" or len({str(p.get(k)) for p in summary["points"]}) > 1
     ]
-    # A coflow of a training job is a part of it, and its time says little.
+    # Completion times of single coflows say little about a training job that consists of several.
     hidden = "_cct_" if first.get("mean_cct_s") != first.get("mean_jct_s") else "_jct_"
     values = [k for k in shown if k in first and (hidden not in k or k == "total_jct_s")]
-    # Headers may wrap at spaces, the points' names must not be cut.
-    columns = [Column(k.replace("_", " "), no_wrap=k in summary["parameters"]) for k in [*keys, *values]]
-    table = Table(*columns, *(["decision p99 µs"] if first.get("decision") else []), title=summary["title"])
+    decided = ["decision p99 µs"] if first.get("decision") else []
+    headings = [heading.replace("_", "\n") for heading in (*keys, *values)]
+    headings += [heading.replace(" ", "\n") for heading in decided]
+    table = plain_table(*headings, text=len(keys))
+    table.title = summary["title"]
     for row in summary["points"]:
         cells = [str(row[k]) for k in keys] + [
             f"{row[k]:.0f}" if row[k] >= 1000 else f"{row[k]:.4g}" for k in values
         ]
-        if first.get("decision"):
+        if decided:
             cells.append(f"{row['decision'].get('p99_us', float('nan')):.0f}")
         table.add_row(*cells)
-    console.print(table)
-    for claim, value in summary["paper"].items():
-        console.print(f"paper: {claim}: {value}")
+    return table

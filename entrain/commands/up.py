@@ -1,4 +1,4 @@
-"""`entrain up FILE.toml`: bring a network up and leave it running, with its controller."""
+"""`entrain up FILE.toml`: bring up a network with its controller, and leave it running."""
 
 from __future__ import annotations
 
@@ -17,11 +17,17 @@ from machine.errors import BadInput, EntrainError
 
 @click.command()
 @click.argument("file", metavar="FILE.toml", type=click.Path(path_type=Path))
-@click.option("--target", type=click.Choice(["softswitch", "bmv2"]), help="Use this switch for all.")
-@click.option("--routing", type=click.Choice(["ecmp", "source"]), default="ecmp", show_default=True)
+@click.option("--target", type=click.Choice(["softswitch", "bmv2"]), help="Use this target for all switches.")
+@click.option(
+    "--routing",
+    type=click.Choice(["ecmp", "source"]),
+    default="ecmp",
+    show_default=True,
+    help="How the switches route.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(file: Path, target: str | None, routing: str, as_json: bool) -> None:
-    """Bring up the network of a topology or an experiment; `entrain down` takes it down."""
+    """Bring up the network of a topology or an experiment. `entrain down` takes it down."""
     from controlplane.client import call, running_networks
     from controlplane.routing import check_source_routing
     from entrain.experiment import load_network
@@ -37,15 +43,15 @@ def command(file: Path, target: str | None, routing: str, as_json: bool) -> None
         except BadInput as error:
             console.print(f"note: source routing {error}", highlight=False)
     if os.geteuid() != 0:
-        raise EntrainError("up needs namespaces and interfaces: run as root")
+        raise EntrainError("up creates namespaces and interfaces; run as root")
     if stale := clean_stale():
-        console.print(f"removed {len(stale)} things that a crashed run had left", highlight=False)
+        console.print(f"removed {len(stale)} resources left by a crashed run", highlight=False)
     for network in running_networks():
         if network.name == topology.name:
             with call(network) as stub:
                 _check_same(stub, topology, network.name)
             result: dict[str, Any] = {"network": topology.name, "already_up": True}
-            click.echo(json.dumps(result) if as_json else f"network {topology.name} is up already")
+            click.echo(json.dumps(result) if as_json else f"network {topology.name} is already up")
             return
     with console.status(f"bringing up {topology.name}"):
         ready = _start(file, target, routing)
@@ -71,7 +77,7 @@ def _check_same(stub: Any, topology: Any, name: str) -> None:
 
 
 def _start(file: Path, target: str | None, routing: str) -> dict[str, Any]:
-    """Start the daemon and wait for its one line; what it could not do is raised here."""
+    """Start the daemon, and wait for its report. Raises EntrainError or BadInput if it failed."""
     read, write = os.pipe()
     command = [sys.executable, "-m", "entrain.run.daemon", str(file), target or "-", routing, str(write)]
     with open(read) as answer:  # noqa: PTH123 (a descriptor)
@@ -94,7 +100,7 @@ def _start(file: Path, target: str | None, routing: str) -> dict[str, Any]:
             raise
     if not line:
         _, stderr = process.communicate()
-        raise EntrainError(f"the controller ended without a word:\n{stderr.decode(errors='replace')}")
+        raise EntrainError(f"the controller ended without a report:\n{stderr.decode(errors='replace')}")
     message: dict[str, Any] = json.loads(line)
     if "error" in message:
         process.wait()

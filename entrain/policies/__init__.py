@@ -1,4 +1,4 @@
-"""The policies of live runs, by the names that users type: one module each, behind one registry."""
+"""The policies of live runs: one module each, registered under the names that users type."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from machine.errors import EntrainError
 from machine.plugins import extended
 
 GROUP = "entrain.policies"
-"""The entry points by which other distributions register policies."""
+"""Entry point group through which other distributions register policies."""
 
 OURS: dict[str, Policy] = {"none": Plain(), "mltcp": Mltcp(), "slots": Slots()}
 
 
 def policies() -> dict[str, Policy]:
-    """All that can be run. Raises EntrainError for one from outside that cannot be loaded."""
+    """Return all policies by name. Raises EntrainError if one from another distribution cannot be loaded."""
     found = extended(GROUP, OURS)
     for name, policy in found.items():
         if not isinstance(policy, Policy):
@@ -27,19 +27,19 @@ def policies() -> dict[str, Policy]:
 
 
 def label(name: str) -> str:
-    """What pictures call a policy; its name where it is not installed here."""
+    """Return a policy's name in plots; the name itself if the policy is not installed."""
     found = policies()
     return found[name].label if name in found else name
 
 
 def series(name: str, control: str | None) -> str:
-    """What pictures and tables call the runs of a policy under a congestion control: no other policy's."""
+    """Return the name of a policy's runs under a congestion control, unique among all policies."""
     policy = policies().get(name)
     own = policy.series(control) if policy else None
     return own or f"{name} {control or ''}".strip()
 
 
 def is_baseline(name: str) -> bool:
-    """Whether others are compared with the policy: plain TCP."""
+    """Return whether the policy is plain TCP, with which others are compared."""
     policy = policies().get(name)
     return policy is not None and policy.baseline

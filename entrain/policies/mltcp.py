@@ -1,4 +1,4 @@
-"""Policy `mltcp`: each congestion control's MLTCP variant, which learns the jobs' iterations."""
+"""Policy `mltcp`: use the MLTCP variant of each congestion control, which learns the jobs' iterations."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ VARIANT = {
     **{plain.removeprefix("bpf_"): variant for plain, variant in zip(PLAIN, VARIANTS, strict=True)},
     **dict(zip(PLAIN, VARIANTS, strict=True)),
 }
-"""The MLTCP variant of a congestion control of the kernel's, or of its copy in eBPF."""
+"""The MLTCP variant of each congestion control, and of its eBPF copy."""
 
 
 class MltcpTable(Strict):
-    """The `[mltcp]` table: every job's `hostbpf.mltcp.Params`. A job's own `[job.mltcp]` replaces single keys
-    of it."""
+    """The `[mltcp]` table: `hostbpf.mltcp.Params` of all jobs. `[job.mltcp]` overrides single keys."""
 
     slope: Annotated[float, Field(ge=0, le=8, allow_inf_nan=False, strict=False)] = 1.75
     intercept: Annotated[float, Field(gt=0, le=8, allow_inf_nan=False, strict=False)] = 0.25
@@ -35,13 +34,13 @@ class MltcpTable(Strict):
 
 
 class Learning(Session):
-    """The jobs of a run, as MLTCP knows them."""
+    """MLTCP during one run."""
 
     def __init__(self, run: Run, known: Jobs) -> None:
         self._run, self._known = run, known
 
     def report(self) -> Report:
-        """What MLTCP found out on each host that sent with it."""
+        """Return what MLTCP learned on each host that sent with it."""
         return Report(learned=tuple(self._learned()))
 
     def _learned(self) -> Iterator[Learned]:
@@ -55,7 +54,7 @@ class Learning(Session):
 
 @contextlib.contextmanager
 def learning(run: Run) -> Iterator[Session]:
-    """Within, MLTCP has each job's parameters; afterwards it has forgotten the jobs."""
+    """Set each job's MLTCP parameters, and remove the jobs at the end."""
     if run.mltcp is None:
         yield Session()
         return
@@ -69,7 +68,7 @@ def learning(run: Run) -> Iterator[Session]:
 
 
 def parameters(table: Any) -> Params:
-    """A job's parameters, from its merged table."""
+    """Return a job's parameters from its merged table."""
     return Params(**MltcpTable.model_validate(table).model_dump())
 
 
@@ -81,22 +80,22 @@ class Mltcp(Policy):
     per_job = True
 
     def check(self, plan: Plan, table: Any) -> None:
-        """There has to be a variant."""
+        """Require at least one congestion control that has an MLTCP variant."""
         if not set(plan.controls) & set(VARIANT):
             raise BadInput(
                 f"[experiment], congestion_control: policy mltcp needs one of {', '.join(VARIANT)}"
             )
 
     def controls(self, chosen: Sequence[str]) -> tuple[str | None, ...]:
-        """The variants; reno and bpf_reno have the same."""
+        """Return the variants of the chosen controls, each once: reno and bpf_reno share one."""
         return tuple(dict.fromkeys(VARIANT[each] for each in chosen if each in VARIANT))
 
     def series(self, control: str | None) -> str | None:
-        """The variant's name says all."""
+        """Return the variant's name."""
         return control
 
     @contextlib.contextmanager
     def running(self, run: Run) -> Iterator[Session]:
-        """Within, MLTCP knows the jobs."""
+        """Set the jobs' MLTCP parameters."""
         with learning(run) as session:
             yield session

@@ -1,4 +1,4 @@
-"""Policy `none`: flows send as their TCP does."""
+"""Policy `none`: plain TCP."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from entrain.policies.policy import Policy, Run, Session
 
 
 class Plain(Policy):
-    """Nobody schedules. An MLTCP variant that the file lists as a congestion control is run as it is."""
+    """No scheduling. An MLTCP variant in the file's congestion controls runs like any other control."""
 
     label = "TCP"
     baseline = True
 
     def series(self, control: str | None) -> str:
-        """The control's name; a copy in eBPF is called as the kernel's own."""
+        """Return the control's name. An eBPF copy has the name of the kernel's original."""
         return (control or "none").removeprefix("bpf_")
 
     @contextlib.contextmanager
     def running(self, run: Run) -> Iterator[Session]:
-        """Within, MLTCP knows the jobs, where they use it."""
+        """Set the jobs' MLTCP parameters, if they use it."""
         with learning(run) as session:
             yield session

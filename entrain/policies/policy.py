@@ -1,7 +1,7 @@
-"""What a policy is: what decides when and how fast flows send, in live runs.
+"""The interface of policies: a policy decides when and how fast flows send in live runs.
 
-A policy is one module: subclass `Policy`, and register an instance under its name, here in
-`entrain.policies.OURS` or from outside by an entry point. docs/experiments.md has an example.
+A policy is one module. Subclass `Policy`, and register an instance under its name in `entrain.policies.OURS`,
+or from another distribution through an entry point. docs/experiments.md has an example.
 """
 
 from __future__ import annotations
@@ -26,88 +26,92 @@ from workloads.jobs import JobSpec
 
 @dataclass(frozen=True)
 class Plan:
-    """What an experiment will run, as far as policies may refuse it."""
+    """The part of an experiment that policies check before it runs."""
 
     routing: tuple[Routing, ...]
     controls: tuple[str, ...]
-    """The congestion controls that the file lists."""
+    """The congestion controls in the file."""
     topology: Topology
 
 
 @dataclass(frozen=True)
 class JobOnHosts:
-    """A job of a run: the names of its hosts by rank, its socket mark, and its own `[job.NAME]` table, merged
-    into the policy's."""
+    """A job of a run."""
 
     name: str
     hosts: tuple[str, ...]
+    """The names of its hosts, by rank."""
     mark: int
+    """The mark of its sockets."""
     tables: Mapping[str, Mapping[str, JsonValue]]
+    """By policy with per-job tables: the policy's table, with the job's own keys merged in."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run, as its policy sees it: the network is up, and no job has started."""
+    """One run, as its policy sees it. The network is up, and no job has started."""
 
     routing: Routing
     control: str | None
-    """The jobs' congestion control; None: the network's."""
+    """The jobs' congestion control, or None for the network's."""
     table: Mapping[str, JsonValue]
-    """What the policy's table says, with defaults; `Policy.table.model_validate` makes it the table again."""
+    """The policy's table, with defaults. `Policy.table.model_validate` turns it back into the model."""
     jobs: tuple[JobOnHosts, ...]
     network: Network
     record: Record
-    """Owns whatever the policy makes on the machine."""
+    """Owns everything that the policy creates on the machine."""
     directory: Path
-    """The run's own; what is written there to *.log is kept with the results."""
+    """The run's directory. Its *.log files are kept with the results."""
     mltcp: Jobs | None
-    """The machine's MLTCP jobs; None where no run uses a congestion control of entrain's."""
+    """The machine's MLTCP jobs, or None if no run uses one of entrain's congestion controls."""
 
     def netns(self, host: str) -> str:
-        """The network namespace of a host, as a path."""
+        """Return the path of a host's network namespace."""
         return f"/proc/{self.network.net[host].pid}/ns/net"
 
 
 class Session:
-    """A policy during one run. This one does nothing."""
+    """A policy during one run. This default does nothing."""
 
     def job(self, spec: JobSpec) -> JobSpec:
-        """What a job's workers are told; called once for each job, before it starts."""
+        """Return the specification for a job's workers. Called once per job, before it starts."""
         return spec
 
     def report(self) -> Report:
-        """What the results say of the policy; called once, when all jobs have ended."""
+        """Return the policy's part of the results. Called once, when all jobs have ended."""
         return Report()
 
 
 class Policy:
-    """What decides when and how fast flows send. This one leaves it to TCP."""
+    """Decides when and how fast flows send. This default leaves it to TCP."""
 
     label: ClassVar[str]
-    """What pictures call it."""
+    """The policy's name in plots."""
     table: ClassVar[type[Strict] | None] = None
-    """Its keys in experiment files, in the table of its name; None: it has none."""
+    """The model of its table `[NAME]` in experiment files, or None if it has none."""
     per_job: ClassVar[bool] = False
-    """Whether a job's own table of that name, `[job.NAME]`, replaces single keys."""
+    """Whether a job's table `[job.NAME]` overrides single keys."""
     baseline: ClassVar[bool] = False
-    """Whether others are compared with it: plain TCP."""
+    """Whether it is plain TCP, with which others are compared."""
 
     def check(self, plan: Plan, table: Any) -> None:
-        """Raise BadInput, with the key, for a plan that it cannot run. `table` is its table, if any."""
+        """Raise BadInput, naming the key, if the policy cannot run `plan`. `table` is its table, if any."""
 
     def controls(self, chosen: Sequence[str]) -> tuple[str | None, ...]:
-        """The congestion controls that it runs with, each in turn; None stands for the network's.
+        """Return the congestion controls to run with, one after the other. None stands for the network's.
 
-        `chosen` are those of the file.
+        `chosen` are the file's.
         """
         return tuple(chosen) or (None,)
 
     def series(self, control: str | None) -> str | None:
-        """What pictures and tables call its runs under `control`; None: both names."""
+        """Return the name of its runs under `control` in plots and tables, or None for "NAME CONTROL"."""
         return None
 
     @contextlib.contextmanager
     def running(self, run: Run) -> Iterator[Session]:
-        """Within, the policy is in force. Processes belong to `run.record`, and `run.network.watching` ends
-        the run when one of them dies."""
+        """Apply the policy during a run.
+
+        `run.record` must own its processes. `run.network.watching` ends the run when one of them dies.
+        """
         yield Session()

@@ -1,4 +1,4 @@
-"""What policies say about a run when it is over."""
+"""Policies' reports about a run."""
 
 from __future__ import annotations
 
@@ -10,61 +10,68 @@ import numpy as np
 from pydantic import JsonValue
 
 PERCENTILES = (50, 90, 99)
+"""The percentiles of delays in results.json."""
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What MLTCP found out about a job on one host: how many iterations it saw, what it took for the bytes of
-    one and for the shortest pause between two (0: nothing yet), and how often it began anew."""
+    """What MLTCP learned about one job on one host."""
 
     job: str
     host: str
     iterations: int
+    """Number of iterations that it detected."""
     total_bytes: int
+    """Bytes of an iteration; 0: not learned yet."""
     gap_ms: float
+    """Shortest pause between iterations; 0: not learned yet."""
     relearned: int
+    """How often it started learning again."""
 
 
 @dataclass(frozen=True)
 class HostReport:
-    """What the agent of one host did in a run.
-
-    counts: decisions, slots without an answer, refused progress and the like; carriers: packets with a slot
-    header; events: the latest, in words. Delays are in ms, one for each decision (the latest some thousand).
-    Within `seconds` the agent took `cpu_s` of processor time, and `carrier_bytes` of carriers and feedback
-    left the host by its link of `link_mbps`.
-    """
+    """What the agent of one host did in a run."""
 
     host: str
     events: tuple[str, ...]
+    """The latest events, in words."""
     counts: Mapping[str, int] = field(default_factory=dict)
+    """Number of decisions, slots without an answer, refused progress entries, and so on."""
     carriers: Mapping[str, int] = field(default_factory=dict)
+    """Number of packets with a slot header, by kind."""
     negotiation_ms: tuple[float, ...] = ()
+    """Delay of each negotiation (the latest few thousand)."""
     decision_ms: tuple[float, ...] = ()
+    """Computing time of each decision (the latest few thousand)."""
     seconds: float = 0.0
+    """The period that the following figures cover."""
     cpu_s: float = 0.0
+    """The agent's CPU time."""
     carrier_bytes: int = 0
+    """Bytes of carriers and feedback that left the host."""
     link_mbps: float = 0.0
+    """Rate of the host's link."""
     skew_ms: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """By how much the slots of another host (address) begin before this one's: at least, at most."""
+    """By other host's address: how much earlier its slots begin (lower and upper bound)."""
 
     @property
     def cpu_share(self) -> float | None:
-        """Of one processor; None: the agent has not answered."""
+        """The agent's CPU time as a fraction of one core, or None if it did not answer."""
         return self.cpu_s / self.seconds if self.seconds else None
 
     @property
     def carrier_mbps(self) -> float | None:
-        """Mean rate of carriers and feedback; None: the agent has not answered."""
+        """Mean rate of carriers and feedback, or None if the agent did not answer."""
         return self.carrier_bytes * 8 / self.seconds / 1e6 if self.seconds else None
 
     @property
     def carrier_share(self) -> float | None:
-        """Their part of the host's link, in the direction from the host."""
+        """Their fraction of the host's link, in the sending direction."""
         return None if self.carrier_mbps is None else self.carrier_mbps / self.link_mbps
 
     def document(self) -> dict[str, Any]:
-        """As in results.json."""
+        """Return the report as in results.json."""
         return {
             "host": self.host,
             "counts": dict(self.counts),
@@ -91,12 +98,11 @@ def _percentiles(values: tuple[float, ...]) -> dict[str, float] | None:
 
 @dataclass(frozen=True)
 class Report:
-    """What a policy adds to the results of a run.
-
-    learned and scheduling are the keys of those names in `results.json`; `values` is anything else, under the
-    key `policy_report`.
-    """
+    """What a policy adds to the results of a run."""
 
     learned: tuple[Learned, ...] = ()
+    """Key `learned` of `results.json`."""
     scheduling: tuple[HostReport, ...] = ()
+    """Key `scheduling` of `results.json`."""
     values: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Anything else, under the key `policy_report`."""

@@ -1,4 +1,4 @@
-"""Policy `slots`: the slot scheduler, whose agents run on every host (flow-scheduling paper)."""
+"""Policy `slots`: the slot scheduler, with an agent on every host (flow-scheduling paper)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from schedulers.slots.host import warm_up
 from workloads.jobs import JobSpec
 
 TIMEOUT_S = 5.0
+"""How long an agent may take to answer."""
 CONTROL = "slot_cubic"
-"""The congestion control that obeys schedules."""
+"""The congestion control that follows schedules."""
 
 
 class SlotsTable(Strict):
@@ -39,7 +40,7 @@ class SlotsTable(Strict):
 
 
 class _Seen(NamedTuple):
-    """What an agent says, with its processor time until then, s, and the time, s."""
+    """An agent's status, its CPU time so far, and the time of the observation."""
 
     status: Any
     cpu_s: float
@@ -47,7 +48,7 @@ class _Seen(NamedTuple):
 
 
 class Schedulers(Session):
-    """The agents of a run, by host, the rates of the hosts' links, and where jobs publish their progress."""
+    """The agents of a run, by host, and the directory to which jobs publish their progress."""
 
     def __init__(self, addresses: Mapping[str, str], link_mbps: Mapping[str, float], progress: Path) -> None:
         self._addresses = addresses
@@ -60,7 +61,7 @@ class Schedulers(Session):
         return spec.model_copy(update={"progress": self._progress})
 
     def report(self) -> Report:
-        """What each agent has done since this was made."""
+        """Return what each agent has done since the session began."""
         return Report(
             scheduling=tuple(
                 _report(host, self._link_mbps[host], self._before[host], _look(address))
@@ -70,7 +71,7 @@ class Schedulers(Session):
 
 
 def _look(address: str) -> _Seen | str:
-    """The agent at `address` now, or why it cannot be seen."""
+    """Return the status of the agent at `address`, or the reason why it does not answer."""
     with grpc.insecure_channel(address) as channel:
         try:
             status = HostStub(channel).GetStatus(pb.GetStatusRequest(), timeout=TIMEOUT_S)
@@ -103,13 +104,13 @@ def _report(host: str, link_mbps: float, before: _Seen | str, after: _Seen | str
 
 
 class Slots(Policy):
-    """An agent on every host schedules what the jobs publish."""
+    """An agent on every host schedules the transfers that the jobs publish."""
 
     label = "slot scheduler"
     table = SlotsTable
 
     def check(self, plan: Plan, table: SlotsTable) -> None:
-        """Emulated switches have to know which of them a flow passes."""
+        """Require fixed paths for emulated switches: they must know which flows pass them."""
         if table.loads != "emulated":
             return
         try:
@@ -120,20 +121,20 @@ class Slots(Policy):
             raise BadInput(f'[slots], loads = "emulated": {error}') from None
 
     def controls(self, chosen: Sequence[str]) -> tuple[str | None, ...]:
-        """One control alone obeys schedules."""
+        """Return the one control that follows schedules."""
         return (CONTROL,)
 
     def series(self, control: str | None) -> str:
-        """There is one series."""
+        """Return the name of the only series."""
         return "slots"
 
     @contextlib.contextmanager
     def running(self, run: Run) -> Iterator[Session]:
-        """Within, the agents schedule what jobs publish below the run's directory."""
+        """Run an agent on every host. Jobs publish their progress in the run's directory."""
         table = SlotsTable.model_validate(run.table)
         progress = run.directory / "progress"
         progress.mkdir()
-        warm_up()  # once, and not in all agents at the same time
+        warm_up()  # compile once here instead of in all agents at the same time
         scheduling = Scheduling(table.loads, progress=progress)
         with contextlib.ExitStack() as stack:
             paths: Mapping[str, Path] = {}

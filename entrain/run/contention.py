@@ -1,7 +1,7 @@
-"""How many flows were on one link at one time, from the intervals that the link monitor measured.
+"""Count the flows that share a link at the same time, from the intervals that the link monitor measures.
 
-A flow of a job is one transfer of one step of its collective: a connection, in one direction, with the step's
-mark (step mod 64, in the DSCP). Two flows are on a link at one time when their intervals there overlap.
+A job's flow is one transfer of one step of its collective: a connection, in one direction, with the step's
+mark (step mod 64, in the DSCP). Two flows share a link when their intervals on it overlap.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wire.flow import Flow
 
 @dataclass(frozen=True)
 class Use:
-    """A job's flow on a link from `first_ns` to `last_ns`."""
+    """One flow of a job on one link, from `first_ns` to `last_ns`, with its payload in bytes."""
 
     link: str
     job: str
@@ -29,23 +29,28 @@ class Use:
 
 @dataclass(frozen=True)
 class LinkContention:
-    """The most flows that one link carried at one time, and what it carried in all (payload).
-
-    one_job_step: of one job in one step. one_job: of one job, whatever their steps. all_jobs: of all jobs.
-    """
+    """The largest number of flows that shared one link, and the link's total traffic."""
 
     link: str
     one_job_step: int
+    """Largest number of simultaneous flows of one job in one step."""
     one_job: int
+    """Largest number of simultaneous flows of one job, in any steps."""
     all_jobs: int
+    """Largest number of simultaneous flows of all jobs."""
     flows: int
+    """Number of flows in the whole run."""
     bytes: int
+    """Payload of the whole run."""
 
 
 def attribute(
     bursts: Iterable[Burst], links: Mapping[int, str], owners: Mapping[Flow, str]
 ) -> tuple[list[Use], list[Burst]]:
-    """Bursts as uses of links (by interface) by jobs (by connection), and those that belong to no job."""
+    """Assign each burst to its link (by interface) and its job (by connection).
+
+    Return the uses of links, and the bursts that belong to no job.
+    """
     uses, strangers = [], []
     for burst in bursts:
         job = owners.get(burst.flow)
@@ -58,7 +63,7 @@ def attribute(
 
 
 def contention(uses: Iterable[Use], links: Iterable[str]) -> list[LinkContention]:
-    """Per link of `links`, in their order: the most flows at one time."""
+    """Return the contention on each link of `links`, in their order."""
     by_link: dict[str, list[Use]] = defaultdict(list)
     for use in uses:
         by_link[use.link].append(use)
@@ -66,7 +71,7 @@ def contention(uses: Iterable[Use], links: Iterable[str]) -> list[LinkContention
 
 
 def per_job(uses: Iterable[Use]) -> dict[str, int]:
-    """By job: the most flows of one of its steps on one link at one time."""
+    """Return, by job, the largest number of simultaneous flows of one step on one link."""
     groups: dict[tuple[str, str, int], list[Use]] = defaultdict(list)
     for use in uses:
         groups[use.job, use.link, use.step].append(use)
@@ -77,11 +82,14 @@ def per_job(uses: Iterable[Use]) -> dict[str, int]:
 
 
 def most_at_once(uses: Iterable[Use]) -> int:
-    """The largest number of different flows whose intervals, ends included, have a moment in common."""
+    """Return the largest number of different flows whose closed intervals share an instant."""
     events: list[tuple[int, int, Hashable]] = []
     for use in uses:
         key: Hashable = (use.job, use.step, use.flow)
-        events += [(use.first_ns, 0, key), (use.last_ns, 1, key)]  # at one instant, starts before ends
+        events += [
+            (use.first_ns, 0, key),
+            (use.last_ns, 1, key),
+        ]  # at the same instant, starts sort before ends
     present: Counter[Hashable] = Counter()
     most = 0
     for _, end, flow in sorted(events, key=lambda event: event[:2]):

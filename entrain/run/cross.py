@@ -1,6 +1,6 @@
-"""Cross traffic: flows that are no training, from iperf3 (flow-scheduling paper, VI-A).
+"""Background traffic from iperf3 (flow-scheduling paper, VI-A).
 
-When each flow starts, where it goes and how long it lasts is drawn from the seed before the run.
+Start time, destination and duration of each flow are drawn before the run. They derive from the seed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from mininet_topos.network import Network
 from wire.flow import Flow
 
 FIRST_PORT = 40_000
-"""Cross flow i has this port + i at both ends."""
+"""Flow i uses this port + i at both ends."""
 AHEAD_S = 0.5
-"""How long before its flow a server starts."""
+"""A flow's server starts this long before the flow."""
 CONTROL = "cubic"
-"""Its TCP, whatever the jobs use: Linux' default."""
+"""Congestion control of cross traffic, whatever the jobs use: the default of Linux."""
 NAME = "cross traffic"
-"""The job that its flows count as."""
+"""Name under which cross traffic appears among the jobs."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ class CrossFlow:
 
     @property
     def port(self) -> int:
-        """At both ends; flows that follow one another by far may have the same."""
+        """The port at both ends. Flows that are far apart in time may share one."""
         return FIRST_PORT + self.number % (65536 - FIRST_PORT)
 
     def on(self, topology: Topology) -> Flow:
-        """As links see it."""
+        """Return the flow as the link monitor identifies it."""
         source, destination = (topology.host_by_name[each] for each in (self.source, self.destination))
         return Flow(str(source.ip), self.port, str(destination.ip), self.port)
 
 
 def draw(experiment: Experiment, seed: int) -> list[CrossFlow]:
-    """All flows of a run with `seed`, in the order of their starts, as far as the run may last."""
+    """Return all flows of a run with `seed` until the run's timeout, in the order of their start times."""
     found = []
     for number, table in enumerate(experiment.cross):
         for source in table.hosts or [host.name for host in experiment.topology.hosts]:
@@ -83,7 +83,7 @@ def _of_host(
 
 
 class Cross:
-    """The flows of a run, started when they are due; call `look` often."""
+    """Starts the flows of a run when they are due. Call `look` often."""
 
     def __init__(self, network: Network, flows: Sequence[CrossFlow], log: Path) -> None:
         self._network = network
@@ -95,11 +95,11 @@ class Cross:
         self._origin = 0.0
 
     def start(self, origin_ns: int) -> None:
-        """The jobs start at `origin_ns` (CLOCK_MONOTONIC)."""
+        """Set the time at which the jobs start, on CLOCK_MONOTONIC."""
         self._origin = origin_ns / 1e9
 
     def look(self) -> None:
-        """Start what is due, and clear away what has ended."""
+        """Start the flows that are due, and reap those that have ended."""
         if not self._origin:
             return
         now = time.monotonic() - self._origin
@@ -119,7 +119,7 @@ class Cross:
         self._processes = [each for each in self._processes if each not in ended]
 
     def close(self) -> None:
-        """End all flows."""
+        """Stop all flows."""
         self._network.end(self._processes)
         self._processes.clear()
 
@@ -127,25 +127,25 @@ class Cross:
         self._processes.append(self._network.popen(host, command, self._log))
 
     def _client(self, flow: CrossFlow) -> list[str]:
-        """iperf3 knows whole seconds only, so somebody else ends it."""
+        """Return the client's command. `timeout` ends it, because iperf3 accepts whole seconds only."""
         destination = str(self._network.topology.host_by_name[flow.destination].ip)
         command = ["timeout", "-s", "INT", f"{flow.duration_s:.3f}", "iperf3", "--client", destination]
         command += ["-p", str(flow.port), "--cport", str(flow.port), "-t", "3600", "-i", "0"]
         command += ["--congestion", CONTROL]
         if flow.rate_mbps is not None:
-            # It sends blocks of 128 KB; to look a thousand times a second whether one is due costs more.
+            # iperf3 sends blocks of 128 KB, so its default timer of 1 ms would only cost CPU time.
             command += ["--bitrate", f"{flow.rate_mbps:g}M", "--pacing-timer", "5000"]
         return command
 
 
 @contextlib.contextmanager
 def crossing(network: Network, experiment: Experiment, seed: int, log: Path) -> Iterator[Cross | None]:
-    """The cross traffic of a run, which ends here; None where there is none. Raises MissingTool."""
+    """Yield a run's cross traffic, or None if it has none, and stop it at the end. Raises MissingTool."""
     if not experiment.cross:
         yield None
         return
     if shutil.which("iperf3") is None:
-        raise MissingTool("iperf3: missing, and cross traffic comes from it; apt-get install iperf3")
+        raise MissingTool("iperf3 is missing, and cross traffic needs it: apt-get install iperf3")
     cross = Cross(network, draw(experiment, seed), log)
     try:
         yield cross

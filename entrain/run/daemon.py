@@ -1,7 +1,8 @@
-"""The process behind `entrain up`: holds a network and its controller until it is told to stop.
+"""The process behind `entrain up`: it runs a network and its controller until it is told to stop.
 
-It tells its parent how it went by one line of JSON on a pipe, `{"ready": ...}` or `{"error": ...}`, and from
-then on belongs to nobody. What it makes is in its record; `entrain down` asks it to end, a signal does too.
+It reports to its parent with one line of JSON on a pipe, `{"ready": ...}` or `{"error": ...}`. The parent
+then exits, and this process goes on as a daemon. Its record owns everything that it creates. It stops at
+`entrain down` or at a signal.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ from mininet_topos.isolation import private_namespace
 from mininet_topos.network import Network
 
 LOG = "controller.log"
+"""Name of the log in the network's directory."""
 RESTART_WINDOW_S = 60.0
+"""Period over which a switch's restarts are counted."""
 RESTARTS = 3
-"""A switch that ends more often than this within the window stays down."""
+"""A switch that ends more often than this within the period is not restarted."""
 
 
 def hold(topology: Topology, routing: Routing, tell: Any) -> None:
-    """Bring `topology` up, report it to `tell`, and hold it until a Shutdown or a signal."""
+    """Bring `topology` up, report to `tell`, and keep it up until a Shutdown request or a signal."""
     began = time.monotonic()
     directory = NETWORKS / topology.name
     with ending_once() as ignore_signals, Record(f"up-{topology.name}") as record:
@@ -54,7 +57,9 @@ def _make(directory: Path, record: Record) -> None:
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir()
     except FileExistsError:
-        raise EntrainError(f"a network {directory.name} is up already: `entrain down`") from None
+        raise EntrainError(
+            f"a network {directory.name} is already up; take it down with `entrain down`"
+        ) from None
     record.own(Resource("path", str(directory)))
 
 
@@ -85,7 +90,7 @@ async def _serve(
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, controller.stopped.set)
         server = await serve(controller, directory / SOCKET)
-        for stream in (1, 2):  # our parent goes away now; what anything has still to say belongs in the log
+        for stream in (1, 2):  # the parent exits now, so later output goes to the log
             os.dup2(log.fileno(), stream)
         with _restarting(network, on_event):
             tell({"ready": {"seconds": time.monotonic() - began, "process_id": os.getpid()}})
@@ -95,7 +100,7 @@ async def _serve(
 
 @contextlib.contextmanager
 def _restarting(network: Network, on_event: Any) -> Iterator[None]:
-    """Within, a switch whose process ends is started again; the controller then sets it as it was."""
+    """Restart each switch whose process ends. The controller then restores its state."""
     loop = asyncio.get_running_loop()
     handles: dict[str, int] = {}
     ended: dict[str, list[float]] = {}
@@ -121,7 +126,7 @@ def _restarting(network: Network, on_event: Any) -> Iterator[None]:
         recent = [at for at in ended.get(name, []) if at > time.monotonic() - RESTART_WINDOW_S]
         ended[name] = [*recent, time.monotonic()]
         if len(recent) >= RESTARTS:
-            on_event(f"{name}: ended {len(recent) + 1} times in {RESTART_WINDOW_S:g} s; it stays down")
+            on_event(f"{name}: ended {len(recent) + 1} times in {RESTART_WINDOW_S:g} s; not restarted")
             return
         node.stop()
         try:
@@ -141,9 +146,9 @@ def _restarting(network: Network, on_event: Any) -> Iterator[None]:
 
 
 def main(arguments: list[str]) -> int:
-    """`FILE TARGET|- ROUTING DESCRIPTOR`: hold the topology in FILE, reporting on that file descriptor."""
+    """Run the network in FILE. Arguments: `FILE TARGET|- ROUTING DESCRIPTOR`; reports go to DESCRIPTOR."""
     file, target, routing, descriptor = arguments
-    pipe = open(int(descriptor), "w")  # noqa: PTH123, SIM115 (a descriptor, closed once told)
+    pipe = open(int(descriptor), "w")  # noqa: PTH123, SIM115 (a descriptor, closed after the report)
 
     def tell(message: dict[str, Any]) -> None:
         if not pipe.closed:

@@ -1,7 +1,7 @@
-"""Runs an experiment: one network, and in it every combination of routing, policy and seed.
+"""Run an experiment: bring up one network, and run each combination of routing, policy and seed in it.
 
-The network is brought up once. Between runs only the switches' tables are rewritten, by the same controller
-that `entrain deploy` uses. Everything that is made is in the run's record before it is made.
+The network is brought up once. Between runs, only the switches' tables are rewritten, by the same controller
+code that `entrain deploy` uses. The run's record owns every resource before it is created.
 """
 
 from __future__ import annotations
@@ -52,25 +52,22 @@ from workloads.launch import to_blame
 from workloads.records import Records, read_records, summarize
 
 POLL_S = 0.1
-"""How often a run is looked at: its switches, its jobs, the monitor."""
+"""How often a run's switches, jobs and link monitor are checked."""
 
 READY_TIMEOUT_S = 90.0
-"""How long jobs may take to connect: on busy processors PyTorch alone takes half a minute to import."""
+"""How long jobs may take to connect. On a busy machine, importing PyTorch alone takes half a minute."""
 
 Report = Callable[[str, float], None]
-"""Called with what is going on, and which part of the whole is done (0 to 1)."""
+"""Called with the current activity and the completed fraction (0 to 1)."""
 
 
 class RunFailed(EntrainError):
-    """A run did not come to its end; the message says which, and why."""
+    """A run failed. The message names the run and the cause."""
 
 
 @dataclass(frozen=True)
 class Running:
-    """A network that is up, with its controller's program and the monitor on its links.
-
-    marks: by job, the mark of its sockets, which is its number for MLTCP.
-    """
+    """A network that is up, with its controller's pipeline and its link monitor."""
 
     experiment: Experiment
     network: Network
@@ -81,20 +78,21 @@ class Running:
     directory: Path
     record: Record
     marks: Mapping[str, int]
+    """The jobs' socket marks, by job. MLTCP identifies a job by its mark."""
     mltcp: Jobs | None = None
     ports: tuple[FabricPort, ...] = field(default=())
 
     @property
     def links(self) -> dict[int, str]:
-        """The names of the fabric's links, one for each direction, by interface index."""
+        """The names of the fabric's links, one per direction, by interface index."""
         return {port.ifindex: port.link for port in self.ports}
 
 
 def check_machine(experiment: Experiment) -> None:
-    """Whether this machine can run the experiment; looks only, makes nothing.
+    """Check that this machine can run the experiment, without creating anything.
 
-    Raises what `mininet_topos.network.check_possible` does, and BadInput for a congestion control that is
-    not there.
+    Raises the errors of `mininet_topos.network.check_possible`, and BadInput for a congestion control that
+    this kernel lacks.
     """
     check_possible(experiment.topology, experiment.network.shaping)
     kernels = available_congestion_controls()
@@ -110,7 +108,7 @@ def check_machine(experiment: Experiment) -> None:
 
 
 def _has_module(name: str) -> bool:
-    """Whether the kernel could load it, as it does by itself when a socket asks."""
+    """Return whether the kernel can load the module. It loads it by itself when a socket asks for it."""
     if shutil.which("modprobe") is None:
         return False
     found = subprocess.run(["modprobe", "--dry-run", "--quiet", name], check=False, capture_output=True)
@@ -121,7 +119,7 @@ def _has_module(name: str) -> bool:
 def bring_up(
     experiment: Experiment, record: Record, directory: Path, namespace: str, report: Report
 ) -> Iterator[Running]:
-    """The experiment's network, running, in the present namespace, its switches set for the first routing."""
+    """Bring up the experiment's network in the current namespace, with tables for the first routing."""
     began = time.monotonic()
     options = experiment.network
     network = Network(
@@ -144,7 +142,7 @@ def bring_up(
         network,
         _controls(experiment, record) as mltcp,
         asyncio.Runner() as loop,
-    ):  # one loop: gRPC does not outlive the first it sees
+    ):  # one loop for all runs: gRPC stays bound to the first loop it sees
         pipeline = Pipeline.load()
         report("setting the switches", 0.0)
         loop.run(_route(experiment, pipeline, experiment.routing[0]))
@@ -164,7 +162,7 @@ def bring_up(
 
 @contextlib.contextmanager
 def _controls(experiment: Experiment, record: Record) -> Iterator[Jobs | None]:
-    """Within, the congestion controls in eBPF that the experiment wants can be chosen."""
+    """Register entrain's eBPF congestion controls if the experiment uses one."""
     ours = {*VARIANTS, *PLAIN, *PACED}
     if {combination.control for combination in experiment.combinations()} & ours:
         with controls(record) as found:
@@ -174,7 +172,7 @@ def _controls(experiment: Experiment, record: Record) -> Iterator[Jobs | None]:
 
 
 def run_all(running: Running, report: Report, finished: Sequence[RunResult] = ()) -> Iterator[RunResult]:
-    """Run every combination of the experiment that is not among `finished`, one after the other.
+    """Run every combination of the experiment that is not in `finished`, one after the other.
 
     Raises RunFailed.
     """
@@ -200,7 +198,10 @@ def run_all(running: Running, report: Report, finished: Sequence[RunResult] = ()
 
 
 def run_alone(running: Running, combination: Combination, report: Report) -> dict[str, float]:
-    """By job: its median iteration time in ms with the network for itself; of equal jobs one is measured."""
+    """Return each job's median iteration time alone in the network, in ms.
+
+    Of identical jobs, only one is measured.
+    """
     experiment = running.experiment
     measured: dict[object, float] = {}
     found = {}
@@ -227,9 +228,9 @@ def run_one(
     *,
     name: str = "",
 ) -> RunResult:
-    """One combination: tables, jobs, measurement. Raises RunFailed with the cause.
+    """Run one combination: write tables, run jobs, collect results. Raises RunFailed with the cause.
 
-    `alone` is what `run_alone` found; `name` tells runs of the same combination apart.
+    `alone` is the result of `run_alone`; `name` distinguishes runs of the same combination.
     """
     parts = (name or None, combination.routing, combination.policy, combination.control, combination.seed)
     name = "-".join(str(part) for part in parts if part is not None)
@@ -249,7 +250,7 @@ def run_one(
     ):
         processor = _run_jobs(running, name, combination, session, output, report, sampler, cross)
         told = session.report()
-        _Watch(running, name, ()).check()  # an agent that has just ended reported nothing
+        _Watch(running, name, ()).check()  # an agent that has just died has reported nothing
         wall_s = time.monotonic() - began
         busy = _busy(processor, psutil.cpu_times())
         found = read_records(output / "records")
@@ -258,7 +259,7 @@ def run_one(
     bursts = running.monitor.collect()
     if lost := running.monitor.lost - lost_before:
         raise RunFailed(
-            f"{name}: the link monitor had no room for {lost} bursts, so its counts would be wrong"
+            f"{name}: the link monitor lost {lost} bursts because its buffer was full; its counts are wrong"
         )
     return _result(
         running,
@@ -280,7 +281,7 @@ def run_one(
 
 
 async def _route(experiment: Experiment, pipeline: Pipeline, routing: Routing) -> list[Applied]:
-    """Bring all switches into the state for `routing`; what differs is written, the rest stays."""
+    """Set all switches' tables for `routing`. Only entries that differ are written."""
     given, shaping = experiment.network.ecn_threshold_packets, experiment.network.shaping
     marking = thresholds(experiment.topology, shaping) if given is None else given
     policy = FabricPolicy(routing=routing, ecn_threshold_packets=marking)
@@ -301,8 +302,10 @@ def _run_jobs(
     sampler: Sampler | None,
     cross: Cross | None,
 ) -> object:
-    """Start all jobs at once, watch them, and return when they have ended: what the processors had done when
-    the jobs began. Raises RunFailed."""
+    """Start all jobs at the same time, and wait until they have ended.
+
+    Return the CPU times at the jobs' start. Raises RunFailed.
+    """
     go = output / "go"
     jobs_told = (_spec(running, job, combination, output, go) for job in running.experiment.jobs)
     specs = [session.job(spec) for spec in jobs_told]
@@ -314,7 +317,7 @@ def _run_jobs(
         watch = _Watch(running, name, jobs)
         report(f"{name}: {len(specs)} jobs connect", 0.0)
         watch.until(lambda: all(_ready(spec).exists() for spec in specs), READY_TIMEOUT_S, "connect")
-        running.monitor.collect()  # what connecting took is no step of a collective
+        running.monitor.collect()  # discard the traffic of connecting, which belongs to no step
         written = go.with_suffix(".new")
         processor = psutil.cpu_times()
         begin_ns = time.monotonic_ns() + 50_000_000
@@ -332,13 +335,13 @@ def _run_jobs(
             report(f"{name}: {progress.text()}", progress.part())
             return all(job.ended for job in jobs)
 
-        watch.until(ended, running.experiment.timeout_s, "end their iterations")
+        watch.until(ended, running.experiment.timeout_s, "finish its iterations")
     return processor
 
 
 @dataclass(frozen=True)
 class _Launched:
-    """A job's launcher, whose children are its ranks, and the names of their hosts."""
+    """A job's launcher (the parent of its ranks), and the names of the ranks' hosts."""
 
     spec: JobSpec
     hosts: tuple[str, ...]
@@ -349,7 +352,7 @@ class _Launched:
         return self.launcher.process.poll() is not None
 
     def check(self) -> None:
-        """Raise EntrainError if the job has failed: which rank, where, for what reason."""
+        """Raise EntrainError if the job has failed. The message names the rank, its host and the reason."""
         status = self.launcher.process.poll()
         if not status:
             return
@@ -360,7 +363,7 @@ class _Launched:
         raise self.launcher.failure(f"failed: rank {rank} on host {self.hosts[rank]} {reason}")
 
     def _error(self, rank: int) -> str | None:
-        """What the rank itself wrote down."""
+        """Return the error that the rank recorded, if any."""
         with contextlib.suppress(BadInput):
             ends = read_records(self.spec.records(rank)).ends
             return next((f"failed: {end.error}" for end in ends if end.error), None)
@@ -369,7 +372,7 @@ class _Launched:
 
 @contextlib.contextmanager
 def _launched(running: Running, job: Job, spec: JobSpec, output: Path) -> Iterator[_Launched]:
-    """Start all ranks of a job; at the end they are ended, if they have not."""
+    """Start all ranks of a job. On exit, stop those that still run."""
     description, log = output / f"{spec.name}.json", output / f"{spec.name}.log"
     description.write_text(spec.model_dump_json())
     command = [sys.executable, "-m", "workloads", "launch", "--job", str(description)]
@@ -381,7 +384,7 @@ def _launched(running: Running, job: Job, spec: JobSpec, output: Path) -> Iterat
 
 
 def _spec(running: Running, job: Job, combination: Combination, output: Path, go: Path) -> JobSpec:
-    """The job as its workers read it, for this run."""
+    """Return the job's specification for this run, as its workers read it."""
     namespaces = tuple(_netns(running, host) for host in job.hosts)
     rendezvous = output / "rendezvous" / job.name
     rendezvous.mkdir(parents=True)
@@ -405,7 +408,7 @@ def _ready(spec: JobSpec) -> Path:
 
 @dataclass(frozen=True)
 class _Watch:
-    """Looks after a run while it waits: a switch, an agent or a job that fails ends it, with the reason."""
+    """Watches a run: fails it, with the reason, if a switch, an agent or a job fails."""
 
     running: Running
     name: str
@@ -434,7 +437,7 @@ class _Watch:
 
 
 class _Progress:
-    """How many iterations of each job its first rank has written down."""
+    """Counts the iterations that the first rank of each job has recorded."""
 
     def __init__(self, specs: Sequence[JobSpec]) -> None:
         self._specs = specs
@@ -442,11 +445,11 @@ class _Progress:
         self._read = {spec.name: 0 for spec in specs}
 
     def part(self) -> float:
-        """Of the jobs' iterations, how many are done (0 to 1)."""
+        """Return the fraction of all iterations that is done (0 to 1)."""
         return sum(self._done.values()) / sum(spec.iterations for spec in self._specs)
 
     def text(self) -> str:
-        """Each job's iterations, after a look at what is new."""
+        """Read new records, and return each job's progress."""
         for spec in self._specs:
             path = spec.records(0)
             if path.exists():
@@ -482,7 +485,7 @@ def _result(
     for job in experiment.jobs:
         summary = summaries[job.name]
         if summary.error or summary.jct_s is None:
-            raise RunFailed(f"job {job.name}: {summary.error or 'not all ranks ended their iterations'}")
+            raise RunFailed(f"job {job.name}: {summary.error or 'not all ranks finished their iterations'}")
         bound = bound_ms(job, _rates(experiment, job))
         jobs.append(
             JobResult(job.name, job.hosts, summary, bound, most.get(job.name, 0), alone.get(job.name))
@@ -508,25 +511,27 @@ def _result(
 
 
 def _rates(experiment: Experiment, job: Job) -> tuple[float, ...]:
-    """The rates of the links of the job's hosts, by rank."""
+    """Return the link rates of the job's hosts in Mbit/s, by rank."""
     rates = {end: link.rate_mbps for link in experiment.topology.links for end in (link.a, link.b)}
     return tuple(rates[host] for host in job.hosts)
 
 
 def _owners(found: Records) -> dict[Flow, str]:
-    """By flow, the job that sent it."""
+    """Return, by flow, the job that sent it."""
     return {Flow(flow.src_ip, flow.src_port, flow.dst_ip, flow.dst_port): flow.job for flow in found.flows}
 
 
 def _marks(names: Sequence[str], cookie: int) -> dict[str, int]:
-    """A number for each job that no other run on this machine uses: parameters are the machine's, and no two
-    network namespaces have the same `cookie`."""
+    """Return a socket mark for each job that no other run on this machine uses.
+
+    MLTCP's parameters are shared by the whole machine. `cookie` is unique to a network namespace.
+    """
     first = cookie % (1 << 21) << 10
     return {name: first + index for index, name in enumerate(names, 1)}
 
 
 def _run_of(running: Running, combination: Combination, output: Path) -> Run:
-    """What the policy is told of a run."""
+    """Return the run as its policy sees it."""
     experiment = running.experiment
     return Run(
         routing=combination.routing,
@@ -554,7 +559,7 @@ def _sampling(running: Running) -> Iterator[Sampler | None]:
 
 
 def _timeline(running: Running, found: Records, cross: Sequence[CrossFlow], sampler: Sampler) -> Timeline:
-    """What the sampler saw, from the first iteration's start to the last one's end."""
+    """Return the samples from the start of the first iteration to the end of the last."""
     begin = min(each.start_ns for each in found.iterations)
     end = max(each.end_ns for each in found.iterations)
     owners = {**_owners(found), **{flow.on(running.experiment.topology): CROSS for flow in cross}}
@@ -566,9 +571,11 @@ def _netns(running: Running, host: str) -> str:
 
 
 def _busy(before: object, after: object) -> float:
-    """The part of the processors' time, 0 to 1, that was not idle between two `psutil.cpu_times`."""
+    """Return the CPU utilisation (0 to 1) between two `psutil.cpu_times`."""
     spent = {key: getattr(after, key) - getattr(before, key) for key in type(after)._fields}  # type: ignore[attr-defined]
-    spent = {key: value for key, value in spent.items() if not key.startswith("guest")}  # user has them
+    spent = {
+        key: value for key, value in spent.items() if not key.startswith("guest")
+    }  # user time includes guest time
     total = sum(spent.values())
     return 1 - (spent["idle"] + spent.get("iowait", 0.0)) / total if total else 0.0
 

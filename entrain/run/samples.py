@@ -1,7 +1,7 @@
-"""What happens while a run lasts, in time: the jobs' throughput on links, the windows of their flows.
+"""Sample a run over time: the jobs' throughput per link, and their flows' congestion windows.
 
-Throughput is counted in the network, by a meter (`hostbpf.rates.meter`) at every link between switches, in
-payload bytes per flow and bin. Windows, and MLTCP's F, are read from the senders' sockets at each look.
+A meter (`hostbpf.rates.meter`) at each link between switches counts payload bytes per flow and bin.
+Windows, and MLTCP's F, are read from the senders' sockets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wire.flow import Flow
 
 @dataclass(frozen=True)
 class Throughput:
-    """A job on a link: `mbps[i]` is its payload in Mbit/s from i to i + 1 bins after the run's beginning."""
+    """A job's throughput on a link: `mbps[i]` is its payload in Mbit/s in bin i, counted from the start."""
 
     link: str
     job: str
@@ -31,20 +31,23 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Window:
-    """A sender at a moment of the run: its congestion window (segments), MLTCP's F (None: it has none), and
-    how many segments were sent again, and acknowledged as marked (ECN), so far."""
+    """The state of one sender at one time of the run."""
 
     time_s: float
     job: str
     host: str
     cwnd: int
+    """Congestion window in segments."""
     gain: float | None
+    """MLTCP's F, or None without MLTCP."""
     retransmitted: int
+    """Segments retransmitted so far."""
     marked: int
+    """Segments acknowledged with an ECN mark so far."""
 
 
 class Sampler:
-    """Records a run: `look` from time to time, `throughput` and `windows` when it has ended."""
+    """Samples a run: call `look` regularly, and `throughput` and `windows` at the end."""
 
     def __init__(
         self, clock: SlotClock, meters: Mapping[str, Meter], reader: FlowReader, hosts: Mapping[str, str]
@@ -53,13 +56,13 @@ class Sampler:
         self._seen: list[tuple[int, str, FlowState]] = []
 
     def look(self) -> None:
-        """Note the windows of all flows."""
+        """Record the windows of all flows."""
         for host, netns in self._hosts.items():
             now = time.monotonic_ns()
             self._seen += [(now, host, flow) for flow in self._reader.read(netns)]
 
     def throughput(self, owners: Mapping[Flow, str], begin_ns: int, end_ns: int) -> tuple[Throughput, ...]:
-        """By link and job, from `begin_ns` to `end_ns` (CLOCK_MONOTONIC); `owners` has the flows' jobs."""
+        """Return throughput by link and job between two times (CLOCK_MONOTONIC); `owners`: job by flow."""
         first = self._clock.slot(begin_ns)
         number = self._clock.slot(end_ns) - first + 1
         to_mbps = 8e3 / self._clock.slot_ns
@@ -76,7 +79,7 @@ class Sampler:
         return tuple(found)
 
     def windows(self, owners: Mapping[Flow, str], begin_ns: int) -> tuple[Window, ...]:
-        """Of the jobs' flows, in order of time."""
+        """Return the windows of the flows in `owners`, in order of time since `begin_ns`."""
         return tuple(
             Window(
                 (when - begin_ns) / 1e9,
@@ -95,8 +98,11 @@ class Sampler:
 
 @contextlib.contextmanager
 def sampling(bin_ms: float, ports: Sequence[FabricPort], hosts: Mapping[str, str]) -> Iterator[Sampler]:
-    """Within, what leaves through `ports` is counted in bins of `bin_ms`; `hosts` are their namespaces' paths
-    by name. Raises EbpfError where the meter cannot be attached (it needs Linux 6.6)."""
+    """Count the traffic that leaves through `ports` in bins of `bin_ms`.
+
+    `hosts` maps the hosts' names to the paths of their network namespaces. Raises EbpfError if the meter
+    cannot be attached (it needs Linux 6.6).
+    """
     clock = SlotClock.shared(bin_ms)
     with contextlib.ExitStack() as stack:
         meters = {port.link: stack.enter_context(metered(clock, port.ifindex)) for port in ports}

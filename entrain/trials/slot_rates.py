@@ -1,4 +1,4 @@
-"""Experiments of kind `slot-rates`: flows that must follow a new random rate in every slot, on one host."""
+"""Experiments of kind `slot-rates`: flows on one host follow a new random rate in each slot."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from machine.palette import style
 from machine.toml import Strict, check, read_toml
 
 SHOWN = 60
-"""Slots in the picture."""
+"""Number of slots in the plot."""
 
 
 class Goals(Strict):
-    """A `[trial.goals]` table: what the figures of that name should be at most, `within_bound` at least."""
+    """A `[trial.goals]` table: upper limits for figures of these names; for `within_bound`, a lower one."""
 
     rate_error_mean: float | None = None
     rate_error_p99: float | None = None
@@ -71,7 +71,7 @@ class SlotRatesFile(Strict):
 
 @dataclass(frozen=True)
 class Figures:
-    """A trial's figures, as in results.json; docs/experiments.md describes them."""
+    """A trial's figures, as in results.json. docs/experiments.md describes them."""
 
     slot_ms: float
     flows: int
@@ -89,7 +89,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """One trial, what it should have come to, and what came of it."""
+    """One trial, its goals and its outcome."""
 
     trial: Trial
     goals: Goals
@@ -97,7 +97,7 @@ class TrialResult:
 
     @property
     def figures(self) -> Figures:
-        """Errors relative to what was wanted in the slot, delays, processor time."""
+        """Errors relative to the wanted bytes of each slot, delays, and CPU time."""
         slots = self.outcome.slots
         errors = [each.error for each in slots]
         delays = [ms for each in slots if (ms := self.trial.boundary_delay_ms(each)) is not None]
@@ -119,13 +119,13 @@ class TrialResult:
 
 
 def is_slot_rates(path: Path) -> bool:
-    """Whether the file says that it is of this kind. Raises BadInput for an unknown kind."""
+    """Return whether the file's experiment is of this kind. Raises BadInput for an unknown kind."""
     return kind_of(read_toml(path), str(path)) == "slot-rates"
 
 
 @dataclass(frozen=True)
 class SlotRates:
-    """A checked experiment of this kind: its name, and its trials with their goals."""
+    """A checked experiment of this kind: its name, its trials and their goals."""
 
     name: str
     trials: tuple[tuple[Trial, Goals], ...]
@@ -136,7 +136,7 @@ KIND = Kind("slot-rates", TypeAdapter(SlotRates), TypeAdapter(TrialResult))
 
 
 def load(path: Path, seed: int | None = None) -> SlotRates:
-    """The experiment in a file. Raises BadInput that names the file, the key and the remedy."""
+    """Load the experiment in a file. Raises BadInput, which names the file, the key and the remedy."""
     file = check(SlotRatesFile, read_toml(path), str(path))
     chosen = file.experiment.seed if seed is None else seed
     known = {*PACED, *available_congestion_controls()}
@@ -155,7 +155,7 @@ def load(path: Path, seed: int | None = None) -> SlotRates:
 def run(
     trials: Sequence[tuple[Trial, Goals]], report: Callable[[str, float], None], first: int = 0
 ) -> Iterator[tuple[int, TrialResult]]:
-    """Run the trials from the `first` on, one after the other; yields the number of each and its result."""
+    """Run the trials from number `first` on. Yield each trial's number and result."""
     if first == len(trials):
         return
     with pacing_registered() as schedules:
@@ -165,14 +165,14 @@ def run(
 
 
 def run_one(trial: Trial, goals: Goals, schedules: Map) -> TrialResult:
-    """Run a trial. The eBPF programs' time is counted where it has a goal: counting costs some of it."""
+    """Run a trial. Measure the eBPF programs' CPU time only if it has a goal: measuring takes CPU time."""
     with program_statistics() if goals.host_cpu is not None else contextlib.nullcontext():
         return TrialResult(trial, goals, run_trial(trial, schedules))
 
 
 @contextlib.contextmanager
 def program_statistics() -> Iterator[None]:
-    """Within, the kernel counts how long eBPF programs run, where it can."""
+    """Let the kernel measure the run time of eBPF programs, if it can."""
     switch = Path("/proc/sys/kernel/bpf_stats_enabled")
     try:
         before = switch.read_text()
@@ -187,7 +187,7 @@ def program_statistics() -> Iterator[None]:
 
 
 def document(name: str, results: Sequence[TrialResult]) -> dict[str, Any]:
-    """`results.json`."""
+    """Return the content of `results.json`."""
     runs = [
         {"policy": "slots", **asdict(each.figures), "goals": each.goals.model_dump(exclude_none=True)}
         for each in results
@@ -205,8 +205,8 @@ _COLUMNS = (
 
 
 def table(name: str, results: Sequence[TrialResult]) -> Table:
-    """A line for each trial: figures, and their goals in brackets."""
-    shown = Table(title=f"{name} (in brackets: goals)")
+    """Return a table with one row per trial: figures, and their goals in brackets."""
+    shown = Table(title=f"{name} (goals in brackets)")
     for heading in ("control", "slot\nms", "flows", *(heading for heading, _, _ in _COLUMNS)):
         shown.add_column(heading, justify="right")
     for result in results:
@@ -220,7 +220,7 @@ def table(name: str, results: Sequence[TrialResult]) -> Table:
 
 
 def write(directory: Path, name: str, results: Sequence[TrialResult]) -> None:
-    """Write `results.json` and `slots.csv` to `directory`. Raises OSError where they cannot be written."""
+    """Write `results.json` and `slots.csv` to `directory`. Raises OSError if they cannot be written."""
     with whole(directory / "results.json") as draft:
         draft.write_text(json.dumps(document(name, results), indent=2) + "\n")
     with whole(directory / "slots.csv") as draft, draft.open("w", newline="") as file:
@@ -235,7 +235,7 @@ def write(directory: Path, name: str, results: Sequence[TrialResult]) -> None:
 
 
 def draw(path: Path, name: str, results: Sequence[TrialResult]) -> None:
-    """Draw the wanted and the measured rate of a flow of each trial to a PNG."""
+    """Plot the wanted and the measured rate of one flow of each trial, as a PNG."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
 
+from entrain.commands.deploy import deploy_table
 from entrain.commands.doctor import show
 from entrain.commands.flows import flows_table, learned_table
+from entrain.commands.loads import loads_table
+from entrain.commands.simulate import summary_table
 from entrain.doctor import Finding, State
 from hostbpf.flows import FlowState
 from hostbpf.mltcp import JobKey, JobState
+from simulation import output
+from simulation.experiments.registry import EXPERIMENTS, points
 
 
 def rendered(shown: RenderableType, width: int = 80) -> list[str]:
@@ -63,6 +70,42 @@ def test_what_was_learned_fits_80_columns_whole() -> None:
     assert {"4294967295", "255.255.255.255", "123.457", "123.5", "123456789"} <= set(" ".join(text).split())
 
 
+def test_loads_fit_80_columns_whole() -> None:
+    slots = [SimpleNamespace(slot=1000 + ahead, load_mbps=12_345.678) for ahead in range(32)]
+    port = SimpleNamespace(switch="s" * 15, port=511, peer="p" * 15, capacity_mbps=100_000, slots=slots)
+    reading = SimpleNamespace(ports=[port], problem="")
+    text = rendered(loads_table(reading, 1000, every=False))
+    assert max(map(len, text)) <= 80
+    assert {"s" * 15, "511", "p" * 15, "100000", *(f"{ahead:+d}:12345.7" for ahead in range(32))} <= set(
+        " ".join(text).split()
+    )
+
+
+def test_what_was_deployed_fits_80_columns_whole() -> None:
+    counts = {"inserted": 1_234_567, "modified": 2_345_678, "deleted": 3_456_789}
+    switch = {"name": "s" * 15, "pipeline_set": False, "seconds": 12_345.67, **counts}
+    text = rendered(deploy_table({"network": "n" * 15, "seconds": 1.5, "switches": [switch]}))
+    assert max(map(len, text)) <= 80
+    assert {"s" * 15, "unchanged", "1234567", "2345678", "3456789", "12345.67"} <= set(" ".join(text).split())
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_simulated_points_fit_80_columns_whole(name: str) -> None:
+    """Each experiment's parameters with the longest figures that it shows."""
+    experiment, todo = points(name, None, None, None, 0)
+    keys = ("total_jct_s", "mean_jct_s", "p99_jct_s", "max_jct_s", "lower_bound_s")
+    if name.startswith("mltcp"):
+        keys = ("mean_iteration_s", "p99_iteration_s", "max_iteration_s", "best_iteration_s", "mean_to_best")
+    figures: dict[str, Any] = dict.fromkeys(keys, 1_234_567.8)
+    if name.startswith("slots"):
+        figures["decision"] = {"p99_us": 123_456.0}
+    text = rendered(summary_table(output.summarise(experiment, todo, [figures for _ in todo])))
+    assert max(map(len, text)) <= 80
+    words = " ".join(text).split()
+    assert words.count("1234568") == len(todo) * len(keys)
+    assert {str(point["policy"]) for point in todo if "policy" in point} <= set(words)
+
+
 def finding(name: str, state: State, required: bool) -> Finding:
     found = state == "found"
     remedy = "" if found else f"apt-get install {name}"
@@ -91,8 +134,8 @@ def doctor(*findings: Finding, width: int = 80) -> list[str]:
     [
         ((HERE, GONE, EXTRA), "not ready: 1 thing is missing"),
         ((HERE, GONE, LONG), "not ready: 2 things are missing"),
-        ((HERE, EXTRA), "ready: everything required is here; 1 optional thing is missing"),
-        ((HERE,), "ready: everything required is here"),
+        ((HERE, EXTRA), "ready: everything required was found; 1 optional thing is missing"),
+        ((HERE,), "ready: everything required was found"),
         ((finding("root", "not tried", True),), "not ready: 1 thing is missing"),
     ],
 )

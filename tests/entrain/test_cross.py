@@ -60,8 +60,8 @@ def test_one_flow_at_a_given_time(tmp_path: Path) -> None:
     ("cross", "message"),
     [
         ('hosts = ["h9"]', "there is no host 'h9'"),
-        ("lasts_ms = [2000, 200]", "the shorter time comes first"),
-        ('hosts = ["h1"]\nto = ["h1"]', "has nobody to send to"),
+        ("lasts_ms = [2000, 200]", "put the shorter time first"),
+        ('hosts = ["h1"]\nto = ["h1"]', "cannot send to itself"),
     ],
 )
 def test_what_cannot_be_is_named(tmp_path: Path, cross: str, message: str) -> None:

@@ -244,7 +244,7 @@ def test_what_has_been_measured_survives_an_interruption(run: Callable[..., Run]
     status, printed, err = first.end()
     assert status == 128 + signal.SIGINT
     assert "exchange" in printed
-    assert "1 of 2 runs have ended" in err
+    assert "1 of 2 runs completed" in err
     (kept,) = json.loads(results.read_text())["runs"]
 
     second = run(*out, "--resume", "--json", iterations=20)
