@@ -127,9 +127,11 @@ class Run:
 def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     started: list[Run] = []
 
-    def start(*options: str, iterations: int = 3, policy: str = "none") -> Run:
+    def start(*options: str, iterations: int = 3, policy: str = "none", emulated: bool = False) -> Run:
         file = tmp_path / f"small-{len(started)}.toml"
         text = EXPERIMENT.format(iterations=iterations)
+        if emulated:  # needs fixed paths
+            text = text.replace('["ecmp", "source"]', '"source"') + '\n[slots]\nloads = "emulated"\n'
         file.write_text(text.replace("[topology]", f'policy = ["{policy}"]\n\n[topology]', 1))
         process = subprocess.Popen(
             [sys.executable, "-m", "entrain.cli", "run", str(file), *options],
@@ -325,6 +327,20 @@ def test_a_killed_agent_fails_the_run_and_is_named(run: Callable[..., Run]) -> N
     assert status == 1
     assert "the agent of host h3 was killed by SIGKILL" in err
     assert "agent-h3.log" in err
+    assert out == ""
+    running.assert_clean()
+
+
+def test_a_killed_emulated_switch_fails_the_run_and_is_named(run: Callable[..., Run]) -> None:
+    running = run(iterations=1000, policy="slots", emulated=True)
+    running.until(lambda: STAGES["the first run"](running))
+    switches = running.running("emulated-switch")
+    (victim,) = (each for each in switches if each.cmdline()[-1].endswith("/leaf2.switch.toml"))
+    victim.kill()
+    status, out, err = running.end()
+    assert status == 1
+    assert "emulated switch leaf2 was killed by SIGKILL" in err
+    assert "emulated-leaf2.log" in err
     assert out == ""
     running.assert_clean()
 
