@@ -12,20 +12,6 @@ Words = NDArray[np.uint64]
 FOUND, NONE, UNDECIDED = 0, 1, 2
 
 
-def rows(free_links: Ints, links_per_pair: int) -> Words:
-    """Return the free links (leaves, spines) as bits, shape (leaves, words).
-
-    A pair with c free links has the first c of its K bits set, so that the intersection of rows has as many
-    bits as there are virtual spines that all these leaves reach.
-    """
-    bits = np.arange(links_per_pair) < free_links[:, :, None]
-    leaves = len(free_links)
-    packed = np.packbits(bits.reshape(leaves, -1), axis=1, bitorder="little")
-    padded = np.zeros((leaves, -(-packed.shape[1] // 8) * 8), np.uint8)
-    padded[:, : packed.shape[1]] = packed
-    return padded.view(np.uint64)
-
-
 @compiled
 def _ones(word: np.uint64) -> int:
     one, two, four = (
@@ -41,26 +27,26 @@ def _ones(word: np.uint64) -> int:
 
 @compiled
 def _reduce(table: Words, alive: Bools, mask: Words, need: int, width: int, degree: Ints) -> bool:
-    """Drop leaves that share fewer than `width` bits with the mask, and bits that fewer than `need` leaves
-    have, until nothing changes; returns whether enough of both are left."""
-    leaves, words = table.shape
+    """Drop rows that share fewer than `width` bits with the mask, and bits that fewer than `need` rows have,
+    until nothing changes; returns whether enough of both are left."""
+    rows, words = table.shape
     while True:
         degree[:] = 0
         left = 0
         dropped = False
-        for leaf in range(leaves):
-            if not alive[leaf]:
+        for row in range(rows):
+            if not alive[row]:
                 continue
             common = 0
             for w in range(words):
-                common += _ones(table[leaf, w] & mask[w])
+                common += _ones(table[row, w] & mask[w])
             if common < width:
-                alive[leaf] = False
+                alive[row] = False
                 dropped = True
                 continue
             left += 1
             for w in range(words):
-                word = table[leaf, w] & mask[w]
+                word = table[row, w] & mask[w]
                 while word != np.uint64(0):
                     below = word - np.uint64(1)
                     degree[w * 64 + _ones(below & ~word)] += 1
@@ -87,8 +73,9 @@ def _reduce(table: Words, alive: Bools, mask: Words, need: int, width: int, degr
 
 @compiled
 def _search(table: Words, count: int, width: int, limit: int, chosen: Ints) -> int:
-    leaves, words = table.shape
-    alive = np.zeros((count + 1, leaves), np.bool_)
+    """Look for `count` rows that have `width` bits in common; returns the status, and them in `chosen`."""
+    rows, words = table.shape
+    alive = np.zeros((count + 1, rows), np.bool_)
     mask = np.zeros((count + 1, words), np.uint64)
     degree = np.zeros(words * 64, np.int64)
     alive[0] = True
@@ -111,24 +98,39 @@ def _search(table: Words, count: int, width: int, limit: int, chosen: Ints) -> i
         if depth == 0:
             return NONE
         depth -= 1
-        # Without this leaf, then; and without any that shares no more with the mask: in a placement with
-        # one of those this leaf could take its place.
-        for leaf in range(leaves):
+        # Without this row, then; and without any that shares no more with the mask: among rows
+        # chosen with one of those this row could take its place.
+        for row in range(rows):
             within = True
             for w in range(words):
-                outside = table[leaf, w] & ~table[chosen[depth], w] & mask[depth, w]
+                outside = table[row, w] & ~table[chosen[depth], w] & mask[depth, w]
                 within = within and outside == np.uint64(0)
             if within:
-                alive[depth, leaf] = False
+                alive[depth, row] = False
     return UNDECIDED
 
 
-def find(table: Words, count: int, width: int, limit: int) -> tuple[int, Ints]:
-    """Look for `count` rows of `table` (leaves, words) that have `width` bits in common.
+def find(free_links: Ints, links_per_pair: int, count: int, width: int, limit: int) -> tuple[int, Ints]:
+    """Look for `count` leaves n that reach `width` virtual spines in common: sum_m min_n C_nm >= width.
 
-    Earlier rows are tried first, in lexicographic order. Returns `FOUND` and the rows' numbers, `NONE` if
-    there are no such rows, or `UNDECIDED` after `limit` steps.
+    `free_links` C (leaves, spines) counts the free links of each pair. Leaves and spines further ahead are
+    tried first, in lexicographic order. Returns `FOUND` and the leaves, `NONE` if there are no such leaves,
+    or `UNDECIDED` after `limit` steps.
     """
-    chosen = np.zeros(count, np.int64)
-    status = _search(table, count, width, limit, chosen)
-    return status, np.sort(chosen)
+    # A pair with c free links has the first c of its K bits set: the intersection of leaves then has as many
+    # bits as there are virtual spines that all of them reach. The smaller side is chosen: fewer levels.
+    reached = (np.arange(links_per_pair) < free_links[:, :, None]).reshape(len(free_links), -1)
+    if count <= width:
+        chosen = np.zeros(count, np.int64)
+        return _search(_packed(reached), count, width, limit, chosen), np.sort(chosen)
+    chosen = np.zeros(width, np.int64)
+    status = _search(_packed(reached.T), width, count, limit, chosen)
+    return status, np.flatnonzero(reached[:, chosen].all(axis=1))[:count]
+
+
+def _packed(table: Bools) -> Words:
+    """The rows of `table` (n, bits) as words of 64 bits, shape (n, words)."""
+    packed = np.packbits(table, axis=1, bitorder="little")
+    padded = np.zeros((len(table), -(-packed.shape[1] // 8) * 8), np.uint8)
+    padded[:, : packed.shape[1]] = packed
+    return padded.view(np.uint64)

@@ -15,13 +15,13 @@ import numpy as np
 from schedulers.compiled import Bools, Ints
 from schedulers.placement import exact
 from schedulers.placement.cluster import DARK, Circuit, Cluster, Link, Placement, Port, Request, State
-from schedulers.placement.search import FOUND, NONE, find, rows
+from schedulers.placement.search import FOUND, NONE, find
 from schedulers.placement.shapes import size_with_shape
 
 Cause = Literal["gpus", "network"]
 """Why a job cannot start: too few GPUs are free, or they are but no virtual Clos joins them."""
 
-LIMIT = 20_000
+LIMIT = 200_000
 """Steps of the search, after which HiGHS decides."""
 
 
@@ -41,7 +41,7 @@ def vclos(
     idle: Ints = units.sum(axis=1)
     free: Ints = state.free_links.sum(axis=2)
     links_per_pair = state.cluster.links_per_pair
-    table = rows(free, links_per_pair)
+    ordered = free[:, np.argsort(free.sum(axis=0), kind="stable")]
     for leaves, width in _vclos_shapes(state.cluster, request.gpus, request.pattern, unit):
         candidates = np.flatnonzero(idle * unit >= width)
         if len(candidates) < leaves:
@@ -50,7 +50,7 @@ def vclos(
         status = FOUND
         if not solver:
             candidates = candidates[np.argsort(idle[candidates], kind="stable")]
-            status, picked = find(table[candidates], leaves, width, LIMIT)
+            status, picked = find(ordered[candidates], links_per_pair, leaves, width, LIMIT)
             if status == NONE:
                 continue
             chosen = np.sort(candidates[picked])
