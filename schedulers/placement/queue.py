@@ -196,9 +196,9 @@ def run(
 
     Raises ValueError for a job that cannot start even when it is alone.
     """
-    for job in jobs:
-        if not isinstance(strategy.place(state, job.request), Placement):
-            raise ValueError(f"job {job.request.job}: cannot start even when no other job runs")
+    for request in {(job.request.gpus, job.request.pattern): job.request for job in jobs}.values():
+        if not isinstance(strategy.place(state, request), Placement):
+            raise ValueError(f"job {request.job}: cannot start even when no other job runs")
     queue = Queue(state, strategy, order, backfill)
     arrivals = deque(sorted(enumerate(jobs), key=lambda each: (each[1].arrival_s, each[0])))
     outcomes: dict[int, Outcome] = {}
