@@ -276,6 +276,22 @@ def test_killed_agents_setting_and_record_are_removed(
     assert pair.run(pair.a, *setting) == "1\n"
 
 
+def test_the_last_agent_of_a_namespace_restores_the_setting(
+    pair: Pair, connect: Callable[..., Connection], start: Callable[..., Started]
+) -> None:
+    setting = ("cat", "/proc/sys/net/ipv4/tcp_slow_start_after_idle")
+    assert pair.run(pair.a, *setting) == "1\n"
+    agents = [start(pair.a, "--interface", interface) for interface in ("eth0", "lo")]
+    for agent in agents:
+        flow = Flow.of(connect("slot_cubic").sender)
+        agent.stub.SetSchedule(pb.SetScheduleRequest(flow=message(flow), rates_mbps=[10.0] * 32))
+    for agent, left in zip(agents, ("0\n", "1\n"), strict=True):
+        assert pair.run(pair.a, *setting) == "0\n"
+        agent.process.terminate()
+        assert agent.process.wait(20) == 0
+        assert pair.run(pair.a, *setting) == left
+
+
 def test_agents_that_start_at_once_share_the_controls(pair: Pair, tmp_path: Path) -> None:
     places = [(netns, interface) for netns in (pair.a, pair.b) for interface in ("eth0", "lo")]
     processes = [
