@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
+import secrets
 import socket
 import struct
 import threading
@@ -62,7 +62,6 @@ class _Door:
 
     def __init__(self, server: Path) -> None:
         self._server = server
-        self._numbers = itertools.count()
         self._connections: Counter[int] = Counter()  # by user
 
     async def open(self, listener: socket.socket) -> None:
@@ -95,7 +94,7 @@ class _Door:
     async def _pass_on(self, user: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         end = socket.socket(socket.AF_UNIX)
         try:
-            end.bind(f"\0{_PREFIX}/{user}/{os.getpid()}-{next(self._numbers)}")
+            end.bind(f"\0{_PREFIX}/{user}/{secrets.token_hex(8)}")
             end.connect(str(self._server))
             end.setblocking(False)
             answers, calls = await asyncio.open_unix_connection(sock=end)
