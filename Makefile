@@ -37,7 +37,7 @@ p4: setup  ## Compile the switch program anew (needs p4c)
 bench: setup  ## Measure: BENCH=switch, simulation, host or emulated_switch
 	$(PYTHON) -m benchmarks $(BENCH)
 
-doctor: setup  ## Say what this machine has and lacks, and the remedy
+doctor: setup  ## Check prerequisites, and say how to install what is missing
 	.venv/bin/entrain doctor
 
 clean: setup  ## Remove what a crashed run left on the machine

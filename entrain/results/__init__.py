@@ -1,1 +1,1 @@
-"""Results of live experiments: values, files, tables, pictures, and the page that compares them."""
+"""Results of live experiments: values, files, tables, plots, and the page that compares them."""

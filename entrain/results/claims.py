@@ -1,4 +1,4 @@
-"""What came out here, for each kind of claim that a paper makes."""
+"""Compute our values for the papers' claims."""
 
 from __future__ import annotations
 
@@ -24,61 +24,64 @@ from entrain.trials.slot_rates import TrialResult
 from simulation.report import change
 
 SERVERS = 6
-"""Of the flow-scheduling paper's testbed."""
+"""Number of servers in the flow-scheduling paper's testbed."""
 
 
 @dataclass(frozen=True)
 class Live:
-    """What was measured in an experiment: its runs of all seeds, by what schedules the flows; or its trials,
-    of one of kind slot-rates."""
+    """The measurements of one experiment."""
 
     name: str
     papers: tuple[Paper, ...]
     runs: Mapping[str, Sequence[RunResult]] = field(default_factory=dict)
+    """The runs of all seeds, by scheduler (`values.scheduler`)."""
     trials: Sequence[TrialResult] = ()
+    """The trials of an experiment of kind slot-rates."""
 
     def condition(self, figures: Sequence[str]) -> str:
-        """What distinguishes it from other experiments of these figures."""
+        """Return its condition, which distinguishes it from other experiments of these figures."""
         return next((paper.condition for paper in self.papers if paper.figure in figures), "")
 
     @property
     def best_tcp(self) -> str | None:
-        """The plain TCP with the shortest mean completion time."""
+        """The plain TCP congestion control with the shortest mean completion time."""
         plain = [name for name, runs in self.runs.items() if is_baseline(runs[0].combination.policy)]
         return min(plain, key=lambda name: fmean(self.jct_s(name)), default=None)
 
     def jobs(self, name: str, model: str = "") -> list[JobResult]:
-        """The jobs under `name` whose names begin with `model`."""
+        """Return the jobs under scheduler `name` whose names begin with `model`."""
         return [job for run in self.runs[name] for job in run.jobs if job.name.startswith(model)]
 
     def jct_s(self, name: str) -> list[float]:
-        """Completion times of all jobs."""
+        """Return the completion times of all jobs."""
         return [job.summary.jct_s or 0.0 for job in self.jobs(name)]
 
     def iteration_ms(self, name: str, model: str = "") -> float:
-        """Mean iteration time of jobs, mean over them."""
+        """Return the mean over the jobs of their mean iteration times."""
         return fmean(job.mean_ms for job in self.jobs(name, model))
 
     def settled(self, name: str) -> Settled | None:
-        """What the runs of all seeds came to after learning."""
+        """Return the settled figures over all seeds."""
         return settled_mean(map(settled_run, self.runs[name]))
 
     def converged_at(self, name: str) -> float | None:
-        """The iteration from which on they keep near the ideal, median of those that do."""
+        """Return the median of the iterations at which the converged runs converged."""
         found = [at for at in map(converged_at, self.runs[name]) if at is not None]
         return median(found) if found else None
 
     def converged(self, name: str) -> int:
-        """How many of them do."""
+        """Return how many runs converged."""
         return sum(each is not None for each in Summarized(tuple(self.runs[name])).converged_at)
 
     def is_mltcp(self, name: str) -> bool:
-        """Whether its runs under `name` are MLTCP's."""
+        """Return whether the runs under `name` used MLTCP."""
         return self.runs[name][0].combination.policy == mltcp.NAME
 
     def speed_up(self, name: str) -> tuple[float, float] | None:
-        """By how much MLTCP variant `name` makes iterations shorter than its plain control, after learning:
-        mean and 99th percentile; None: not both were measured, or not for long enough."""
+        """Return the settled iteration times of the plain control over those of its MLTCP variant `name`.
+
+        Mean and 99th percentile. None if one of the two was not measured, or not for long enough.
+        """
         plain = name.removeprefix("mltcp_")
         if not self.is_mltcp(name) or plain not in self.runs:
             return None
@@ -90,29 +93,29 @@ class Live:
 
 
 Found = Mapping[str, Live]
-"""The experiments of a section of which there are results, by name."""
+"""The experiments of a section that have results, by name."""
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """For people."""
+    """Format a fraction as a percentage."""
     return f"{100 * share:.{digits}f} %"
 
 
 def span(values: Iterable[float | None], form: Callable[[float], str] = "{:.3g}".format) -> str:
-    """From the least to the most; - where nothing is known."""
+    """Format the range of the known values, or "-" if there is none."""
     known = [value for value in values if value is not None]
     return " to ".join(dict.fromkeys(map(form, (min(known), max(known))))) if known else "-"
 
 
 def delays_ms(found: Found, percentile: float, kind: str) -> list[float]:
-    """That percentile of the `negotiation` or `decision` delays of every host that had any."""
+    """Return a percentile of the `negotiation` or `decision` delays, for each host that has any."""
     hosts = [host for live in found.values() for run in live.runs.get("slots", ()) for host in run.scheduling]
     samples = [host.negotiation_ms if kind == "negotiation" else host.decision_ms for host in hosts]
     return [float(np.percentile(each, percentile)) for each in samples if each]
 
 
 def carriers_mbps(found: Found, hosts: int | None = None) -> list[float]:
-    """The rate of carriers and feedback of all hosts of a run together, of runs on so many hosts."""
+    """Return the total rate of carriers and feedback in each run, or in each run with `hosts` hosts."""
     rates = []
     for live in found.values():
         for run in live.runs.get("slots", ()):
@@ -123,13 +126,13 @@ def carriers_mbps(found: Found, hosts: int | None = None) -> list[float]:
 
 
 def cpu_shares(found: Found) -> list[float]:
-    """Of one processor, of every agent that answered."""
+    """Return the CPU time of every agent that answered, as a fraction of one core."""
     hosts = (host for live in found.values() for run in live.runs.get("slots", ()) for host in run.scheduling)
     return [host.cpu_share for host in hosts if host.cpu_share is not None]
 
 
 def claims(found: Found, figures: Sequence[str]) -> list[list[str]]:
-    """By row: what a paper claims of its `figures`, its value, and ours; what was not run is left out."""
+    """Return rows of claim, paper's value and our value for `figures`, without claims that were not run."""
     rows: dict[str, list[str]] = {}
     for live in found.values():
         for paper in live.papers:
@@ -150,7 +153,7 @@ def _completion_time(paper: Paper, live: Live, found: Found) -> str | None:
 
 
 def _training_speed(paper: Paper, live: Live, found: Found) -> str | None:
-    """Inverse iteration times; as a factor where the paper tells one."""
+    """Compare inverse iteration times, as a factor if the paper gives one."""
     others = [live]
     if paper.against_condition:
         others = [o for o in found.values() if o.condition([paper.figure]) == paper.against_condition]
@@ -169,7 +172,7 @@ def _iterations(paper: Paper, live: Live, found: Found) -> str:
 
 
 def _speed_up(place: int, paper: Paper, live: Live, found: Found) -> str:
-    """`place` 0: of the mean, 1: of the 99th percentile."""
+    """Return the range of speed-ups: of the mean (`place` 0) or of the 99th percentile (1)."""
     ups = [up for each in found.values() for name in each.runs if (up := each.speed_up(name))]
     return span((up[place] for up in ups), "{:.2f}".format)
 

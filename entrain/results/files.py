@@ -1,4 +1,4 @@
-"""Results as files: `results.json`, CSV files and pictures, made of the runs that have ended."""
+"""Write results to files: `results.json`, CSV files and plots of the completed runs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ NETWORK = Kind("network", TypeAdapter(Experiment), TypeAdapter(RunResult))
 
 
 def name(run: RunResult) -> str:
-    """A name for the file of `run`, which no other run of its experiment has."""
+    """Return a file name for `run` that is unique in its experiment."""
     which = run.combination
     parts = (which.routing, which.policy, which.control, which.seed)
     return "-".join(str(part) for part in parts if part is not None)
 
 
 def write(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
-    """Write `results.json` and the CSV files to `directory`, which is made where it does not exist.
+    """Write `results.json` and the CSV files to `directory`; create it if it does not exist.
 
-    `delays.csv` is there under policy `slots`, `throughput.csv` and `windows.csv` with `sample_ms`. Raises
-    OSError where something cannot be written; what was there before is then still whole.
+    `delays.csv` is written for policy `slots`, `throughput.csv` and `windows.csv` with `sample_ms`. Raises
+    OSError if a file cannot be written; its previous version then stays intact.
     """
     directory.mkdir(parents=True, exist_ok=True)
     results = document(experiment, runs)
@@ -69,7 +69,7 @@ def write(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) ->
 
 
 def draw(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
-    """Draw the pictures of `runs` to `directory`. Raises OSError where one cannot be written."""
+    """Plot `runs` to `directory`. Raises OSError if a plot cannot be written."""
     from entrain.results import overhead, plots, timelines  # matplotlib takes a second to load
 
     plots.plot(directory / "results.png", experiment, runs)
@@ -80,12 +80,12 @@ def draw(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) -> 
 
 
 def has_delays(runs: Sequence[RunResult]) -> bool:
-    """Whether an agent said how long something took."""
+    """Return whether an agent reported delays."""
     return any(host.negotiation_ms or host.decision_ms for run in runs for host in run.scheduling)
 
 
 def _write_delays(directory: Path, runs: Sequence[RunResult]) -> None:
-    """`delays.csv` in `directory`: how long the agents' negotiations and decisions took."""
+    """Write `delays.csv`: the delays of the agents' negotiations and decisions."""
     _write_csv(
         directory / "delays.csv",
         [
@@ -99,7 +99,7 @@ def _write_delays(directory: Path, runs: Sequence[RunResult]) -> None:
 
 
 def _write_samples(directory: Path, runs: Sequence[RunResult]) -> None:
-    """`throughput.csv` and `windows.csv` in `directory`: what was sampled during the runs."""
+    """Write `throughput.csv` and `windows.csv`: the samples of the runs."""
     _write_csv(
         directory / "throughput.csv",
         [

@@ -1,6 +1,6 @@
-"""The sections of docs/results.md on live experiments, made from what `entrain run --out` wrote.
+"""Write the sections of docs/results.md on live experiments, from the results of `entrain run --out`.
 
-Which experiments belong to a section, and what the paper claims, stands in their files (`entrain.paper`).
+The experiments' files say which section they belong to, and what the paper claims (`entrain.paper`).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from simulation.report import change, table
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
 SENDING = 0.1
-"""A job counts as sending in a bin in which it has this part of the most that a bin has of the link."""
+"""A job counts as sending in a bin if it has at least this fraction of the fullest bin's throughput."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section: its title, the papers' figures that it is about, what they compare, and its tables."""
+    """A section of the page: its title, the papers' figures in it, its introduction, and its tables."""
 
     title: str
     figures: Sequence[str]
@@ -56,7 +56,7 @@ def _names(found: Found) -> list[str]:
 def _matrix(
     corner: str, rows: Sequence[str], columns: Sequence[str], cell: Callable[[str, str], str | None]
 ) -> str:
-    """A table; a cell that is None was not run."""
+    """Return a table. A cell of None was not run."""
     return "\n" + table(
         [corner, *columns], [[row, *(cell(row, column) or "-" for column in columns)] for row in rows]
     )
@@ -68,7 +68,7 @@ def _claims(found: Found, *figures: str) -> str:
 
 
 def _busy(found: Found) -> str:
-    return f"\nProcessors busy: {_busy_span(run for each in found.values() for run in _runs(each))}.\n"
+    return f"\nCPU utilisation: {_busy_span(run for each in found.values() for run in _runs(each))}.\n"
 
 
 def _runs(live: Live) -> Iterable[RunResult]:
@@ -99,14 +99,14 @@ def _completion(found: Found) -> str:
         times = by_speed[speed].jct_s(name)
         return f"{min(times):.2f}, {max(times):.2f}, {np.percentile(times, 99):.2f}"
 
-    text = "\nMean completion time of the jobs (s), and against the best TCP at that speed:\n"
+    text = "\nMean completion time of the jobs (s), and its change from the best TCP at that speed:\n"
     text += _matrix("", _names(found), list(by_speed), mean)
-    text += "\nShortest, longest and 99th percentile (s, interpolated):\n"
+    text += "\nShortest, longest and 99th-percentile completion time (s; the percentile is interpolated):\n"
     text += _matrix("", _names(found), list(by_speed), spread)
     for speed, live in by_speed.items():
         jobs = next(iter(_runs(live))).jobs
         models = list(dict.fromkeys(job.name.partition("-")[0] for job in jobs))
-        text += f"\nIteration time (ms, mean; the training speed is its inverse) at {speed}:\n"
+        text += f"\nMean iteration time (ms) at {speed}; the training speed is its inverse:\n"
         text += _matrix("", list(live.runs), models, partial(_rounded_ms, live))
     return text + _claims(found, "slots/8") + _busy(found)
 
@@ -129,14 +129,13 @@ def _loss(found: Found) -> str:
 
     text = ""
     for model in ("vgg16", "resnet50"):
-        text += f"\nIteration time of {model}, mean, by loss rate (×: against no loss):\n"
+        text += f"\nMean iteration time of {model} by loss rate (×: relative to no loss):\n"
         text += _matrix("", _names(found), list(by_loss), partial(time, model))
     return text + "\nTraining speed of VGG16:\n" + _claims(found, "slots/10") + _busy(found)
 
 
 def _throughput(live: Live, name: str) -> dict[str, Sequence[float]]:
-    """By job, Mbit/s by bin in the first run under `name`, on the link that carries most; {} where that was
-    not sampled."""
+    """Return Mbit/s per bin by job, on the busiest link of the first run under `name`; {} without samples."""
     links: dict[str, dict[str, Sequence[float]]] = {}
     for each in live.runs[name][0].timeline.throughput:
         links.setdefault(each.link, {})[each.job] = each.mbps
@@ -154,12 +153,12 @@ def _two_jobs(found: Found) -> str:
             return f"{fmean(live.jct_s(name)):.2f}"
         return _rounded_ms(live, name, column.partition(" ")[0])
 
-    columns = ["vgg19 (ms)", "resnet50 (ms)", "mean completion time (s)", "both send at once"]
+    columns = ["vgg19 (ms)", "resnet50 (ms)", "mean completion time (s)", "both send"]
     return _matrix("", list(live.runs), columns, cell) + _claims(found, "slots/11a") + _busy(found)
 
 
 def _overlap(jobs: Sequence[Sequence[float]]) -> float | None:
-    """Of the bins in which a job sends, the part in which another one does, too."""
+    """Return the fraction of the bins with a sending job in which another job sends, too."""
     bins = list(zip(*jobs, strict=True))
     least = SENDING * max(map(sum, bins), default=0.0)
     sending = [sum(mbps > least for mbps in each) for each in bins]
@@ -178,7 +177,7 @@ def _tcp_flow(found: Found) -> str:
         during = {job: fmean(mbps[min(on) : max(on) + 1]) for job, mbps in jobs.items()}
         tcp, total = during[CROSS], sum(during.values())
         rows.append([name, f"{tcp:.0f}", f"{total - tcp:.0f}", percent(tcp / total)])
-    head = ["job's scheduling", "TCP flow (Mbit/s)", "job (Mbit/s)", "the TCP flow's share"]
+    head = ["job's scheduler", "TCP flow (Mbit/s)", "job (Mbit/s)", "TCP flow's share"]
     return "\n" + table(head, rows) + _claims(found, "slots/11b") + _busy(found)
 
 
@@ -205,7 +204,7 @@ def _overhead(found: Found) -> str:
         )
     head = [
         *("experiment", "hosts", "negotiation p50 (ms)", "p90", "p99", "decision p50 (ms)", "p90", "p99"),
-        *("agent, of a processor", "carriers of all hosts (Mbit/s)", "of a host's link, at most"),
+        *("agent CPU (of one core)", "carriers, all hosts (Mbit/s)", "carriers, max share of a host's link"),
     ]
     return "\n" + table(head, rows) + _claims(found, "slots/12")
 
@@ -213,7 +212,7 @@ def _overhead(found: Found) -> str:
 def _slot_rates(found: Found) -> str:
     head = [
         *("control", "slot (ms)", "flows", "error, mean", "error, p99", "within 1 % or half a segment"),
-        *("first packet late by, p99 (ms)", "processor"),
+        *("first-packet delay, p99 (ms)", "CPU"),
     ]
     rows = []
     for result in (result for live in found.values() for result in live.trials):
@@ -252,7 +251,7 @@ def _mltcp(found: Found) -> str:
             )
     head = [
         *("experiment", "control", "settled, × ideal", "iterations", "converged", "at iteration"),
-        *("slowest job", "mean, plain / MLTCP", "p99, plain / MLTCP", "processors busy"),
+        *("slowest job", "mean, plain / MLTCP", "p99, plain / MLTCP", "CPU utilisation"),
     ]
     return "\n" + table(head, rows) + _claims(found, "mltcp")
 
@@ -261,58 +260,58 @@ SECTIONS = (
     Section(
         "Live, slot scheduler, figures 8 and 9, table I: completion times and training speeds",
         ("slots/8",),
-        "Five jobs (rings and parameter servers of four models) that arrive one after the other on "
-        "six servers, with cross traffic: TCP, MLTCP and the slot scheduler. Speeds are the paper's, "
-        "here divided by 50.",
+        "Five jobs (rings and parameter servers, four models) arrive one after the other on six servers "
+        "with cross traffic. The table compares TCP, MLTCP and the slot scheduler. Link rates are the "
+        "paper's divided by 50.",
         _completion,
     ),
     Section(
         "Live, slot scheduler, figure 10: random loss",
         ("slots/10",),
-        "VGG16, which communicates, and ResNet50, which computes, each with two parameter servers and "
-        "two workers; loss is random, on the links between the switches.",
+        "VGG16 (communication-bound) and ResNet50 (compute-bound) each have two parameter servers and two "
+        "workers. Packets are lost at random on the links between the switches.",
         _loss,
     ),
     Section(
         "Live, slot scheduler, figure 11 (a): two jobs on one link",
         ("slots/11a",),
-        "Iteration time of each job, and of the time in which a job sends, the part in which both do "
-        "(bins of 20 ms in which each has at least a tenth of the link). The paper shows the bursts "
-        "staggered.",
+        "The table gives each job's iteration time, and the fraction of the sending time in which both "
+        "jobs send. A job sends in a bin of 20 ms if it has at least a tenth of the link. In the paper, "
+        "the bursts are staggered.",
         _two_jobs,
     ),
     Section(
         "Live, slot scheduler, figure 11 (b): a TCP flow beside a scheduled job",
         ("slots/11b",),
-        "Mean throughput while the TCP flow is on. Both want the whole link; half of it each is an "
-        "equal share. The paper shows the two next to each other.",
+        "Mean throughput while the TCP flow is active. Each of the two could use the whole link, so a fair "
+        "share is one half. In the paper, the two share the link.",
         _tcp_flow,
     ),
     Section(
-        "Live, slot scheduler, figures 12 and 13: what scheduling costs",
+        "Live, slot scheduler, figures 12 and 13: scheduling overhead",
         ("slots/12", "slots/8", "slots/10", "slots/11a", "slots/11b"),
-        "From the least to the most of the hosts. A negotiation lasts from asking what others plan on "
-        "a flow's path to the answer; links let carriers go before data.",
+        "Figures are ranges over the hosts. A negotiation lasts from the query for the planned load on a "
+        "flow's path until the answer. Links send carriers ahead of data.",
         _overhead,
     ),
     Section(
-        "Live, slot scheduler, figure 7 (a): rates as wanted",
+        "Live, slot scheduler, figure 7 (a): rate accuracy",
         ("slots/7a",),
-        "Every flow gets a new random rate in every slot, on two hosts and a cable; the error is that "
-        "of a slot's bytes against what the rate allows, relative. The paper shows one flow's rate, "
-        "by eye as wanted.",
+        "Two hosts share a cable. Every flow gets a new random rate in every slot. The error is the relative "
+        "difference between a slot's bytes and the bytes that its rate allows. The paper plots one flow's "
+        "rate, which visibly follows the wanted rate.",
         _slot_rates,
     ),
     Section(
         "Live, MLTCP: jobs that share a link",
         ("mltcp",),
-        "Ideal is what a job takes alone with the same control. Settled: the mean of the iterations that "
-        f"follow upon the first {LEARNING}, in which MLTCP learns and jobs slide apart, and how many they "
-        "are. Converged: in so many of the runs (seeds), from that iteration on (median) and until the "
-        "end, any ten iterations in a row of every job take on average at most 1.05 of ideal. The slowest "
-        "job's progress is ideal over its mean iteration, over the whole run: 1 is unhindered. Plain / "
-        "MLTCP: of the settled iterations of all jobs, with the congestion control from which the variant "
-        "is made.",
+        "Ideal is a job's iteration time alone with the same congestion control. Settled is the mean over "
+        f"the iterations after the first {LEARNING}, in which MLTCP learns and the jobs move apart; the next "
+        "column is their number. A run has converged at an iteration if from then until the end, every ten "
+        "consecutive iterations of each job take at most 1.05 of ideal on average. The table gives the "
+        "number of converged runs (seeds) and the median of that iteration. The slowest job's progress is "
+        "its ideal over its mean iteration time in the whole run; 1 means unhindered. Plain / MLTCP divides "
+        "the settled iteration time with the plain congestion control by that with its MLTCP variant.",
         _mltcp,
     ),
 )
@@ -320,14 +319,16 @@ TITLES = tuple(section.title for section in SECTIONS)
 
 
 def _order(name: str, condition: str) -> tuple[float, str]:
-    """By the number in the condition, which may be missing, and then by name."""
+    """Return a sort key: the number in the condition, if there is one, then the name."""
     number = re.search(r"\d+(\.\d+)?", condition)
     return (float(number[0]) if number else 0.0, name)
 
 
 def compared() -> dict[str, Section]:
-    """The experiments that come with entrain and repeat a paper's figure, in the order of the sections; by
-    name, the first section that shows them."""
+    """Return entrain's experiments that reproduce a paper's figure, in the order of the sections.
+
+    By name: the first section that shows the experiment.
+    """
     papers = dict(map(read_papers, sorted(EXPERIMENTS.glob("*.toml"))))
     found: dict[str, Section] = {}
     for section in SECTIONS:
@@ -342,15 +343,15 @@ def compared() -> dict[str, Section]:
 
 
 def command(name: str) -> str:
-    """The one that runs an experiment which comes with entrain."""
+    """Return the command that runs one of entrain's experiments."""
     return f"entrain run experiments/{name}.toml"
 
 
 def sections(directories: Sequence[Path]) -> dict[str, str]:
-    """By title, the sections of which `directories` hold results, however deep.
+    """Return, by title, the sections with results in `directories` or their subdirectories.
 
-    Those of one experiment may lie in several directories. Raises BadInput where it was run twice with the
-    same congestion control.
+    Results of one experiment may be in several directories. Raises BadInput if the experiment was run twice
+    with the same congestion control.
     """
     found = _load(directories)
     made = {}
@@ -366,7 +367,7 @@ def sections(directories: Sequence[Path]) -> dict[str, str]:
 
 
 def _load(directories: Sequence[Path]) -> list[Live]:
-    """Every experiment that says to which figure it belongs, and what was measured of it."""
+    """Return the measurements of every experiment that belongs to a paper's figure."""
     found: dict[str, Live] = {}
     origin: dict[tuple[str, str], Path] = {}
 

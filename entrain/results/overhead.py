@@ -1,4 +1,4 @@
-"""What scheduling costs, as a picture: delays, processor, link (flow-scheduling paper, figures 12 and 13)."""
+"""Plot the scheduling overhead: delays, CPU time, traffic (flow-scheduling paper, figures 12 and 13)."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ _DELAYS: dict[str, Callable[[RunResult], list[float]]] = {
     "negotiation": lambda run: [each for host in run.scheduling for each in host.negotiation_ms],
     "decision": lambda run: [each for host in run.scheduling for each in host.decision_ms],
 }
-"""Of all hosts, ms."""
+"""The delays of all hosts in ms, by kind."""
 _TITLES = {
-    "negotiation": "Negotiation: from asking what others plan\non a flow's path to the answer",
+    "negotiation": "Negotiation: from the query for the load\non a flow's path to the answer",
     "decision": "Decision: computing the rates\nof one flow",
 }
+"""The plots' titles, by kind of delay."""
 _MARKS = {"negotiation": 90, "decision": 99}
-"""The percentile that is marked: the paper tells these."""
+"""The percentile that is marked, by kind of delay: the one that the paper gives."""
 
 _COLOUR = style("slots").colour
 
 
 def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
-    """Draw the runs in which agents scheduled to a PNG; there has to be one that decided something."""
+    """Plot the runs with agents, as a PNG. At least one agent must have made a decision."""
     scheduled = [run for run in runs if run.scheduling]
     curves = [kind for kind, delays in _DELAYS.items() if any(map(delays, scheduled))]
     figure, axes = plt.subplot_mosaic(
@@ -48,8 +49,8 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
     )
     table = SlotsTable.model_validate(experiment.tables.get("slots", {}))
     figure.suptitle(
-        f"{experiment.name}: what scheduling cost on {len(scheduled[0].scheduling)} hosts, loads "
-        f"{table.loads}, slots of {table.slot_ms:g} ms",
+        f"{experiment.name}: scheduling overhead on {len(scheduled[0].scheduling)} hosts, {table.loads} "
+        f"loads, slots of {table.slot_ms:g} ms",
         fontsize=13,
     )
     for run, line in zip(scheduled, itertools.cycle(("-", "--", "-.", ":"))):
@@ -58,17 +59,17 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
             _cumulative(axes[kind], _DELAYS[kind](run), _MARKS[kind], line, name)
     for kind in curves:
         axes[kind].set_title(_TITLES[kind])
-    axes[curves[0]].set_ylabel("share of all, all hosts")
+    axes[curves[0]].set_ylabel("cumulative fraction, all hosts")
     _costs(axes["processor"], scheduled, lambda host: host.cpu_share)
     _costs(axes["link"], scheduled, lambda host: host.carrier_share)
-    axes["processor"].set_title("The agent, of one processor")
-    axes["link"].set_title("Carriers and feedback, of the host's link")
+    axes["processor"].set_title("Agent: CPU time, % of one core")
+    axes["link"].set_title("Carriers and feedback: % of the host's link")
     figure.savefig(path, dpi=140)
     plt.close(figure)
 
 
 def _cumulative(axes: Any, delays: Sequence[float], percentile: int, line: str, name: str | None) -> None:
-    """The share of `delays` (ms) that are at most so long, with a line where `percentile` % are."""
+    """Plot the cumulative distribution of `delays` (ms), with a line at `percentile`."""
     if not delays:
         return
     values = np.sort(delays)
@@ -87,7 +88,7 @@ def _cumulative(axes: Any, delays: Sequence[float], percentile: int, line: str, 
 
 
 def _costs(axes: Any, runs: Sequence[RunResult], share: Callable[[HostReport], float | None]) -> None:
-    """A bar for each host: its `share`, mean over the runs, in per cent."""
+    """Plot a bar per host: its mean `share` over the runs, in per cent."""
     hosts = [host.host for host in runs[0].scheduling]
     columns = zip(*(run.scheduling for run in runs), strict=True)
     values = [100 * fmean(share(host) or 0.0 for host in column) for column in columns]

@@ -1,7 +1,7 @@
-"""docs/results.md: what was simulated and what was run, beside the papers' figures.
+"""Write docs/results.md, which compares simulated and live results with the papers' figures.
 
-The page is a head and sections, each with a title. Sections for which there are new results replace those
-that stand on the page; the others stay, so that part of the experiments can be run again.
+The page consists of a head and titled sections. Sections with new results replace the existing ones; the
+others stay, so that some of the experiments can be run again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from machine.errors import BadInput
 from simulation import report
 from simulation.experiments.registry import EXPERIMENTS
 
-_HEAD = """# Results, beside the papers'
+_HEAD = """# Results compared with the papers
 
-Every figure here was measured by the command above its table; this page is made by
+The command above each table measured its figures. These commands write this page:
 
     for name in parrot-jct parrot-readings parrot-scale parrot-eta parrot-theta parrot-load parrot-ps \\
             slots-jct slots-models slots-tau slots-latency mltcp-two-jobs; do
@@ -31,25 +31,25 @@ Every figure here was measured by the command above its table; this page is made
     done
     entrain report results --page docs/results.md
 
-The last command writes the sections of which `results` holds figures, and leaves the others as they stand.
+The last command writes the sections that have results in `results`, and leaves the others unchanged.
 
-First comes the simulator. Each of its directories also holds `jobs.csv` (completion time and waiting of
-each job), `coflows.csv` and a plot. With `--flows`, `flows.csv` gives each flow's completion time; with
-`--usage SECONDS`, `usage.csv` and `usage.png` give each link's utilisation in bins of so many seconds.
+The simulator's sections come first. Each of its result directories also has `jobs.csv` (completion and
+waiting time of each job), `coflows.csv` and a plot. With `--flows`, `flows.csv` has each flow's completion
+time. With `--usage SECONDS`, `usage.csv` and `usage.png` show each link's utilisation in bins of SECONDS.
 `entrain simulate --help` lists the columns.
 
-The sections whose titles begin with "Live" are of real TCP traffic in emulated networks on one machine,
-in which whatever else uses the processors lengthens times; [experiments.md](experiments.md) describes
-the files and the directories' contents. Where rates are a paper's divided by some number, so are the
-bytes, and times are the paper's.
+Sections with "Live" in their title measure real TCP traffic in emulated networks on one machine. Other
+load on its CPUs lengthens the times. [experiments.md](experiments.md) describes the files and the result
+directories. Where a paper's link rates are divided by a number, so are the bytes; times are then
+comparable with the paper's.
 
-Nothing was tuned to come closer to a paper. Where figures differ, the reason that could be found stands
-below, of the live slot scheduler in [slots.md](slots.md).
+No parameter was tuned to come closer to a paper. Where figures differ, the section gives the reasons that
+were found; for the live slot scheduler, see [slots.md](slots.md).
 """
 
 
 def head() -> str:
-    """What stands before the sections."""
+    """Return the text before the sections."""
     names = textwrap.fill(" ".join(live.compared()), 95, break_on_hyphens=False)
     return _HEAD.replace("{names}", names.replace("\n", " \\\n            "))
 
@@ -60,9 +60,9 @@ _COMMAND = re.compile(r"^`(entrain [^`]*)`", re.MULTILINE)
 
 
 def page(directories: Sequence[Path], old: str = "") -> str:
-    """The page for the results in `directories`; sections without results stay as in the page `old`.
+    """Return the page for the results in `directories`; sections without results stay as in the page `old`.
 
-    Raises BadInput when there are no results, and when a section would lose figures that `old` has.
+    Raises BadInput if there are no results, or if a section would lose figures that `old` has.
     """
     where = ", ".join(map(str, directories))
     found = {**report.sections(directories), **live.sections(directories)}
@@ -76,7 +76,7 @@ def page(directories: Sequence[Path], old: str = "") -> str:
         lost = [each for each in commands(text) if each not in commands(found.get(title, text))]
         if lost:
             raise BadInput(
-                f'section "{title}" has figures of `{"`, `".join(lost)}`, of which {where} holds none: '
+                f'section "{title}" has figures of `{"`, `".join(lost)}`, but {where} has no results of it: '
                 f"run that again, or delete the section from the page"
             )
     sections = {**standing, **found}
@@ -85,25 +85,25 @@ def page(directories: Sequence[Path], old: str = "") -> str:
 
 
 def split(text: str) -> dict[str, str]:
-    """By title, the sections of a page. Raises BadInput for one that nothing here makes."""
+    """Return the sections of a page by title. Raises BadInput for an unknown section."""
     parts = re.split(r"^(?=\n## )", text, flags=re.MULTILINE)[1:]
     sections = {part.splitlines()[1].removeprefix("## "): part for part in parts}
     sections.pop(NOT_RUN, None)
     for title in sections:
         if title not in TITLES:
             raise BadInput(
-                f'section "{title}" of the page is none of those that are made here: move it elsewhere'
+                f'section "{title}" of the page is unknown, and would be lost: move it to another file'
             )
     return sections
 
 
 def commands(text: str) -> list[str]:
-    """The commands whose figures a page or section shows."""
+    """Return the commands whose figures a page or section shows."""
     return _COMMAND.findall(text)
 
 
 def _not_run(text: str) -> str:
-    """A section with the experiments of which a page has no figures."""
+    """Return a section that lists the experiments without figures on the page."""
     expected = [
         *(f"entrain simulate {name}" for name in report.NAMES),
         *map(live.command, live.compared()),

@@ -1,5 +1,8 @@
-"""The picture of an experiment: iteration times by job, and what its runs differ by: completion times where
-that is a policy or congestion control, else how many flows the links carried at one time."""
+"""Plot an experiment: iteration times by job, and a comparison of its runs.
+
+Runs that differ by policy or congestion control are compared by completion times, other runs by the number of
+simultaneous flows on the links.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +28,19 @@ _ROUTINGS = {"ecmp": "ECMP", "source": "source routing"}
 
 @dataclass(frozen=True)
 class _Group:
-    """The runs of one routing, policy and congestion control; their seeds are pooled."""
+    """The runs of one routing, policy and congestion control, with all seeds pooled."""
 
     label: str
     style: Style
     runs: tuple[RunResult, ...]
 
     def times(self, job: int) -> list[list[float]]:
-        """Iteration times of the job-th job, by run."""
+        """Return the iteration times of job number `job`, by run."""
         return [list(run.jobs[job].summary.iteration_ms) for run in self.runs]
 
 
 def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
-    """Draw `runs` to a PNG."""
+    """Plot `runs` as a PNG."""
     topology, groups = experiment.topology, _groups(runs)
     by_policy = len(groups) > len({run.combination.routing for run in runs})
     figure, (times, *others) = plt.subplots(
@@ -60,7 +63,7 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
         _flows(others[0], groups, "one_job_step", "of one job, in one step")
         _flows(others[1], groups, "all_jobs", "of all jobs")
         mean = ", mean over seeds" if seeds > 1 else ""
-        others[0].set_ylabel(f"links of the fabric, each direction{mean}")
+        others[0].set_ylabel(f"fabric links (per direction){mean}")
     figure.savefig(path, dpi=140)
     plt.close(figure)
 
@@ -85,31 +88,31 @@ def _groups(runs: Sequence[RunResult]) -> list[_Group]:
 
 
 def routing_name(routing: str) -> str:
-    """For people."""
+    """Return a routing's name in plots."""
     return _ROUTINGS.get(routing, routing)
 
 
 def count(number: int, what: str) -> str:
-    """As in words: 1 job, 2 jobs."""
+    """Return a number with its noun: 1 job, 2 jobs."""
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def ideal_name(runs: Iterable[RunResult]) -> str:
-    """What the ideal iteration times of `runs` are: measured, computed, or some of each."""
+    """Return the name of the ideal iteration times of `runs`: measured, computed, or a mixture."""
     measured = {job.alone_ms is not None for run in runs for job in run.jobs}
     if len(measured) > 1:
-        return "ideal: measured alone, or a computed bound"
-    return "alone on the network, measured" if measured == {True} else "computed bound"
+        return "ideal (measured alone, or computed bound)"
+    return "alone in the network (measured)" if measured == {True} else "computed bound"
 
 
 def _bar(group: _Group) -> dict[str, Any]:
-    """How bars of a group are drawn."""
+    """Return the style of a group's bars."""
     look = {"color": group.style.colour, "hatch": group.style.hatch}
     return {**look, "edgecolor": "white", "lw": 0, "zorder": 2}
 
 
 def _times(axes: Any, experiment: Experiment, groups: Sequence[_Group]) -> None:
-    """Per job and group: a bar for the mean, a dot for each iteration in order, a line for its ideal."""
+    """Plot per job and group: a bar for the mean, a dot per iteration, and a line for the ideal."""
     width = 0.8 / len(groups)
     places = np.arange(len(experiment.jobs))
     for index, group in enumerate(groups):
@@ -124,7 +127,7 @@ def _times(axes: Any, experiment: Experiment, groups: Sequence[_Group]) -> None:
             for run in values:
                 across = np.linspace(-0.38, 0.38, len(run)) * width if len(run) > 1 else np.zeros(1)
                 axes.plot(middle + across, run, ".", color="black", alpha=0.45, ms=4, zorder=3)
-    axes.plot([], [], ".", color="black", alpha=0.45, label="each iteration, in order")
+    axes.plot([], [], ".", color="black", alpha=0.45, label="iterations, in order")
     ideal = ideal_name(run for group in groups for run in group.runs)
     axes.plot([], [], "--", color="black", lw=1.2, label=ideal)
     axes.set_xticks(
@@ -132,14 +135,14 @@ def _times(axes: Any, experiment: Experiment, groups: Sequence[_Group]) -> None:
         [f"{job.name}\n{job.spec.collective}\n{len(job.hosts)} hosts" for job in experiment.jobs],
     )
     axes.set_ylabel("iteration time (ms)")
-    axes.set_title("Iteration time, lower is better")
+    axes.set_title("Iteration time (lower is better)")
     axes.set_ylim(bottom=0, top=axes.get_ylim()[1] * 1.25)
     axes.legend(loc="upper center", fontsize=8, ncols=2 if len(groups) < 5 else 3, framealpha=1)
     axes.grid(axis="y", alpha=0.3, zorder=0)
 
 
 def _completion(axes: Any, groups: Sequence[_Group]) -> None:
-    """A bar for each group: the mean of its jobs' completion times, with a dot for each job."""
+    """Plot a bar per group: the mean completion time of its jobs, with a dot per job."""
     labels = []
     for place, group in enumerate(groups):
         times = [jct_s for run in group.runs for jct_s in run.completion.jct_s]
@@ -149,13 +152,13 @@ def _completion(axes: Any, groups: Sequence[_Group]) -> None:
     axes.set_yticks(range(len(groups)), labels)
     axes.invert_yaxis()
     axes.set_xlim(left=0)
-    axes.set_xlabel("job completion time (s); bars: mean, dots: each job")
-    axes.set_title("Completion time, lower is better")
+    axes.set_xlabel("job completion time (s); bars: mean, dots: jobs")
+    axes.set_title("Completion time (lower is better)")
     axes.grid(axis="x", alpha=0.3, zorder=0)
 
 
 def _flows(axes: Any, groups: Sequence[_Group], attribute: str, whose: str) -> None:
-    """How many links carried at most so many flows at one time."""
+    """Plot the number of links by their largest number of simultaneous flows."""
     counts = [
         Counter(getattr(link, attribute) for run in group.runs for link in run.links) for group in groups
     ]
@@ -168,7 +171,7 @@ def _flows(axes: Any, groups: Sequence[_Group], attribute: str, whose: str) -> N
         axes.bar_label(bars, [f"{value:.3g}" if value else "" for value in links], fontsize=8)
     axes.set_xticks(range(most + 1))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("most flows on the link at one time")
+    axes.set_xlabel("max. simultaneous flows on the link")
     axes.set_title(f"Flows {whose} (measured)", fontsize=10)
     axes.margins(y=0.08)
     axes.grid(axis="y", alpha=0.3, zorder=0)

@@ -1,9 +1,9 @@
-"""A directory of results: what was run, and a file for each run that has ended.
+"""A directory of results: the experiment, and one file per completed run.
 
     experiment.json    the experiment, as checked
-    runs/000-NAME.json a run, whole; read back into the value that it was written from
+    runs/000-NAME.json a run; reading it returns the value that was written
 
-Everything else in the directory (`results.json`, CSV files, pictures) is made of these.
+All other files in the directory (`results.json`, CSV files, plots) derive from these.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from machine.errors import BadInput, EntrainError
 
 EXPERIMENT, RUNS = "experiment.json", "runs"
 OTHERS = ("results.json", "summary.json")
-"""What earlier versions and `entrain simulate` leave: such a directory is not ours to write to."""
+"""Files of earlier versions and of `entrain simulate`: a directory with one of them is not overwritten."""
 
 _NOT_COMPARED = ("source", "topology.name", "paper")
-"""Parts of an experiment that do not change what is measured."""
+"""Parts of an experiment that do not affect its results."""
 
 E = TypeVar("E")
 R = TypeVar("R")
@@ -43,7 +43,7 @@ class Kind(Generic[E, R]):
 
 @dataclass
 class Store(Generic[E, R]):
-    """A directory that is open for writing; see `writing`. `runs` are those that have ended, in order."""
+    """A directory that is open for writing (see `writing`), with its completed runs in order."""
 
     kind: Kind[E, R]
     directory: Path
@@ -51,7 +51,7 @@ class Store(Generic[E, R]):
     runs: list[R] = field(default_factory=list)
 
     def add(self, run: R, name: str) -> None:
-        """Keep a run that has ended. Raises EntrainError where it cannot be written; those before stay."""
+        """Write a completed run. Raises EntrainError if it cannot be written; earlier runs stay."""
         number = len(self.runs)
         with keeping(self.directory):
             if not number:
@@ -70,10 +70,10 @@ class Store(Generic[E, R]):
 
 @contextlib.contextmanager
 def writing(kind: Kind[E, R], directory: Path, experiment: E, *, resume: bool) -> Iterator[Store[E, R]]:
-    """Open `directory` for the runs of `experiment`, alone; it is made where it does not exist.
+    """Open `directory` exclusively for the runs of `experiment`; create it if it does not exist.
 
-    With `resume`, the runs that it holds are in the store; else the first new one replaces them. Raises
-    BadInput where the directory cannot be written, somebody else is writing there, or it holds the results of
+    With `resume`, the store has the directory's runs. Without it, the first new run replaces them. Raises
+    BadInput if the directory cannot be written, another process is writing to it, or it has the results of
     another experiment.
     """
     path = directory / EXPERIMENT
@@ -82,20 +82,20 @@ def writing(kind: Kind[E, R], directory: Path, experiment: E, *, resume: bool) -
         foreign = [name for name in OTHERS if (directory / name).exists()] if not path.exists() else []
         if foreign:
             raise BadInput(
-                f"{directory}: {foreign[0]} there is of another experiment, or of an earlier version; "
+                f"{directory}: its {foreign[0]} is from another experiment or an earlier version; "
                 f"give another --out, or remove it"
             )
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise BadInput(
-            f"{directory}: cannot be written ({error.strerror}); give another directory by --out"
+            f"{directory}: cannot be written ({error.strerror}); give another directory with --out"
         ) from error
     with os.fdopen(lock, "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise BadInput(
-                f"{directory}: another run is writing there; wait for its end, or give another --out"
+                f"{directory}: another run is writing there; wait until it ends, or give another --out"
             ) from error
         held = _same(kind, directory, file.read(), experiment)
         runs = _runs(kind, directory) if held and resume else []
@@ -109,27 +109,27 @@ def writing(kind: Kind[E, R], directory: Path, experiment: E, *, resume: bool) -
 
 
 def read(kind: Kind[E, R], directory: Path) -> Store[E, R]:
-    """What `directory` holds. Raises BadInput where that is not of this kind, or cannot be read."""
+    """Read the results in `directory`. Raises BadInput if they are of another kind or cannot be read."""
     path = directory / EXPERIMENT
     try:
         content = json.loads(path.read_bytes())
         if content["kind"] != kind.name:
-            raise BadInput(f"{path}: is of kind {content['kind']!r}, not {kind.name!r}")
+            raise BadInput(f"{path}: the experiment is of kind {content['kind']!r}, not {kind.name!r}")
         experiment = kind.experiment.validate_json(json.dumps(content["experiment"]))
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{path}: is no experiment that this version wrote; run it again") from error
+        raise BadInput(f"{path}: not written by this version; run the experiment again") from error
     return Store(kind, directory, experiment, _runs(kind, directory))
 
 
 def found(directories: Iterable[Path]) -> list[Path]:
-    """The directories of results at or below `directories`, in order."""
+    """Return the directories of results in `directories` and their subdirectories, sorted."""
     return sorted({path.parent for each in directories for path in each.rglob(EXPERIMENT)})
 
 
 def kind_of(directory: Path) -> str | None:
-    """The kind of experiment whose results `directory` holds; None: there are none."""
+    """Return the kind of experiment whose results `directory` has, or None if it has none."""
     try:
         found = json.loads((directory / EXPERIMENT).read_bytes())
     except (OSError, ValueError):
@@ -139,7 +139,7 @@ def kind_of(directory: Path) -> str | None:
 
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A draft to write to, which takes the place of `path` at the end: `path` is never half a file."""
+    """Yield a draft that replaces `path` at the end, so that `path` is never incomplete."""
     draft = path.with_name(f".{path.name}")
     try:
         yield draft
@@ -150,13 +150,13 @@ def whole(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def keeping(directory: Path) -> Iterator[None]:
-    """Within, what cannot be written to `directory` is an EntrainError that says how to go on."""
+    """Turn an OSError on writing to `directory` into an EntrainError that says how to continue."""
     try:
         yield
     except OSError as error:
         raise EntrainError(
-            f"{error.filename or directory}: cannot be written ({error.strerror}); the runs before are kept: "
-            f"make room and go on with --resume"
+            f"{error.filename or directory}: cannot be written ({error.strerror}); earlier runs are kept: "
+            f"make room and continue with --resume"
         ) from error
 
 
@@ -169,13 +169,13 @@ def _runs(kind: Kind[Any, R], directory: Path) -> list[R]:
             raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
         except ValidationError as error:
             raise BadInput(
-                f"{path}: is no run that this version wrote; remove {directory}, and run the experiment again"
+                f"{path}: not written by this version; remove {directory}, and run the experiment again"
             ) from error
     return runs
 
 
 def _same(kind: Kind[E, Any], directory: Path, content: bytes, experiment: E) -> bool:
-    """Whether the runs in `directory` are of `experiment`; BadInput: they are of another one."""
+    """Return whether `directory` has runs of `experiment`. Raises BadInput if they are of another one."""
     if not any((directory / RUNS).glob("[0-9]*.json")):
         return False
     try:
@@ -184,17 +184,17 @@ def _same(kind: Kind[E, Any], directory: Path, content: bytes, experiment: E) ->
     except (ValueError, KeyError, TypeError):
         there, here = None, None
     if there is None or found.get("kind") != kind.name:
-        raise BadInput(f"{directory}: holds results of something else; give another --out")
+        raise BadInput(f"{directory}: has results of something else; give another --out")
     if difference := _difference(there, here):
         raise BadInput(
-            f"{directory}: holds results of another experiment ({difference}); give another --out, or remove "
+            f"{directory}: has results of another experiment ({difference}); give another --out, or remove "
             f"the directory"
         )
     return True
 
 
 def _difference(there: Any, here: Any, where: str = "") -> str | None:
-    """The first key in which two experiments differ, in words; None: they are the same."""
+    """Describe the first key in which two experiments differ; None if they are the same."""
     if where in _NOT_COMPARED:
         return None
     if isinstance(there, dict) and isinstance(here, dict):

@@ -1,4 +1,4 @@
-"""Tables of results for people, on a terminal."""
+"""Tables of results on a terminal."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from entrain.results.values import (
     summarized,
 )
 
-LEGEND = """mean, p99: iteration time, over all iterations. flows: the most on one link
-of the fabric at once, measured there: of the job in one step of its
-collective, and of all jobs"""
+LEGEND = """mean, p99: iteration time over all iterations. flows: largest number of
+simultaneous flows on one fabric link, as measured: of the job in one step of
+its collective, and of all jobs"""
 
 BUSY_LIMIT = 0.9
-"""Above this the processors, and not the emulated links, may have set the pace."""
+"""Above this CPU utilisation, the CPUs rather than the emulated links may have limited the runs."""
 
 
 def label(run: RunResult, runs: Sequence[RunResult]) -> str:
-    """What tells `run` from the others."""
+    """Return the parameters that distinguish `run` from the other runs."""
     combination = run.combination
     parts: list[str] = []
     if len({other.combination.routing for other in runs}) > 1:
@@ -47,7 +47,7 @@ def label(run: RunResult, runs: Sequence[RunResult]) -> str:
 
 
 def table(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
-    """One line per job and run, and per run the most flows on one link at one time. Fits 80 columns."""
+    """Return a table with one row per job and run. It fits 80 columns."""
     result = Table(
         title=f"{experiment.name} on {experiment.target}",
         box=SIMPLE_HEAD,
@@ -76,18 +76,20 @@ def table(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
     return result
 
 
-COMPLETION_LEGEND = """JCT: job completion time, s, over the jobs (of all seeds). against TCP: the mean
-against the shortest mean of a plain TCP (policy none) above"""
+COMPLETION_LEGEND = """JCT: job completion time (s) over the jobs of all seeds. vs. TCP: change of
+the mean from the best plain TCP (policy none)"""
 
 
 def completion(runs: Sequence[RunResult]) -> Table:
-    """Completion times over the jobs (figure 8 and table I of the flow-scheduling paper): a line for all
-    seeds of a routing, policy and congestion control, and how it compares with the best plain TCP."""
+    """Return a table of completion times (figure 8 and table I of the flow-scheduling paper).
+
+    One row per routing, policy and congestion control, over all seeds, compared with the best plain TCP.
+    """
     result = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     best = best_tcp_jct_s(runs)
     for heading in ("routing", "policy", "control"):
         result.add_column(heading)
-    for heading in ("JCT\nmean", "\nmin", "\nmax", "\np99", "against\nTCP"):
+    for heading in ("JCT\nmean", "\nmin", "\nmax", "\np99", "vs.\nTCP"):
         result.add_column(heading, justify="right", no_wrap=True)
     for group in summarized(runs):
         which = group.runs[0].combination
@@ -99,15 +101,15 @@ def completion(runs: Sequence[RunResult]) -> Table:
     return result
 
 
-SETTLING_LEGEND = f"""settled: from iteration {LEARNING} on, the mean over ideal and over the links' bound,
-and p99 over ideal, of n iterations; -: fewer than {SETTLED_LEAST}. converged: runs that from
-some iteration on (median) keep within {CONVERGED - 1:.0%} of ideal until the end, in any {WINDOW}
-in a row of every job, {HELD} at least. Of the whole run: slowest, the progress
-of the slowest job (1: unhindered), and Jain's index (1: even)"""
+SETTLING_LEGEND = f"""settled: n iterations from iteration {LEARNING} on: mean over ideal, mean over
+the links' bound, p99 over ideal (-: fewer than {SETTLED_LEAST}). converged: number of runs in
+which every job stays within {CONVERGED - 1:.0%} of ideal until the end, in each {WINDOW} consecutive
+iterations and for at least {HELD}; at: median of the iteration where that begins.
+Whole run: progress of the slowest job (1: unhindered), Jain's index (1: even)"""
 
 
 def settling(runs: Sequence[RunResult]) -> Table:
-    """One line for all seeds of a policy and congestion control: whether, when and where it settled."""
+    """Return a table of how runs settled: one row per policy and congestion control."""
     result = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     result.add_column("policy")
     result.add_column("control")
@@ -136,7 +138,7 @@ def settling(runs: Sequence[RunResult]) -> Table:
 
 
 def show(experiment: Experiment, runs: Sequence[RunResult], console: Console) -> None:
-    """Print all tables that say something about `runs`, and what to read them by."""
+    """Print all tables that apply to `runs`, with their legends."""
     console.print(table(experiment, runs))
     console.print(LEGEND)
     if len(experiment.jobs) > 1 and len(summarized(runs)) > 1:
@@ -148,18 +150,18 @@ def show(experiment: Experiment, runs: Sequence[RunResult], console: Console) ->
 
 
 def remarks(runs: Sequence[RunResult]) -> Iterable[str]:
-    """What limits the meaning of these results."""
+    """Yield remarks that limit the meaning of the results."""
     busiest = max(run.overhead["processor_busy"] for run in runs)
     if busiest > BUSY_LIMIT:
         yield (
-            f"the processors were {busiest:.0%} busy: part of these times is theirs, not the network's; "
-            f"use lower rates (rate_mbps), or a machine with more processors"
+            f"CPU saturation inflated these times (CPUs {busiest:.0%} busy); "
+            f"use lower rates (rate_mbps), or a machine with more cores"
         )
     if (equal := losses_equal(runs)) is not None:
         yield (
-            "the losses of the jobs that train are the same, bit for bit, in all runs of a seed"
+            "training losses are bit-identical in all runs of a seed"
             if equal
-            else "losses differ between runs of a seed: the network has changed what was trained"
+            else "training losses differ between runs of a seed: the network affected the training"
         )
     if any(run.overhead["unattributed_bytes"] for run in runs):
-        yield "some traffic on the fabric's links belongs to no job; see overhead.unattributed_bytes"
+        yield "some traffic on the fabric links belongs to no job; see overhead.unattributed_bytes"

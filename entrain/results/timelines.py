@@ -1,4 +1,4 @@
-"""Pictures of an experiment over time: how iterations settle, how the jobs' bursts slide apart."""
+"""Plot an experiment over time: how iterations settle, and how the jobs' bursts move apart."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from machine import palette
 from machine.palette import style
 
 SHOWN = 4
-"""Iterations in each part of the picture of throughput."""
+"""Number of iterations in each part of the throughput plot."""
 
 SLIDING = 6
-"""The iteration at which its middle part begins: MLTCP has learned, and the jobs are sliding apart."""
+"""The iteration at which its middle part begins: MLTCP has learned, and the jobs are moving apart."""
 
 
 def plot(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
-    """`iterations.png`, `throughput.png` and, with several seeds, `seeds.png` in `directory`."""
+    """Write `iterations.png`, `throughput.png` and, with several seeds, `seeds.png` to `directory`."""
     _save(directory / "iterations.png", iterations(experiment, runs))
     first = [run for run in runs if run.combination.seed == runs[0].combination.seed]
     _save(directory / "throughput.png", throughput(experiment, first))
@@ -55,8 +55,10 @@ def _name(run: RunResult) -> str:
 
 
 def iterations(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
-    """A panel for each policy (and routing): a line for each run, of its jobs' iteration times over the ideal
-    of each job; with one seed their range, too."""
+    """Plot iteration times over the ideal: a panel per policy (and routing), a line per run.
+
+    With one seed, the plot includes the range over the jobs.
+    """
     panels: dict[str, list[RunResult]] = {}
     routings = len({run.combination.routing for run in runs})
     for run in runs:
@@ -72,8 +74,8 @@ def iterations(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
     )
     number = len({run.combination.seed for run in runs})
     figure.suptitle(
-        f"{experiment.name}: iteration time, mean of {count(len(experiment.jobs), 'job')}, "
-        + (f"{number} seeds" if number > 1 else f"and their range, seed {runs[0].combination.seed}"),
+        f"{experiment.name}: iteration time, mean over {count(len(experiment.jobs), 'job')}, "
+        + (f"{number} seeds" if number > 1 else f"with range, seed {runs[0].combination.seed}"),
         fontsize=11,
     )
     for place, (title, members) in zip(axes[0], panels.items(), strict=True):
@@ -97,19 +99,22 @@ def iterations(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
         place.grid(alpha=0.3)
         place.legend(loc="lower right", fontsize=8)
     axes[0, 0].set_ylim(bottom=0)
-    axes[0, 0].set_ylabel("iteration time over the job's own ideal")
+    axes[0, 0].set_ylabel("iteration time / ideal")
     return figure
 
 
 def _times(run: RunResult) -> Any:
-    """Iteration times (ms), of shape (jobs, iterations)."""
+    """Return iteration times (ms), of shape (jobs, iterations)."""
     shortest = min(len(job.summary.iteration_ms) for job in run.jobs)
     return np.array([job.summary.iteration_ms[:shortest] for job in run.jobs])
 
 
 def throughput(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
-    """A row for each run: throughput on the busiest link at the beginning, a little later, and towards the
-    end of the shortest run, at the same times in every row; all of it where iterations are few."""
+    """Plot throughput on the busiest link, with a row per run.
+
+    The columns show the beginning, a little later, and the end of the shortest run, at the same times in
+    every row. With few iterations, there is one column for the whole run.
+    """
     parts = _parts(runs)
     figure, axes = plt.subplots(
         len(runs),
@@ -148,12 +153,14 @@ def throughput(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
 
 
 def _parts(runs: Sequence[RunResult]) -> list[tuple[float, float]]:
-    """The times (s) that the picture of throughput shows, from when to when."""
+    """Return the intervals (s) that the throughput plot shows."""
     starts = []
     for run in runs:
         summary = run.jobs[0].summary
         times = np.cumsum([0.0, *summary.iteration_ms]) / 1e3
-        starts.append(times * (summary.jct_s or times[-1]) / times[-1])  # ranks begin an iteration one by one
+        starts.append(
+            times * (summary.jct_s or times[-1]) / times[-1]
+        )  # ranks start an iteration at different times
     if min(map(len, starts)) <= 3 * SHOWN + 1:
         return [(0.0, max(float(times[-1]) for times in starts))]
     length = max(float(times[first + SHOWN] - times[first]) for times in starts for first in (0, SLIDING))
@@ -167,7 +174,7 @@ def _busiest(run: RunResult) -> str:
 
 
 def seeds(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
-    """Where the seeds end up and, if any has converged, how many have by each iteration."""
+    """Plot each seed's final iteration time and, if any converged, how many had by each iteration."""
     groups = summarized(runs)
     converged = any(each is not None for group in groups for each in group.converged_at)
     figure, axes = plt.subplots(
@@ -188,7 +195,7 @@ def seeds(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
     where.margins(x=0.15)
     known = all(group.settled for group in groups)
     what = f"iterations from {LEARNING} on" if known else f"last {WINDOW} iterations"
-    where.set_ylabel(f"{what}, over ideal")
+    where.set_ylabel(f"{what}, / ideal")
     where.legend(fontsize=8)
     for place in axes[0]:
         place.grid(alpha=0.3)
@@ -196,7 +203,7 @@ def seeds(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
 
 
 def _when(axes: Any, groups: Sequence[Summarized]) -> None:
-    """The share of the seeds that have converged, by iteration."""
+    """Plot the fraction of converged seeds by iteration."""
     longest = max(_times(run).shape[1] for group in groups for run in group.runs)
     for group in groups:
         look = style(_name(group.runs[0]))
@@ -206,11 +213,11 @@ def _when(axes: Any, groups: Sequence[Summarized]) -> None:
         axes.step(steps, shares, where="post", color=look.colour, ls=look.line, label=_name(group.runs[0]))
     axes.set_ylim(-0.02, 1.03)
     axes.set_xlabel("iteration")
-    axes.set_ylabel("share of the seeds that have converged")
+    axes.set_ylabel("fraction of converged seeds")
     axes.legend(loc="lower right", fontsize=8)
 
 
 def _ends(group: Summarized) -> Sequence[float]:
-    """Where each seed ended up, over ideal: after learning; in its last iterations if it is too short."""
+    """Return each seed's iteration time over ideal: settled, or if a run is too short, at its end."""
     found = [settled_run(run) for run in group.runs]
     return [each.over_ideal for each in found if each] if all(found) else group.over_ideal(WINDOW)

@@ -1,4 +1,4 @@
-"""What a run measured, as values, and as `results.json`."""
+"""The measurements of a run, as values and as `results.json`."""
 
 from __future__ import annotations
 
@@ -26,24 +26,22 @@ PAYLOAD_PER_FRAME = 1448
 
 @dataclass(frozen=True)
 class JobResult:
-    """A job in one run.
-
-    summary: what its ranks measured. bound_ms: the iteration time that it would have if only its hosts' links
-    limited it. max_flows_per_link: the most flows of one of its steps on one link at one time. alone_ms: the
-    iteration time that it did have with the network for itself, under the same congestion control; None: that
-    was not measured.
-    """
+    """A job in one run."""
 
     name: str
     hosts: tuple[str, ...]
     summary: Summary
+    """Measurements of its ranks."""
     bound_ms: float
+    """Iteration time if only its hosts' links limited it."""
     max_flows_per_link: int
+    """Largest number of simultaneous flows of one step on one link."""
     alone_ms: float | None = None
+    """Measured iteration time alone in the network, same congestion control. None: not measured."""
 
     @property
     def ideal_ms(self) -> float:
-        """The iteration time with the network for itself: as measured, else as computed."""
+        """Iteration time alone in the network: measured, otherwise computed."""
         return self.bound_ms if self.alone_ms is None else self.alone_ms
 
     @property
@@ -58,13 +56,13 @@ class JobResult:
 
 
 def scheduler(combination: Combination) -> str:
-    """What schedules the flows of a run, by one name, which tells MLTCP's variants from plain controls."""
+    """Return the name of what schedules a run's flows; it distinguishes MLTCP variants from plain TCP."""
     return series(combination.policy, combination.control)
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """What was sampled during a run; empty unless the experiment asks for it."""
+    """The samples of a run; empty unless the experiment has `sample_ms`."""
 
     throughput: tuple[Throughput, ...] = ()
     windows: tuple[Window, ...] = ()
@@ -72,17 +70,17 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Completion:
-    """Job completion times, s (flow-scheduling paper, figure 8 and table I)."""
+    """Job completion times in s (flow-scheduling paper, figure 8 and table I)."""
 
     jct_s: tuple[float, ...]
 
     @property
     def mean(self) -> float:
-        """Over the jobs."""
+        """Mean over the jobs."""
         return fmean(self.jct_s)
 
     def document(self) -> dict[str, float]:
-        """As in results.json; p99 is interpolated, and with few jobs nearly the maximum."""
+        """Return the figures as in results.json. p99 is interpolated: with few jobs, near the maximum."""
         return {
             "jct_s_mean": self.mean,
             "jct_s_min": min(self.jct_s),
@@ -93,7 +91,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class RunResult:
-    """One run of the experiment. `overhead` says what emulating and measuring cost; see `document`."""
+    """One run of an experiment. `overhead` has the costs of emulation and measurement (see `document`)."""
 
     combination: Combination
     target: str
@@ -104,65 +102,67 @@ class RunResult:
     learned: tuple[Learned, ...] = ()
     scheduling: tuple[HostReport, ...] = ()
     policy_report: Mapping[str, JsonValue] = field(default_factory=dict)
-    """What else the policy says, where it has more to say."""
+    """Anything else that the policy reports."""
 
     @property
     def completion(self) -> Completion:
-        """Of its jobs."""
+        """Completion times of its jobs."""
         return Completion(tuple(job.summary.jct_s or 0.0 for job in self.jobs))
 
     @property
     def max_flows_per_link(self) -> int:
-        """The most flows of one job, in one step, on one link at one time."""
+        """Largest number of simultaneous flows of one job in one step on one link."""
         return max((link.one_job_step for link in self.links), default=0)
 
     @property
     def max_flows_per_link_any_step(self) -> int:
-        """The same whatever the steps: a rank that is ahead sends while others are in the step before."""
+        """The same over all steps: a rank may be in a step while others are still in the one before."""
         return max((link.one_job for link in self.links), default=0)
 
     @property
     def max_flows_per_link_all(self) -> int:
-        """The most flows of all jobs on one link at one time."""
+        """Largest number of simultaneous flows of all jobs on one link."""
         return max((link.all_jobs for link in self.links), default=0)
 
 
 LEARNING = 50
-"""Iterations at the beginning of a run that are not settled: in the first few MLTCP learns what an iteration
-is, and in some thirty the jobs slide apart (MLTCP, section 5)."""
+"""Number of initial iterations that do not count as settled. MLTCP learns in the first few, and the jobs need
+some thirty to move apart (MLTCP, section 5)."""
 
 SETTLED_LEAST = 50
-"""A run has settled figures when so many iterations, or more, follow upon learning."""
+"""A run has settled figures if at least this many iterations follow the learning phase."""
 
 LAST = 50
-"""Iterations at the end of a run, whether or not it learned in them."""
+"""Number of iterations at the end of a run, whether or not they include learning."""
 
 WINDOW = 10
+"""Number of consecutive iterations over which convergence takes the mean."""
+
 CONVERGED = 1.05
+"""A run has converged if all such means stay below this multiple of ideal until the end."""
+
 HELD = 20
-"""A run has converged where the mean of any `WINDOW` successive iterations of each job keeps within 5 % of
-ideal until the end, and for `HELD` iterations or more: a few at the end may do so by chance."""
+"""A run must stay converged for at least this many iterations: a few may meet the limit by chance."""
 
 
 @dataclass(frozen=True)
 class Settled:
-    """What iterations came to after learning: of a job, or on average over jobs and runs.
-
-    iterations: how many they are (over several jobs, the fewest). Times are in ms; `over_` is the mean
-    iteration time over the ideal one, or over the computed bound, `over_ideal_p99` the 99th percentile over
-    the ideal one.
-    """
+    """Iteration times after the learning phase, of one job or averaged over jobs and runs."""
 
     iterations: int
+    """Number of iterations; of several jobs, the smallest number."""
     iteration_ms_mean: float
     iteration_ms_p99: float
     over_ideal: float
+    """Mean iteration time over the ideal."""
     over_bound: float
+    """Mean iteration time over the computed bound."""
     over_ideal_p99: float
+    """99th percentile of the iteration time over the ideal."""
 
 
 def settled(job: JobResult) -> Settled | None:
-    """Of one job; None: it has too few iterations for that."""
+    """Return the settled figures of one job, or None if it has too few iterations."""
     times = job.summary.iteration_ms[LEARNING:]
     if len(times) < SETTLED_LEAST:
         return None
@@ -171,7 +171,7 @@ def settled(job: JobResult) -> Settled | None:
 
 
 def settled_mean(parts: Iterable[Settled | None]) -> Settled | None:
-    """Of several jobs or runs, each of equal weight; None: one of them has too few iterations."""
+    """Return the mean over jobs or runs with equal weights, or None if one of them has too few iterations."""
     known: list[Settled] = []
     for part in parts:
         if part is None:
@@ -186,39 +186,44 @@ def settled_mean(parts: Iterable[Settled | None]) -> Settled | None:
 
 
 def settled_run(run: RunResult) -> Settled | None:
-    """Of the jobs of a run."""
+    """Return the settled figures of a run, as the mean over its jobs."""
     return settled_mean(map(settled, run.jobs))
 
 
 def last_ms(job: JobResult, number: int = LAST) -> float:
-    """Mean of the job's last `number` iterations, or of all if there are fewer."""
+    """Return the mean of the job's last `number` iterations, or of all if there are fewer."""
     return fmean(job.summary.iteration_ms[-number:])
 
 
 def over_ideal_last(run: RunResult, number: int = LAST) -> float:
-    """Iteration time over ideal in the last iterations of each job, mean over the jobs."""
+    """Return the mean over the jobs of their last iterations' time over the ideal."""
     return fmean(last_ms(job, number) / job.ideal_ms for job in run.jobs)
 
 
 def over_bound_last(run: RunResult) -> float:
-    """The same over what would be possible by the hosts' links."""
+    """Return the same over the bound by the hosts' links."""
     return fmean(last_ms(job) / job.bound_ms for job in run.jobs)
 
 
 @dataclass(frozen=True)
 class Fairness:
-    """How evenly the jobs of a run advance. A job's progress is its ideal iteration time over its mean one: 1
-    is unhindered. `jain` is Jain's index of the progresses: 1 is even, 1/n is one job alone."""
+    """How evenly the jobs of a run progress.
+
+    A job's progress is its ideal iteration time over its mean one; 1 means unhindered.
+    """
 
     slowest: float
+    """Progress of the slowest job."""
     fastest: float
+    """Progress of the fastest job."""
     jain: float
+    """Jain's index of the jobs' progress: 1 is even, 1/n means that only one job progresses."""
     longest_over_ideal: float
     """The longest iteration of any job, over its ideal."""
 
 
 def fairness(run: RunResult) -> Fairness:
-    """Of all jobs, over all of their iterations."""
+    """Return the fairness among all jobs, over all iterations."""
     progress = [1 / job.ratio_to_ideal for job in run.jobs]
     return Fairness(
         min(progress),
@@ -229,9 +234,9 @@ def fairness(run: RunResult) -> Fairness:
 
 
 def converged_at(run: RunResult) -> int | None:
-    """The first iteration from which every window of every job is within 5 % of ideal until the end.
+    """Return the first iteration from which every window of every job is within 5 % of ideal until the end.
 
-    None: there is none, or fewer than `HELD` iterations follow.
+    None if there is none, or if fewer than `HELD` iterations follow.
     """
     shortest = min(len(job.summary.iteration_ms) for job in run.jobs)
     found = None
@@ -245,7 +250,7 @@ def converged_at(run: RunResult) -> int | None:
 
 @dataclass(frozen=True)
 class Summarized:
-    """Runs that differ by their seeds alone."""
+    """Runs that differ only by their seeds."""
 
     runs: tuple[RunResult, ...]
 
@@ -256,21 +261,21 @@ class Summarized:
 
     @property
     def completion(self) -> Completion:
-        """Of the jobs of all runs."""
+        """Completion times of the jobs of all runs."""
         return Completion(tuple(itertools.chain.from_iterable(run.completion.jct_s for run in self.runs)))
 
     @property
     def settled(self) -> Settled | None:
-        """Of all runs; None: one has too few iterations."""
+        """Settled figures over all runs, or None if one has too few iterations."""
         return settled_mean(map(settled_run, self.runs))
 
     def over_ideal(self, number: int = LAST) -> tuple[float, ...]:
-        """`over_ideal_last` of each run."""
+        """Return `over_ideal_last` of each run."""
         return tuple(over_ideal_last(run, number) for run in self.runs)
 
 
 def summarized(runs: Sequence[RunResult]) -> list[Summarized]:
-    """The runs by what they have in common but for the seed, in their order."""
+    """Group the runs that differ only by their seeds, in order."""
     groups: dict[Combination, list[RunResult]] = {}
     for run in runs:
         groups.setdefault(replace(run.combination, seed=0), []).append(run)
@@ -278,7 +283,7 @@ def summarized(runs: Sequence[RunResult]) -> list[Summarized]:
 
 
 def best_tcp_jct_s(runs: Sequence[RunResult]) -> float | None:
-    """The shortest mean completion time among plain TCPs (policy none); None where none was run."""
+    """Return the shortest mean completion time of a plain TCP (policy none), or None if none was run."""
     plain = [
         group.completion.mean for group in summarized(runs) if is_baseline(group.runs[0].combination.policy)
     ]
@@ -286,8 +291,10 @@ def best_tcp_jct_s(runs: Sequence[RunResult]) -> float | None:
 
 
 def losses_equal(runs: Sequence[RunResult]) -> bool | None:
-    """Whether each job that trains has the same losses, bit for bit, in all runs of a seed; None where no job
-    trains, or none did so twice."""
+    """Return whether each training job has bit-identical losses in all runs of a seed.
+
+    None if no job trains, or none was run twice.
+    """
     digests: dict[tuple[str, int], list[str]] = {}
     for run in runs:
         for job in run.jobs:
@@ -298,12 +305,12 @@ def losses_equal(runs: Sequence[RunResult]) -> bool | None:
 
 
 def bound_ms(job: Job, host_rates_mbps: Sequence[float]) -> float:
-    """Iteration time of a job that has the network for itself, if only its hosts' links limit it.
+    """Return the iteration time (ms) of a job alone in the network, if only its hosts' links limit it.
 
-    Compute time, and per step of the collective the longest that a rank needs to send or to receive its share
-    at its host's rate (`host_rates_mbps`, by rank) with full-size frames. Workers are supposed to divide
-    their links evenly among the parameter servers; that matters only where their links are the limit (slower
-    than the servers', or with fewer workers than servers).
+    It is the compute time plus, for each step of the collective, the longest time that a rank needs to send
+    or receive its share at its host's rate (`host_rates_mbps`, by rank) with full-size frames. Workers are
+    assumed to divide their links evenly among the parameter servers. This matters only if their links are the
+    bottleneck: slower than the servers', or fewer workers than servers.
     """
     spec = job.spec
     total = spec.compute_s() * 1e3
@@ -318,7 +325,7 @@ def bound_ms(job: Job, host_rates_mbps: Sequence[float]) -> float:
 
 
 def document(experiment: Experiment, runs: Sequence[RunResult]) -> dict[str, Any]:
-    """`results.json`; docs/experiments.md describes it."""
+    """Return the content of `results.json`, which docs/experiments.md describes."""
     topology = experiment.topology
     return {
         "experiment": experiment.name,
@@ -357,7 +364,7 @@ def _summary(group: Summarized, best_tcp_s: float | None) -> dict[str, Any]:
 
 
 def identity(run: RunResult) -> dict[str, Any]:
-    """What tells `run` from others."""
+    """Return the columns that distinguish `run` from others."""
     return {
         "routing": run.combination.routing,
         "policy": run.combination.policy,

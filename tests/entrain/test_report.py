@@ -349,7 +349,7 @@ def test_iterations_are_compared_with_each_jobs_own_ideal(experiment: Experiment
         assert "computed bound" in labels(axes)
     measured = [replace(run, jobs=tuple(replace(job, alone_ms=99.0) for job in run.jobs)) for run in runs]
     for axes in timelines.iterations(experiment, measured).axes:
-        assert "alone on the network, measured" in labels(axes)
+        assert "alone in the network (measured)" in labels(axes)
 
 
 def test_rows_of_throughput_show_the_same_times(experiment: Experiment) -> None:

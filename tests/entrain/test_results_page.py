@@ -125,7 +125,7 @@ def test_figures_are_compared_with_the_papers(everything: list[Path]) -> None:
     assert "| cubic | 60 | 16 | 50.00 % | 50.00 % | 0.0 % | 0.50 | - |" in rates
     settled = "1.250 | 50 | 0 of 1 | - | 0.75 | 1.52 | 1.52"
     assert f"| mltcp-three-jobs | mltcp_reno | {settled} | 30 % |" in mltcp
-    assert "Processors busy: 30 %" in completion
+    assert "CPU utilisation: 30 %" in completion
 
 
 def test_what_was_not_run_is_left_out_and_named(tmp_path: Path) -> None:
@@ -327,8 +327,8 @@ def check_loss(text: str) -> None:
 def check_overhead(text: str) -> None:
     for claim, column, hosts in (
         ("90 % of the negotiations take at most (ms)", "p90", None),
-        ("negotiation traffic of six servers (Mbit/s)", "carriers of all hosts (Mbit/s)", "6"),
-        ("processor time of a host's scheduler", "agent, of a processor", None),
+        ("negotiation traffic of six servers (Mbit/s)", "carriers, all hosts (Mbit/s)", "6"),
+        ("processor time of a host's scheduler", "agent CPU (of one core)", None),
     ):
         rows = [row for row in tables(text)[0] if hosts in (None, row["hosts"])]
         every = [number for row in rows for number in numbers(row[column])]

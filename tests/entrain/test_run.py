@@ -264,7 +264,7 @@ def test_what_has_been_measured_survives_an_interruption(run: Callable[..., Run]
     other = run(*out, "--resume", iterations=21)
     status, printed, err = other.end()
     assert status == 2
-    assert "holds results of another experiment" in err
+    assert "has results of another experiment" in err
     first.assert_clean()
     second.assert_clean()
 

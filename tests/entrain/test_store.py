@@ -176,7 +176,7 @@ def test_what_the_file_is_called_makes_no_difference(tmp_path: Path, experiment:
 def test_results_of_unknown_origin_are_not_touched(tmp_path: Path, experiment: Experiment, name: str) -> None:
     (tmp_path / name).write_text("{}")
     with (
-        pytest.raises(BadInput, match=f"{name} there is of another experiment"),
+        pytest.raises(BadInput, match=f"{name} is from another experiment"),
         stored(tmp_path, experiment),
     ):
         pass
