@@ -1,4 +1,4 @@
-"""`python -m softswitch`: one switch process, with simple_switch_grpc's arguments."""
+"""`python -m softswitch`: run one switch, with simple_switch_grpc's arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LEVELS = {
     "error": logging.ERROR,
     "off": logging.CRITICAL + 1,
 }
-# What simple_switch_grpc also takes and what means nothing here.
+# Options of simple_switch_grpc that have no effect here, and how many values each takes.
 _IGNORED = {
     "--thrift-port": 1,
     "--nanolog": 1,
@@ -45,7 +45,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Formatter(logging.Formatter):
-    """Shows control characters and indents further lines: what controllers send cannot forge an entry."""
+    """Escapes control characters and indents continuation lines, so controllers cannot forge log entries."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
@@ -56,42 +56,44 @@ class _Formatter(logging.Formatter):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m softswitch",
-        description="Runs a P4 program (p4c's BMv2 JSON) in the kernel and serves P4Runtime.",
-        epilog="`--` before the target's own options, as simple_switch_grpc wants it, is accepted anywhere.",
+        description="Run a P4 program (BMv2 JSON from p4c) in the kernel, and serve P4Runtime.",
+        epilog="`--`, which simple_switch_grpc needs before its target's options, is ignored.",
     )
+    parser.add_argument("program", nargs="?", metavar="PROGRAM.json", type=Path, help="program to start with")
     parser.add_argument(
-        "program", nargs="?", metavar="PROGRAM.json", type=Path, help="run this from the start"
+        "--no-p4", action="store_true", help="start without a program, until a controller sets one"
     )
-    parser.add_argument("--no-p4", action="store_true", help="start without a program: a controller sets it")
     parser.add_argument(
         "--device-id", type=int, default=0, metavar="N", help="P4Runtime device id (default 0)"
     )
-    parser.add_argument("-i", "--interface", action="append", default=[], metavar="PORT@IFACE", help="a port")
+    parser.add_argument(
+        "-i", "--interface", action="append", default=[], metavar="PORT@IFACE", help="add a port"
+    )
     parser.add_argument(
         "--port-rate",
         action="append",
         default=[],
         metavar="PORT@MBPS[:PACKETS]",
-        help="the rate that the port's virtual queue drains at, and its length",
+        help="rate at which the port's virtual queue drains, and the queue's length",
     )
     parser.add_argument(
         "--express-ethertype",
         type=lambda text: int(text, 0),
         metavar="N",
-        help="frames of this EtherType wait in no virtual queue: links let them go first",
+        help="frames of this EtherType bypass the virtual queues, for links that send them first",
     )
     parser.add_argument(
         "--grpc-server-addr",
         default="127.0.0.1:9559",
         metavar="HOST:PORT|unix:PATH",
-        help="where P4Runtime is served (default 127.0.0.1:9559); it has no passwords: keep it local",
+        help="serve P4Runtime here (default 127.0.0.1:9559); keep it local: there is no authentication",
     )
     parser.add_argument(
         "--role",
         action="append",
         default=[],
         metavar="NAME",
-        help="allow controllers of this P4Runtime role beside the default role; each controls everything",
+        help="also accept controllers of this P4Runtime role; every role has full access",
     )
     parser.add_argument(
         "--max-request-mib", type=int, default=16, metavar="N", help="largest request (default 16 MiB)"
@@ -101,11 +103,11 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=256,
         metavar="N",
-        help="most memory for a program's tables, registers, counters and meters (default 256 MiB)",
+        help="memory limit for a program's tables, registers, counters and meters (default 256 MiB)",
     )
-    parser.add_argument("--cpu-port", type=int, metavar="N", help="the port of packet-in and packet-out")
+    parser.add_argument("--cpu-port", type=int, metavar="N", help="port for packet-in and packet-out")
     parser.add_argument("--drop-port", type=int, default=511, metavar="N")
-    parser.add_argument("--name", default=None, help="what the log calls this switch (default s<device id>)")
+    parser.add_argument("--name", default=None, help="the switch's name in the log (default s<device id>)")
     parser.add_argument("--log-file", type=Path, metavar="FILE")
     parser.add_argument("-L", "--log-level", choices=_LEVELS, default="info")
     parser.add_argument("--log-console", action="store_true", help="log to stderr")
@@ -120,20 +122,20 @@ def _parser() -> argparse.ArgumentParser:
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     options = _parser().parse_args([word for word in argv if word != "--"])
     if options.no_p4 and options.program is not None:
-        raise BadInput(f"--no-p4 and {options.program}: give one of the two")
+        raise BadInput(f"give either --no-p4 or {options.program}, not both")
     if options.program is None and not options.no_p4:
         raise BadInput("give PROGRAM.json, or --no-p4 to let a controller set the program")
     if options.device_id < 0:
-        raise BadInput(f"--device-id {options.device_id}: it is not negative")
+        raise BadInput(f"--device-id {options.device_id}: it must not be negative")
     check_address(options.grpc_server_addr, "--grpc-server-addr")
     for name, limit in (("max_request_mib", 2047), ("max_state_mib", 1 << 20)):
         if not 0 < getattr(options, name) <= limit:
             option = "--" + name.replace("_", "-")
-            raise BadInput(f"{option} {getattr(options, name)}: it is in 1..{limit}")
+            raise BadInput(f"{option} {getattr(options, name)}: it must be in 1..{limit}")
     if options.express_ethertype is not None and not 0x600 <= options.express_ethertype < 1 << 16:
-        raise BadInput(f"--express-ethertype {options.express_ethertype:#x}: it is in 0x600..0xffff")
+        raise BadInput(f"--express-ethertype {options.express_ethertype:#x}: it must be in 0x600..0xffff")
     if options.cpu_port is not None and not 0 < options.cpu_port <= 510:
-        raise BadInput(f"--cpu-port {options.cpu_port}: it is in 1..510")
+        raise BadInput(f"--cpu-port {options.cpu_port}: it must be in 1..510")
     return options
 
 
@@ -152,8 +154,8 @@ def _log_to(options: argparse.Namespace, name: str) -> None:
 
 
 async def _serve(options: argparse.Namespace, name: str) -> None:
-    """Own everything, announce it, wait for a signal; raises EntrainError where something cannot be had."""
-    # Imported late, so that wrong arguments are told at once and the address is served soon.
+    """Set up the switch, announce it, and serve until a signal. Raises EntrainError if set-up fails."""
+    # Imported late, so that wrong arguments are reported at once.
     from machine.record import Record, clean_stale
     from softswitch.kernel.ports import Ports, parse_port, parse_rate
     from softswitch.p4runtime import server
@@ -168,7 +170,7 @@ async def _serve(options: argparse.Namespace, name: str) -> None:
     interfaces: dict[int, str] = {}
     for port, interface in map(parse_port, options.interface):
         if port in interfaces or port in (options.cpu_port, options.drop_port):
-            raise BadInput(f"-i {port}@{interface}: port {port} is taken already")
+            raise BadInput(f"-i {port}@{interface}: port {port} is already taken")
         interfaces[port] = interface
     rates = dict(map(parse_rate, options.port_rate))
     program = _read(options.program) if options.program is not None else None
@@ -214,7 +216,7 @@ async def _serve(options: argparse.Namespace, name: str) -> None:
         log.info("ready at %s, device %d, ports %s", address, options.device_id, sorted(interfaces))
         print(f"ready grpc={address} device-id={options.device_id}", flush=True)
         await stop.wait()
-        log.info("ending; %d messages for slow controllers were dropped", service.dropped)
+        log.info("stopping; %d messages to slow controllers were dropped", service.dropped)
 
 
 def _read(path: Path) -> bytes:
@@ -225,15 +227,15 @@ def _read(path: Path) -> bytes:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a switch until SIGTERM, SIGINT or SIGHUP; returns the exit status."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write to stderr beside us
+    """Run a switch until SIGTERM, SIGINT or SIGHUP and return the exit status."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # otherwise its C core writes to stderr, too
     try:
         options = _arguments(sys.argv[1:] if argv is None else argv)
         name = options.name or f"s{options.device_id}"
         _log_to(options, name)
         for option in _IGNORED:
             if getattr(options, option[2:].replace("-", "_")) is not None:
-                log.warning("%s is ignored: it has no meaning for softswitch", option)
+                log.warning("%s is ignored: it has no effect in softswitch", option)
         asyncio.run(_serve(options, name))
     except BadInput as error:
         log.error("%s", error)
@@ -243,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.error("%s", error)
         print(f"softswitch: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:  # before there was anything to end in order
+    except KeyboardInterrupt:  # interrupted before anything needed cleaning up
         return 130
     return 0
 

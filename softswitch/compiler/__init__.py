@@ -1,1 +1,1 @@
-"""From BMv2 JSON to a BPF object: reading, layouts, C."""
+"""Compiles BMv2 JSON to a BPF object."""

@@ -1,8 +1,8 @@
-"""From a program to C, and from there to a BPF object: the compiler's front door.
+"""Compile a program to C, and the C to a BPF object.
 
-No name of the program reaches the C, not even in a comment: the program comes from a controller, and a name
-could close the comment and bring code of its own. Things are numbered in the order of the JSON (actions: by
-their id), so programs that differ only in names are the same C.
+No name from the program reaches the C, not even in a comment. The program comes from a controller, and a name
+could close the comment and inject code. Objects are numbered in the order of the JSON, and actions by id, so
+programs that differ only in names compile to the same C.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from softswitch.compiler.table_layout import ProfileLayout, TableLayout
 
 RUNTIME = Path(__file__).parent / "runtime"
 _CACHED = 200
-"""How many compiled programs are kept."""
-IFINDICES = 65536  # interfaces found by index in an array; the others by a hash map
+"""Number of compiled programs in the cache."""
+IFINDICES = 65536  # interfaces with a lower index are in an array, the others in a hash map
 LOOP_PORT = 0xFFFE
 MOST_PORTS = 512  # runtime/state.h
 _STATISTIC = re.compile(r"enum statistic {(.*?)STATISTICS", re.DOTALL)
 STATISTICS = tuple(_STATISTIC.findall((RUNTIME / "types.h").read_text())[0].lower().replace(",", " ").split())
-"""Names of what the switch itself counts, in the order of `runtime/types.h`, which defines them.
+"""Names of the switch's own counters, in the order of their definition in `runtime/types.h`.
 
-These counts are the target's: packets that the switch could not take, parse, queue or rewrite. What the P4
-program drops by its own rules, the program counts in its own counters.
+They count packets that the switch cannot accept, parse, queue or rewrite. Drops by the P4 program's own rules
+are in the program's own counters.
 """
 
 
 @dataclass(frozen=True)
 class Code:
-    """A program in C, and how the datapath finds its way in it."""
+    """A program in C, and the layouts by which the datapath accesses it."""
 
     source: str
     shared: SharedArea
@@ -58,13 +58,13 @@ class Code:
 
 
 def possible_cpus() -> int:
-    """CPUs that may ever be there."""
+    """Return the number of possible CPUs."""
     text = Path("/sys/devices/system/cpu/possible").read_text().strip()
     return int(text.replace("-", ",").split(",")[-1]) + 1
 
 
 def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None) -> Code:
-    """Compile a program to C. Raises Unsupported for what cannot be run."""
+    """Compile a program to C. Raises Unsupported for constructs that softswitch cannot run."""
     cpus = cpus or possible_cpus()
     layout = Layout(program)
     actions = Actions(layout, drop_port)
@@ -170,7 +170,10 @@ def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None)
 
 
 def build(code: Code) -> Path:
-    """The BPF object of generated C, from the cache or clang; switches that start at once compile once."""
+    """Return the BPF object of generated C, from the cache or clang.
+
+    Several switches that start together compile a program only once.
+    """
     digest = hashlib.sha256(code.source.encode())
     for header in sorted(RUNTIME.glob("*.h")):
         digest.update(header.read_bytes())
@@ -184,5 +187,5 @@ def build(code: Code) -> Path:
             compile_bpf(source, output, includes=[RUNTIME])
             for suffix in ("c", "o"):
                 cache.prune(f"softswitch-*.{suffix}", keep=_CACHED)
-        output.touch()  # prune keeps what was used last
+        output.touch()  # prune keeps the files used last
     return output

@@ -1,9 +1,9 @@
 """Reads BMv2 JSON (version 2.x, as p4c-bm2-ss writes it for v1model) into a typed program.
 
-`load_program` resolves names and checks that every construct is one that the compiler knows; what it does not
-know it refuses by name and source location (`Unsupported`). Nothing here depends on eBPF.
+`load_program` resolves names, and refuses unknown constructs by name and source location (`Unsupported`).
+Nothing here depends on eBPF.
 
-The format is that of BMv2's docs/JSON_format.md; where it is silent, the sources of simple_switch 1.15 count.
+BMv2's docs/JSON_format.md defines the format. Where it is silent, the sources of simple_switch 1.15 decide.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _number(text: str) -> int:
 
 
 def _within(value: Any, most: int, what: str) -> int:
-    """A size or width of the JSON as a number; raises BadInput where it is not in 0..most."""
+    """Return a size or width from the JSON as a number. Raises BadInput if it is not in 0..most."""
     number = int(value)
     if not 0 <= number <= most:
         raise BadInput(f"the program's JSON is damaged: {what} is {number}, not in 0..{most}")
@@ -123,7 +123,7 @@ class _Reader:
         kind, value = node["type"], node.get("value")
         match kind:
             case "field":
-                if isinstance(value[0], dict):  # p4c writes so what it knows of an element by run-time index
+                if isinstance(value[0], dict):  # a stack element by run-time index, in p4c's JSON
                     element = self.operator(value[0])
                     assert isinstance(element, Element)
                     return ElementField(element, value[1])
@@ -370,7 +370,7 @@ class _Reader:
         )
 
     def add_action(self, own: dict[str, Action], action: Action) -> None:
-        """A table knows its actions by name; p4c's copies of one name may differ between tables only."""
+        """Add an action by name. p4c's copies of one action may differ only between tables."""
         known = own.setdefault(action.name, action)
         if known.id != action.id and (known.params, known.primitives) != (action.params, action.primitives):
             raise self.refuse(f"two different actions named {action.name!r} in one table")
@@ -512,8 +512,8 @@ class _Reader:
 def load_program(json_bytes: bytes) -> Program:
     """Read p4c's BMv2 JSON for v1model.
 
-    Raises BadInput where it is not such a file, Unsupported (naming the construct and its place in the P4
-    source) where it uses what softswitch cannot run.
+    Raises BadInput if it is not such a file. Raises Unsupported for what softswitch cannot run, naming the
+    construct and its place in the P4 source.
     """
     try:
         root = json.loads(json_bytes)

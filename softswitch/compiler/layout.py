@@ -1,6 +1,6 @@
-"""Where everything lies: packet headers, metadata, and the area shared with user space.
+"""The layout of packet headers, metadata, and the memory shared with user space.
 
-The compiler writes C from these layouts and the datapath packs and unpacks bytes by the same ones, so each is
+The compiler generates C from these layouts, and the datapath packs and unpacks bytes by them. Each is
 computed once, here, from the program alone.
 """
 
@@ -21,16 +21,16 @@ from softswitch.compiler.program import (
     fields_read,
 )
 
-MAX_BITS = 1024  # widest field: its limbs live on BPF's stack of 512 bytes while an operator runs
+MAX_BITS = 1024  # widest field; an operator's limbs must fit on BPF's 512-byte stack
 
 
 def limbs(bits: int) -> int:
-    """64-bit limbs of an unsigned integer of `bits`."""
+    """Return the number of 64-bit limbs of an unsigned integer of `bits`."""
     return (bits + 63) // 64
 
 
 def size_of(bits: int) -> int:
-    """Bytes of the native integer that holds `bits`: 1, 2, 4, 8, or whole limbs."""
+    """Return the bytes of the native integer that holds `bits`: 1, 2, 4, 8, or whole limbs."""
     for size in (1, 2, 4, 8):
         if bits <= 8 * size:
             return size
@@ -43,10 +43,10 @@ def align(value: int, to: int) -> int:
 
 @dataclass(frozen=True)
 class HeaderSlot:
-    """A packet header's place: `base` is C for its first byte, `fixed` its bytes without the varbit.
+    """Where a packet header is stored. `base` is C for its first byte, `fixed` its bytes without the varbit.
 
-    The varbit field, where there is one, begins at byte `varbit_at` and has room for `varbit_room` bytes;
-    what follows it on the wire is stored behind that room.
+    A varbit field begins at byte `varbit_at` and has room for `varbit_room` bytes. The fields that follow it
+    on the wire are stored after that room.
     """
 
     header: Header
@@ -62,22 +62,22 @@ class HeaderSlot:
 
     @property
     def valid(self) -> str:
-        """C lvalue of what P4's isValid() returns."""
+        """C lvalue of the header's validity, as returned by P4's isValid()."""
         return f"phv->valid[{self.index}]"
 
     @property
     def present(self) -> str:
-        """C condition: copies, keys and hashes include the header. Those in metadata always are (BMv2)."""
+        """C condition for including the header in copies, keys and hashes. In metadata it is always true."""
         return "1" if self.header.metadata else self.valid
 
     @property
     def length(self) -> str:
-        """C expression of the bytes on the wire now."""
+        """C expression for the header's current bytes on the wire."""
         return f"({self.fixed} + phv->varbit[{self.index}])" if self.varbit_room else str(self.fixed)
 
 
 def field_offset(kind: HeaderType, name: str) -> int:
-    """Bit offset of a field in the header's slot."""
+    """Return the bit offset of a field in the header's slot."""
     offset = 0
     for f in kind.fields:
         if f.name == name:
@@ -105,13 +105,13 @@ class Member:
 
 @dataclass(frozen=True)
 class Record:
-    """Native integers at natural alignment, in the order given."""
+    """A record of native integers, naturally aligned."""
 
     members: tuple[Member, ...]
     size: int
 
     def pack(self, values: tuple[int, ...]) -> bytes:
-        """Little-endian hosts only, as everything BPF here."""
+        """Return the packed record. This, like all BPF code here, is for little-endian hosts only."""
         raw = bytearray(self.size)
         for member, value in zip(self.members, values, strict=True):
             raw[member.offset : member.offset + member.size] = value.to_bytes(member.size, "little")
@@ -122,7 +122,7 @@ class Record:
 
 
 def record(fields: list[tuple[str, int]], *, start: int = 0, to: int = 8, order: bool = False) -> Record:
-    """Lay out (name, bits) from byte `start`; `order` places the widest first, which leaves no holes."""
+    """Lay out fields (name, bits) from byte `start`. `order` puts the widest first, which leaves no holes."""
     offsets: dict[int, int] = {}
     at = start
     indices = range(len(fields))
@@ -136,12 +136,12 @@ def record(fields: list[tuple[str, int]], *, start: int = 0, to: int = 8, order:
 
 
 def arguments(action: Action) -> Record:
-    """An action's arguments in a table entry, behind the entry's head of 8 bytes."""
+    """Return the layout of an action's arguments in a table entry, after the head of 8 bytes."""
     return record([(f"p{i}", bits) for i, (_, bits) in enumerate(action.params)], start=8)
 
 
 def _types_of_headers(program: Program) -> set[str]:
-    """The types that P4 declares as headers. The JSON does not tell: by what the program does with them."""
+    """Return the types that are headers in P4, judging by their use, since the JSON does not say."""
     used = {ref.header for ref in fields_read(program) if ref.field == "$valid$"}
     for action in program.actions:
         for primitive in action.primitives:
@@ -155,10 +155,10 @@ def _types_of_headers(program: Program) -> set[str]:
 
 
 class Layout:
-    """The state of the packet in work (`struct phv`).
+    """The state of the packet being processed (`struct phv`).
 
-    Metadata fields are native integers; headers keep their wire form, each in a slot padded to 8 bytes with 8
-    more behind, so that any field can be read by one load that does not leave the slot.
+    Metadata fields are native integers. Headers keep their wire format, each in a slot padded to 8 bytes plus
+    8 more, so that a single load can read any field without leaving the slot.
     """
 
     def __init__(self, program: Program) -> None:
@@ -171,7 +171,7 @@ class Layout:
         self._slots: list[str] = []
         self._metadata_bytes = 0
         types = _types_of_headers(program)
-        # Headers within metadata lie as in a packet, so that either can be copied to the other.
+        # Headers within metadata have the packet's layout, so that either can be copied to the other.
         self.copies = [h for h in program.headers.values() if h.metadata and h.type.name in types]
         self._place_headers()
         self._place_metadata()
@@ -204,7 +204,9 @@ class Layout:
             kind = header.type
             fixed, rest = divmod(kind.bits, 8)
             if rest:
-                raise Unsupported(f"softswitch cannot run header {name}: {kind.bits} bits are no whole bytes")
+                raise Unsupported(
+                    f"softswitch cannot run header {name}: {kind.bits} bits are not whole bytes"
+                )
             varbit_at = 0
             if kind.varbit is not None:
                 varbit_at = field_offset(kind, kind.fields[kind.varbit].name)
@@ -230,14 +232,14 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Bytes of all headers and metadata, nearly."""
+        """Approximate bytes of all headers and metadata."""
         return self._metadata_bytes + sum(align(s.room, 8) + 8 for s in self.slots.values())
 
     def first_slot(self, stack: str) -> HeaderSlot:
         return self.slots[self.program.stacks[stack].elements[0]]
 
     def declare(self) -> str:
-        """`struct phv` in C."""
+        """Return C for `struct phv`."""
         count = max(1, len(self.slots))
         stacks = max(1, len(self.stack_index))
         pad = align(self._metadata_bytes, 8) - self._metadata_bytes
@@ -271,15 +273,15 @@ class Layout:
 
 @dataclass(frozen=True)
 class SharedArea:
-    """`struct shared`: what user space and the program both read and write, in one map of one value."""
+    """`struct shared`: the memory that user space and the program both access."""
 
-    members: Mapping[str, tuple[int, int]]  # name -> offset, bytes
+    members: Mapping[str, tuple[int, int]]  # by name: offset, bytes
     size: int
     declaration: str
 
 
 def shared_area(members: list[tuple[str, str, int]]) -> SharedArea:
-    """Lay out (name, C declaration with one %s for the name, bytes), each on a cache line of its own."""
+    """Lay out members, each on its own cache line: name, C declaration with %s for the name, bytes."""
     placed: dict[str, tuple[int, int]] = {}
     at = 0
     lines = ["struct shared {"]

@@ -1,6 +1,6 @@
-"""A v1model program, typed and frozen: what `softswitch.compiler.ir` makes of p4c's BMv2 JSON.
+"""A v1model program as typed, frozen values. `softswitch.compiler.ir` creates it from p4c's BMv2 JSON.
 
-Mappings are in the JSON's order. Names are those of the JSON, hence the fully qualified names of P4Info.
+Mappings keep the JSON's order. Names are those of the JSON: the fully qualified names of P4Info.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class FieldRef:
 
 @dataclass(frozen=True)
 class LastField:
-    """A field of the last valid element of a stack."""
+    """A field of a stack's last valid element."""
 
     stack: str
     field: str
@@ -152,7 +152,7 @@ class RegisterCell:
 
 @dataclass(frozen=True)
 class Lookahead:
-    """Bits of the packet that are not extracted yet."""
+    """Bits of the packet that are not yet extracted."""
 
     offset: int
     bits: int
@@ -160,7 +160,7 @@ class Lookahead:
 
 @dataclass(frozen=True)
 class Op:
-    """An operator of BMv2's expressions; a unary one has one argument, `?` has (condition, then, else)."""
+    """An operator of BMv2's expressions. Unary ones have one argument; `?` has condition, then, else."""
 
     op: str
     args: tuple[Expr, ...]
@@ -208,7 +208,7 @@ DATA_OPS = frozenset(
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
-    """The expression and everything in it."""
+    """Yield the expression and everything in it."""
     yield expr
     match expr:
         case Op(_, args):
@@ -242,9 +242,9 @@ class Action:
 
 @dataclass(frozen=True)
 class Extract:
-    """Extract into a header (`regular`) or the next element of a stack; `length` is the varbit's, in bits.
+    """Extract into a header (`regular`) or the next element of a stack. `length` is the varbit's, in bits.
 
-    In a stack of unions, into member number `member` of the next union.
+    In a stack of unions, extract into member number `member` of the next union.
     """
 
     kind: Literal["regular", "stack", "union_stack"]
@@ -335,7 +335,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Entry:
-    """A constant or initial entry; `match` has per key (kind, value, mask | prefix length | high)."""
+    """A constant or initial entry. `match` has kind, value, and mask, prefix length or high of each key."""
 
     match: tuple[tuple[str, int, int], ...]
     action: str
@@ -354,7 +354,7 @@ class Table:
     actions: Mapping[str, Action]
     next_hit: str | None
     next_miss: str | None
-    by_outcome: bool  # next_hit/next_miss apply; else next_by_action
+    by_outcome: bool  # whether next_hit and next_miss apply; otherwise next_by_action
     next_by_action: Mapping[str, str | None]
     default_next: str | None
     default_action: Action | None
@@ -385,7 +385,7 @@ Node = Table | Conditional | DirectCall
 
 @dataclass(frozen=True)
 class Profile:
-    """An action profile; with `algorithm` it is a selector over `inputs`."""
+    """An action profile. With `algorithm` it is a selector over `inputs`."""
 
     name: str
     size: int
@@ -440,7 +440,7 @@ class LearnList:
 
 @dataclass(frozen=True)
 class Program:
-    """A whole v1model program. Mappings are in the JSON's order."""
+    """A whole v1model program. Mappings keep the JSON's order."""
 
     headers: Mapping[str, Header]
     stacks: Mapping[str, Stack]
@@ -466,7 +466,7 @@ class Program:
 
     @cached_property
     def tables(self) -> Mapping[str, Table]:
-        """All tables of both pipelines, those that p4c made of statements included."""
+        """All tables of both pipelines, including those that p4c generated for statements."""
         return {
             node.name: node
             for pipeline in (self.ingress, self.egress)
@@ -479,13 +479,13 @@ class Program:
         return {**self.ingress.profiles, **self.egress.profiles}
 
     def field_type(self, ref: FieldRef) -> FieldType:
-        """The type of a field; `$valid$` is one bit."""
+        """Return the type of a field. `$valid$` is one bit."""
         if ref.field == "$valid$":
             return FieldType("$valid$", 1)
         return next(f for f in self.headers[ref.header].type.fields if f.name == ref.field)
 
     def standard(self, name: str) -> FieldRef | None:
-        """The field that simple_switch knows as `name` (`queueing_metadata.enq_qdepth`), if any."""
+        """Return the field that simple_switch knows as `name` (`queueing_metadata.enq_qdepth`), if any."""
         if name in self.aliases:
             return self.aliases[name]
         header, _, member = name.partition(".")
@@ -495,7 +495,7 @@ class Program:
 
 
 def fields_read(program: Program) -> set[FieldRef]:
-    """Fields that the program ever reads; what nobody reads need not be set."""
+    """Return the fields that the program reads. The others need not be set."""
     found: set[FieldRef] = set()
 
     def look(value: object) -> None:

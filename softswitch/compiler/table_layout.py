@@ -1,4 +1,4 @@
-"""How keys and entries of tables and action profiles are packed: what compiler and datapath agree on."""
+"""The packing of table keys, entries and action profiles, shared by compiler and datapath."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TableLayout:
     """How a table's keys and entries are packed.
 
     `key` holds native integers (method exact, ternary, range: offsets in `record`), or big-endian bytes
-    (method lpm: `record` offsets behind the prefix length of 4 bytes). `words` is the key in 64-bit words.
+    (method lpm: `record` offsets after the prefix length of 4 bytes). `words` is the key in 64-bit words.
     """
 
     index: int
@@ -39,7 +39,7 @@ class TableLayout:
 
     @property
     def default_bytes(self) -> int:
-        """Bytes of the default entry, which names an action even where entries name members."""
+        """Bytes of the default entry, which names an action even if the other entries name members."""
         return max([8, *(arguments(a).size for a in self.table.actions.values())])
 
     @property
@@ -49,19 +49,19 @@ class TableLayout:
 
     @property
     def row_words(self) -> int:
-        """Words of one row of a mask list (ternary: priority, mask id, mask) or of a range table."""
+        """Words in one row of a mask list (ternary: priority, mask id, mask) or of a range table."""
         if self.method == "ternary":
             return 2 + self.words
         return 1 + 2 * self.words + 2 * len(self.ranges)
 
     @property
     def list_words(self) -> int:
-        """Words of one half of the double buffer: the count, then the rows."""
+        """Words in one half of the double buffer: the count, then the rows."""
         return 1 + self.row_words * (self.masks if self.method == "ternary" else self.slots)
 
 
 def lpm_key(keys: Sequence[Key]) -> Record:
-    """Big-endian bytes behind the prefix length: exact keys first, the LPM key last."""
+    """Return the layout of an LPM key: prefix length, then big-endian bytes with the LPM key last."""
     members: dict[int, Member] = {}
     at = 4
     for i in sorted(range(len(keys)), key=lambda i: keys[i].kind == "lpm"):
@@ -107,7 +107,7 @@ def table_layout(index: int, table: Table) -> TableLayout:
 
 @dataclass(frozen=True)
 class ProfileLayout:
-    """An action profile: members by slot (with spares, so that a change is one store), groups over them."""
+    """An action profile: members by slot (with spares, so that a change is one store), and groups of them."""
 
     index: int
     profile: Profile

@@ -1,7 +1,7 @@
-"""A program at an interface's ingress, in the way that leaves least behind.
+"""Attach a program to an interface's ingress.
 
-A tcx link (Linux 6.6) ends with the process, so that a dead switch stops. On older kernels it is a filter on
-a clsact qdisc, which stays after `kill -9`: then the record owns the qdisc, unless it was somebody else's.
+A tcx link (Linux 6.6) ends with the process, so a switch that dies stops forwarding. Older kernels need a
+filter on a clsact qdisc, which survives `kill -9`. The record owns that qdisc, unless it existed before.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _NO_TCX = {errno.EINVAL, errno.EOPNOTSUPP}
 
 
 def attach(program: Program, ifindex: int, record: Callable[[], Record]) -> Callable[[], None]:
-    """Run `program` on what arrives at the interface; returns what takes it off. Raises EbpfError.
+    """Run `program` on packets that arrive at the interface. Return a function that detaches it.
 
-    `record` is asked for only where something would outlive the process.
+    `record` is called only if something would outlive the process. Raises EbpfError.
     """
     try:
         return program.attach_tcx(ifindex, "ingress").close
@@ -44,7 +44,7 @@ def attach(program: Program, ifindex: int, record: Callable[[], Record]) -> Call
 
 
 def namespace() -> str:
-    """The name of the present network namespace, or nothing where it has none (the machine's own)."""
+    """Return the name of the current network namespace; empty for one without a name, such as the host's."""
     command = ["ip", "netns", "identify", str(os.getpid())]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 

@@ -1,9 +1,8 @@
-"""A loaded program: its ports, tables, counters and registers, and packets through it.
+"""A loaded program: its ports, tables, counters and registers, and runs of single packets.
 
-`Datapath` is what the P4Runtime server, the benchmarks and the tests use; its interface is
-`softswitch.contract.Datapath`. Names are those of the BMv2 JSON. With `netless=True` no network is needed:
-`run` sends one packet through the program by bpf_prog_test_run and follows its clones, replicas,
-resubmissions and recirculations, in BMv2's order.
+`Datapath` implements `softswitch.contract.Datapath`. With `netless=True` it needs no network: `run` sends
+one packet through the program with bpf_prog_test_run, and follows its clones, replicas, resubmissions and
+recirculations in BMv2's order.
 
 Beyond the interface: `run` and `code` (the generated C).
 """
@@ -51,7 +50,7 @@ from softswitch.kernel.tables import OrderedStore, TableStore, store
 
 
 class _Event(NamedTuple):
-    """`struct event`, what is before an event's body."""
+    """The head of an event (`struct event`), before its body."""
 
     type: int
     kind: int
@@ -67,20 +66,20 @@ _EVENT = Codec("=8I", _Event)
 _DIGEST, _SEND, _AGAIN = range(3)
 _ARRIVAL, _RESUBMITTED, _RECIRCULATED, _INGRESS_CLONE, _EGRESS_CLONE, _REPLICA = range(6)
 _SK_BUFF_BYTES = 192
-_MOST_RUNS = 1000  # of one packet of a netless run, so that a program that recirculates for ever ends
-_JSON_PRIORITY = 0x7FFFFFFF  # BMv2: the lower number wins; P4Runtime: the higher
+_MOST_RUNS = 1000  # passes of one packet in a netless run, so that endless recirculation stops
+_JSON_PRIORITY = 0x7FFFFFFF  # the lower number wins in the JSON, the higher in P4Runtime
 
 _loops = 0
 
 
 def _context(kind: int, port: int, replica: int, slot: int, tag: int, length: int) -> bytes:
-    """struct __sk_buff with the cb that the program reads in a netless run."""
+    """Return a struct __sk_buff with the cb that the program reads in a netless run."""
     head = bytes(48) + struct.pack("=5I", kind | port << 8, slot, tag, replica, length)
     return head.ljust(_SK_BUFF_BYTES, b"\0")
 
 
 class Datapath(Externs):
-    """See the module. Make it with `load`; `close` detaches everything."""
+    """A loaded program. Create it with `load`; `close` detaches everything."""
 
     def __init__(self, program: Program, code: Code, name: str, drop_port: int, netless: bool) -> None:
         self.program = program
@@ -89,12 +88,12 @@ class Datapath(Externs):
         self.drop_port = drop_port
         self.netless = netless
         self._stack = contextlib.ExitStack()
-        self._attached: dict[int, tuple[int, Callable[[], None]]] = {}  # ifindex, what takes it off
+        self._attached: dict[int, tuple[int, Callable[[], None]]] = {}  # by port: ifindex and detach function
         self._digests: deque[tuple[int, bytes]] = deque()
         self._events: list[tuple[_Event, bytes]] = []
         self._record: Record | None = None
         self._express: int | None = None
-        # What each write needs and what does not change, worked out at its first use.
+        # Computed on first use, because writes need them often and they never change.
         self._arguments: dict[tuple[str, str], Layout] = {}  # by table and action
         self._direct_of: dict[str, tuple[str | None, str | None]] = {}  # counter and meter, by table
         self._consuming = threading.Lock()
@@ -114,11 +113,14 @@ class Datapath(Externs):
     ) -> Datapath:
         """Compile and load a program.
 
-        Frames of EtherType `express` wait in no virtual queue, as where links let them go before all others.
-        `record` owns what would outlive this process: the loop interface that a program with clones,
-        multicast or recirculation needs, and clsact qdiscs where the kernel has no tcx links. Without one,
-        the datapath keeps a record of its own. Raises Unsupported; Full where the program's state takes more
-        than `max_state` bytes; EbpfError from compiler and kernel.
+        Frames of EtherType `express` bypass the virtual queues, for links that send them before all others.
+
+        `record` owns what would outlive this process. That is the loop interface of a program with clones,
+        multicast or recirculation, and clsact qdiscs on kernels without tcx links. Without `record`, the
+        datapath keeps a record of its own.
+
+        Raises Unsupported for what the compiler does not support, Full if the program's state takes more
+        than `max_state` bytes, and EbpfError from clang and the kernel.
         """
         del cpu_port  # a port like any other
         code = generate(program, drop_port=drop_port)
@@ -182,14 +184,14 @@ class Datapath(Externs):
                 yield Entry(handle, match, priority, call)
 
     def _own(self) -> Record:
-        """The record of what outlives a process; made when it is first needed, unless one was given."""
+        """Return the record of what outlives this process. Create it on first use unless `load` got one."""
         if self._record is None:
             self._record = Record(f"softswitch-{self.name}")
             self._stack.callback(self._record.close)
         return self._record
 
     def _make_loop(self) -> int:
-        """A veth pair whose one end brings packets back into the program; returns its ifindex."""
+        """Create a veth pair that leads packets back into the program. Return the ifindex of its near end."""
         global _loops
         _loops += 1
         name = f"sw{os.getpid():x}-{_loops:x}"
@@ -199,7 +201,7 @@ class Datapath(Externs):
         for step in (command, ["ip", "link", "set", name, "up"], ["ip", "link", "set", f"{name}p", "up"]):
             result = subprocess.run(step, capture_output=True, text=True, check=False)
             if result.returncode:
-                raise EntrainError(f"cannot make the loop interface {name}: {result.stderr.strip()}")
+                raise EntrainError(f"cannot create the loop interface {name}: {result.stderr.strip()}")
         self._stack.callback(self._own().release, link)
         return socket.if_nametoindex(name)
 
@@ -214,11 +216,11 @@ class Datapath(Externs):
             self.object.maps["ports_by_ifindex"].update(struct.pack("=I", ifindex), struct.pack("=I", port))
 
     def add_port(self, port: int, ifindex: int, rate_mbps: float | None = None) -> None:
-        """Take packets that arrive at an interface of this network namespace, and send to it."""
+        """Receive from and send to interface `ifindex` of this network namespace as `port`."""
         if not 0 <= port < MOST_PORTS:
             raise EntrainError(f"port {port} is out of range: 0 to {MOST_PORTS - 1}")
         if port in self._attached:
-            raise EntrainError(f"port {port} exists already")
+            raise EntrainError(f"port {port} already exists")
         self._attached[port] = (ifindex, attach(self._program, ifindex, self._own))
         self._set_port_of(ifindex, port)
         self.shared.view("ports", "I")[4 * port + 3] = ifindex
@@ -234,7 +236,7 @@ class Datapath(Externs):
         take_off()
 
     def set_queue(self, port: int, rate_mbps: float, depth_packets: int) -> None:
-        """The virtual queue of a port, empty: its rate (0: none) and its depth in packets (0: no limit)."""
+        """Set a port's virtual queue, and empty it. A rate of 0 removes it; a depth of 0 is unlimited."""
         if not 0 <= port < MOST_PORTS:
             raise EntrainError(f"port {port} is out of range: 0 to {MOST_PORTS - 1}")
         self.shared.view("ports", "I")[4 * port + 2] = depth_packets
@@ -252,7 +254,7 @@ class Datapath(Externs):
         return self._tables[name]
 
     def _pack(self, table: Table, action: Action) -> bytes:
-        """An entry of a table, but for its handle."""
+        """Return a table entry without its handle."""
         if isinstance(action, ActionCall):
             if table.profile:
                 raise EntrainError(
@@ -286,19 +288,19 @@ class Datapath(Externs):
         return self._pack(layout.table, action).ljust(layout.entry_bytes, b"\0")
 
     def initial_entries(self, table: str) -> Sequence[Entry]:
-        """The entries that the program itself brings."""
+        """Return the entries that the program declares."""
         self._table(table)
         return self._initial[table]
 
     def initial_default(self, table: str) -> ActionCall | None:
-        """The program's default action."""
+        """Return the default action that the program declares, or None."""
         declared = self._table(table).layout.table
         if declared.default_action is None:
             return None
         return ActionCall(declared.default_action.name, declared.default_args)
 
     def table_insert(self, table: str, match: tuple[Match, ...], priority: int, action: Action) -> int:
-        """Add an entry; the larger priority wins. Returns its handle."""
+        """Add an entry and return its handle. The larger priority wins."""
         handle = self._table(table).insert(match, priority, self._packed(table, action))
         self._reset_direct(table, handle)
         return handle
@@ -310,7 +312,7 @@ class Datapath(Externs):
         self._table(table).delete(handle)
 
     def table_set_default(self, table: str, action: ActionCall | None) -> None:
-        """Set what a miss runs; None is the program's own default."""
+        """Set the action of a miss. None restores the program's own default."""
         layout = self._table(table).layout
         chosen = action or self.initial_default(table)
         if layout.table.default_const:
@@ -326,7 +328,7 @@ class Datapath(Externs):
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[Datapath]:
-        """Within, ternary and range tables are rebuilt once, at the end."""
+        """Rebuild ternary and range tables once, at the end of the context."""
         ordered = [t for t in self._tables.values() if isinstance(t, OrderedStore) and not t.deferred]
         for each in ordered:
             each.deferred = True
@@ -379,11 +381,11 @@ class Datapath(Externs):
             self._events.append((head, body))
 
     def digest_fd(self) -> int | None:
-        """Readable when digests wait."""
+        """Return a descriptor that is readable while digests wait; None if the program sends none."""
         return self._ring.fd if self.code.digests else None
 
     def poll_digests(self, callback: DigestCallback) -> None:
-        """Deliver the digests that wait: (name of the list, values)."""
+        """Call `callback` with each waiting digest: the name of its list, and its values."""
         with self._consuming:
             self._ring.consume()
         while self._digests:
@@ -397,9 +399,12 @@ class Datapath(Externs):
     # --- packets ---
 
     def run(self, packet: bytes, ingress_port: int) -> list[tuple[int, bytes]]:
-        """Send one packet through a netless datapath: (port, packet) of each that leaves, in BMv2's order."""
+        """Send one packet through a netless datapath.
+
+        Return the port and bytes of every packet that leaves, in BMv2's order.
+        """
         if not self.netless:
-            raise EntrainError("run needs a datapath that was loaded with netless=True")
+            raise EntrainError("run needs a datapath loaded with netless=True")
         sent: list[tuple[int, bytes]] = []
         waiting = deque([(packet, _context(_ARRIVAL, ingress_port, 0, 0, 0, len(packet)))])
         for _ in range(_MOST_RUNS):
@@ -431,13 +436,13 @@ class Datapath(Externs):
                 self._follow(*item, sent, waiting)
 
     def stats(self) -> dict[str, int]:
-        """Counts since load: parser errors, and drops by reason."""
+        """Return the number of parser errors, and of drops by reason, since loading."""
         return dict(zip(STATISTICS, self.shared.view("statistics").tolist(), strict=True))
 
     def close(self) -> None:
-        """Detach from all ports and free everything; a second call does nothing."""
+        """Detach from all ports and free everything. A second call does nothing."""
         for port in list(self._attached):
-            with contextlib.suppress(EbpfError):  # the interface may be gone
+            with contextlib.suppress(EbpfError):  # the interface may no longer exist
                 self.remove_port(port)
         self._stack.close()
 

@@ -1,6 +1,6 @@
-"""Counters, meters, registers, replication and value sets: state of a loaded program, and how to reach it.
+"""Access to a loaded program's counters, meters, registers, replication groups and value sets.
 
-Counters, meters and registers lie in memory shared with the program; reading them needs no system call.
+Counters, meters and registers are in memory shared with the program: reading them needs no system call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KINDS: dict[int, Kind] = {1: "B", 2: "H", 4: "I"}
 
 
 class Externs:
-    """The part of a datapath that is neither ports, nor tables, nor packets."""
+    """The part of a datapath other than ports, tables and packets."""
 
     program: Program
     code: Code
@@ -72,7 +72,7 @@ class Externs:
             raise EntrainError(f"the program has no counter {name}")
         rows = self._rows(self.program.counters[name])
         if not 0 <= index < rows:
-            raise EntrainError(f"counter {name} has {rows} cells, and none {index}")
+            raise EntrainError(f"counter {name} has no cell {index}: its size is {rows}")
         view = self.shared.view(f"c{self.code.actions.counters[name]}")
         return view, list(range(2 * index, len(view), 2 * rows))
 
@@ -87,7 +87,7 @@ class Externs:
             packets = bytes_ = 0
 
     def counter_read(self, name: str, index: int) -> tuple[int, int]:
-        """(packets, bytes)."""
+        """Return the packets and bytes that a cell has counted."""
         return self._counter_load(name, index)
 
     def counter_write(self, name: str, index: int, packets: int, bytes_: int) -> None:
@@ -98,7 +98,7 @@ class Externs:
             raise EntrainError(f"the program has no meter {name}")
         rows = self._rows(self.program.meters[name])
         if not 0 <= index < rows:
-            raise EntrainError(f"meter {name} has {rows} cells, and none {index}")
+            raise EntrainError(f"meter {name} has no cell {index}: its size is {rows}")
         view = self.shared.view(f"e{self.code.actions.meters[name]}")
         at = 8 * index
         view[at] = 0
@@ -114,7 +114,7 @@ class Externs:
         view[at] = 1
 
     def meter_write(self, name: str, index: int, config: MeterConfig | None) -> None:
-        """Configure one meter; None: every packet is green."""
+        """Configure one meter. None marks every packet green."""
         self._meter_store(name, index, config)
 
     def _register(self, name: str, index: int) -> tuple[memoryview, int]:
@@ -122,7 +122,7 @@ class Externs:
             raise EntrainError(f"the program has no register {name}")
         declared = self.program.registers[name]
         if not 0 <= index < declared.size:
-            raise EntrainError(f"register {name} has {declared.size} cells, and none {index}")
+            raise EntrainError(f"register {name} has no cell {index}: its size is {declared.size}")
         kind = _KINDS.get(size_of(declared.bits), "Q")
         return self.shared.view(f"r{self.code.actions.registers[name]}", kind), max(1, limbs(declared.bits))
 
@@ -153,7 +153,7 @@ class Externs:
             raise Full(f"a group has at most {_MOST_REPLICAS} replicas, not {len(replicas)}")
         target = self._replicas()
         if target is None:
-            return  # the program neither multicasts nor clones
+            return  # the program neither multicasts nor clones packets
         raw = struct.pack("=II", len(replicas), length) + b"".join(struct.pack("=II", *r) for r in replicas)
         target.update(struct.pack("=I", id_), raw.ljust(8 + 8 * _MOST_REPLICAS, b"\0"))
 
@@ -163,7 +163,7 @@ class Externs:
             target.pop(struct.pack("=I", id_), None)
 
     def multicast_set(self, group: int, replicas: tuple[tuple[int, int], ...]) -> None:
-        """Set a multicast group: (port, replica id) each."""
+        """Set a multicast group's replicas: port and replica id of each."""
         self._set_replicas(group, replicas, 0)
 
     def multicast_delete(self, group: int) -> None:
@@ -172,7 +172,7 @@ class Externs:
     def clone_session_set(
         self, session: int, replicas: tuple[tuple[int, int], ...], packet_length: int
     ) -> None:
-        """Set a clone session. The copies are cut to `packet_length` bytes, where it is not 0."""
+        """Set a clone session. Clones are cut to `packet_length` bytes; 0 leaves them whole."""
         self._set_replicas(_CLONE_SESSION | session, replicas, packet_length)
 
     def clone_session_delete(self, session: int) -> None:
@@ -184,14 +184,14 @@ class Externs:
             raise EntrainError(f"the program has no value set {name}")
         declared = self.program.value_sets[name]
         if len(members) > declared.size:
-            raise EntrainError(f"value set {name} holds {declared.size} members, not {len(members)}")
+            raise EntrainError(f"value set {name} holds at most {declared.size} members, not {len(members)}")
         parts = len(self.code.value_sets.get(name, (0,)))
         view = self.shared.view(f"v{list(self.program.value_sets).index(name)}")
         half = 1 - (view[0] & 1)
         at = 1 + half * (1 + declared.size * parts)
         for i, member in enumerate(members):
             if len(member) != parts or not all(isinstance(m, Exact) for m in member):
-                raise EntrainError(f"value set {name} takes {parts} exact values a member")
+                raise EntrainError(f"each member of value set {name} needs {parts} exact values")
             for j, m in enumerate(member):
                 assert isinstance(m, Exact)
                 view[at + 1 + i * parts + j] = m.value

@@ -1,4 +1,4 @@
-"""How much kernel memory a program takes for its state, known before anything is allocated."""
+"""The kernel memory that a program's state takes, computed before anything is allocated."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from softswitch.contract import Full
 _MIB = 1 << 20
 _STASHES = 512  # runtime/types.h
 _HASH_ENTRY, _HASH_BUCKET = 48, 16  # the kernel's struct htab_elem and struct bucket
-_TRIE_NODE = 64  # struct lpm_trie_node, with the node between two prefixes
+_TRIE_NODE = 64  # struct lpm_trie_node; each entry may need an intermediate node too
 
 
 def uses(code: Code) -> Mapping[str, int]:
-    """Bytes by thing of the program, of everything whose size the program chooses.
+    """Return the bytes that each object takes whose size the program chooses.
 
     A table's own counters and meters belong to the table.
     """
@@ -43,7 +43,7 @@ def uses(code: Code) -> Mapping[str, int]:
 
 
 def _table(table: TableLayout) -> int:
-    """Bytes of a table's own map."""
+    """Return the bytes of a table's own map."""
     match table.method:
         case "exact":
             return _hash(table.slots, table.key.size, table.entry_bytes)
@@ -60,14 +60,14 @@ def _hash(entries: int, key: int, value: int) -> int:
 
 
 def check(code: Code, limit: int) -> None:
-    """Raise Full, naming what takes most, if the program's state takes more than `limit` bytes."""
+    """Raise Full, naming the largest object, if the program's state takes more than `limit` bytes."""
     found = uses(code)
     total = sum(found.values())
     if total > limit:
         largest = max(found, key=lambda name: found[name])
         raise Full(
             f"the program's state takes {_mib(total)} MiB, more than the {_mib(limit)} MiB that this switch"
-            f" allows (--max-state-mib); most of it is {largest} with {_mib(found[largest])} MiB"
+            f" allows (--max-state-mib); the largest part is {largest} with {_mib(found[largest])} MiB"
         )
 
 

@@ -1,7 +1,7 @@
-"""The switch's ports: interfaces made ready, watched, and given to the datapath.
+"""The switch's ports: set up interfaces, watch them, and hand them to the datapath.
 
-An interface that goes away leaves its port down; one that comes back under the same name gets its port again.
-Offloads stay on: packets pass whole, however large, with their checksums still to be filled in by the kernel.
+A port goes down when its interface disappears, and comes back when an interface of that name appears again.
+Offloads stay on: large packets pass whole, and the kernel fills in their checksums later.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SOL_PACKET, _PACKET_ADD_MEMBERSHIP, _PACKET_MR_PROMISC = 263, 1, 1
 _NETLINK_ROUTE, _RTMGRP_LINK = 0, 1
 _RTM_NEWLINK, _RTM_DELLINK, _IFLA_IFNAME = 16, 17, 3
 
-Rate = tuple[float, int | None]  # Mbit/s and, if stated, the queue's length in packets
+Rate = tuple[float, int | None]  # Mbit/s, and the queue's length in packets if given
 
 
 @dataclass
 class Port:
-    """One port; without an interface `ifindex` is None."""
+    """One port. `ifindex` is None while the interface does not exist."""
 
     number: int
     interface: str
@@ -41,19 +41,19 @@ class Port:
 
 
 def parse_port(text: str) -> tuple[int, str]:
-    """`PORT@IFACE`, as simple_switch takes it; raises BadInput."""
+    """Parse `PORT@IFACE`, simple_switch's syntax. Raises BadInput."""
     number, at, interface = text.partition("@")
     if not at or not number.isdecimal() or not interface:
-        raise BadInput(f"-i {text}: write a port number, @ and an interface, such as 1@eth0")
+        raise BadInput(f"-i {text}: write PORT@INTERFACE, such as 1@eth0")
     if int(number) > 510:
-        raise BadInput(f"-i {text}: a port number is at most 510")
+        raise BadInput(f"-i {text}: the largest port number is 510")
     if len(interface.encode()) > 15:
-        raise BadInput(f"-i {text}: an interface's name has at most 15 bytes")
+        raise BadInput(f"-i {text}: an interface name has at most 15 bytes")
     return int(number), interface
 
 
 def parse_rate(text: str) -> tuple[int, Rate]:
-    """`PORT@MBPS[:QUEUE_PACKETS]`; raises BadInput."""
+    """Parse `PORT@MBPS[:QUEUE_PACKETS]`. Raises BadInput."""
     number, at, rest = text.partition("@")
     mbps, colon, queue = rest.partition(":")
     try:
@@ -77,7 +77,7 @@ def _flags(interface: str) -> int:
 
 
 def bring_up(interface: str, *, noarp: bool = False, mtu: int | None = None) -> None:
-    """Set an interface up; raises MissingTool without the right to."""
+    """Set an interface up. Raises MissingTool unless root."""
     try:
         if mtu is not None:
             _ioctl(_SIOCSIFMTU, interface, struct.pack("i", mtu))
@@ -92,7 +92,10 @@ def _ipv6_switch(interface: str) -> Path:
 
 
 def disable_ipv6(interface: str) -> str | None:
-    """Keep the kernel from sending its own IPv6 packets; returns the setting before, None without IPv6."""
+    """Stop the kernel from sending IPv6 packets of its own.
+
+    Return the previous setting, or None on a kernel without IPv6.
+    """
     path = _ipv6_switch(interface)
     with contextlib.suppress(OSError):
         before = path.read_text().strip()
@@ -102,7 +105,7 @@ def disable_ipv6(interface: str) -> str | None:
 
 
 class Ports:
-    """All ports of one switch. `changed(port)` is called when one went up or down."""
+    """All ports of one switch. Calls `changed(port)` when a port goes up or down."""
 
     def __init__(
         self,
@@ -110,7 +113,7 @@ class Ports:
         rates: dict[int, Rate] | None = None,
         changed: Callable[[int], None] = lambda port: None,
     ) -> None:
-        """Take the interfaces; BadInput where one is missing or given twice, MissingTool unless root."""
+        """Set up the interfaces. BadInput if one is missing or listed twice; MissingTool unless root."""
         self._rates = rates or {}
         self.changed = changed
         self._datapath: Datapath | None = None
@@ -118,17 +121,17 @@ class Ports:
         if unknown := self._rates.keys() - interfaces.keys():
             raise BadInput(f"--port-rate {min(unknown)}@...: there is no port {min(unknown)}; add it with -i")
         if twice := [name for name in interfaces.values() if list(interfaces.values()).count(name) > 1]:
-            raise BadInput(f"-i: interface {twice[0]} is given to more than one port")
+            raise BadInput(f"-i: interface {twice[0]} is assigned to more than one port")
         for number, name in interfaces.items():
             try:
                 socket.if_nametoindex(name)
             except OSError:
                 raise BadInput(f"-i {number}@{name}: there is no interface {name} here") from None
         try:
-            # Membership in a packet socket makes an interface promiscuous for as long as this process lives.
+            # A packet socket's membership keeps the interface promiscuous for as long as this process lives.
             self._promiscuous = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         except PermissionError as error:
-            raise MissingTool("a switch needs to be root: it attaches programs to its ports") from error
+            raise MissingTool("run the switch as root: it attaches programs to its ports") from error
         self._netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_ROUTE)
         self._netlink.bind((0, _RTMGRP_LINK))
         self._netlink.setblocking(False)
@@ -157,7 +160,7 @@ class Ports:
         except EntrainError:
             if self._is_there(port):
                 raise
-            port.ifindex, port.up = None, False  # it went away meanwhile, and that is on its way to `poll`
+            port.ifindex, port.up = None, False  # it has just disappeared, and `poll` will see that next
             return
         if rate is not None and queue is not None:
             datapath.set_queue(port.number, rate, queue)
@@ -169,9 +172,9 @@ class Ports:
         return False
 
     def attach(self, datapath: Datapath) -> None:
-        """Let `datapath` process the packets of all ports, instead of the one that did until now.
+        """Let `datapath` process the packets of all ports, in place of the previous datapath.
 
-        Raises EntrainError where it cannot; then the ports are with the old one again.
+        Raises EntrainError if that fails. The ports are then attached to the previous datapath again.
         """
         before = self._datapath
         try:
@@ -184,22 +187,22 @@ class Ports:
         self._datapath = after
         for port in self.ports.values():
             if before is not None:
-                with contextlib.suppress(EntrainError):  # it has not got as far as this port, or lost it
+                with contextlib.suppress(EntrainError):  # it never had this port, or has lost it
                     before.remove_port(port.number)
             if after is not None:
                 self._add(after, port)
 
     def is_up(self, number: int) -> bool:
-        """Whether the port exists and has a carrier. Ports without an interface (the CPU's) are always up."""
+        """Return whether the port has a carrier. Ports without an interface, such as the CPU's, are up."""
         port = self.ports.get(number)
         return port is None or port.up
 
     def fileno(self) -> int:
-        """Readable when an interface changed: then call `poll`."""
+        """Return a descriptor that is readable after an interface has changed. Then call `poll`."""
         return self._netlink.fileno()
 
     def poll(self) -> None:
-        """Take note of all changes of interfaces that are waiting."""
+        """Process all waiting changes of interfaces."""
         while True:
             try:
                 data = self._netlink.recv(65536)
@@ -214,7 +217,7 @@ class Ports:
                 self._changed(kind, ifindex, flags, name)
 
     def _resync(self) -> None:
-        """Changes were lost: look at every interface."""
+        """Check every interface, after the kernel has dropped notifications."""
         for port in self.ports.values():
             try:
                 ifindex, flags = socket.if_nametoindex(port.interface), _flags(port.interface)
@@ -237,7 +240,7 @@ class Ports:
                     log.warning("port %d: interface %s is back", port.number, name)
                     try:
                         self._adopt(port, ifindex)
-                    except (OSError, EntrainError) as error:  # it went away again meanwhile
+                    except (OSError, EntrainError) as error:  # it has disappeared again
                         log.warning("port %d: %s: %s", port.number, name, error)
                         port.ifindex = None
                 port.up = port.ifindex is not None and flags & _IFF_RUNNING != 0
@@ -246,7 +249,7 @@ class Ports:
                 self.changed(port.number)
 
     def close(self) -> None:
-        """Give the interfaces back as they were."""
+        """Restore the interfaces to their previous state."""
         self._promiscuous.close()
         self._netlink.close()
         for name, before in self._ipv6_before.items():
@@ -255,7 +258,7 @@ class Ports:
 
 
 def _links(data: bytes) -> Iterable[tuple[int, int, int, str]]:
-    """The link messages of a netlink datagram: kind, interface index, flags, name."""
+    """Yield kind, interface index, flags and name of each link message in a netlink datagram."""
     while len(data) >= 16:
         length, kind = struct.unpack_from("=IH", data)
         message, data = data[16:length], data[(length + 3) & ~3 :]

@@ -1,4 +1,4 @@
-"""Members and groups of action profiles in the shared area."""
+"""Members and groups of action profiles, in the memory shared with the program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from softswitch.kernel.shared import Shared, Slots
 
 
 class ProfileStore:
-    """One action profile. The program knows members and groups by slot, the lowest free first."""
+    """One action profile. The program refers to members and groups by slot; new ones take the lowest free."""
 
     def __init__(self, layout: ProfileLayout, shared: Shared) -> None:
         self.layout = layout
@@ -43,7 +43,7 @@ class ProfileStore:
 
     def insert(self, member: int, entry: bytes) -> None:
         if member in self.members:
-            raise EntrainError(f"action profile {self.name} has member {member} already")
+            raise EntrainError(f"action profile {self.name} already has member {member}")
         slot = self.member_slots.take()
         if slot is None:
             raise Full(f"action profile {self.name} is full: its size is {self.layout.members}")
@@ -65,20 +65,20 @@ class ProfileStore:
         self.member_slots.give(slot)
 
     def member(self, member: int) -> int:
-        """The slot of a member."""
+        """Return the slot of a member."""
         if member not in self.members:
             raise EntrainError(f"action profile {self.name} has no member {member}")
         return self.members[member]
 
     def group(self, group: int) -> int:
-        """The slot of a group."""
+        """Return the slot of a group."""
         if group not in self.groups:
             raise EntrainError(f"action profile {self.name} has no group {group}")
         return self.groups[group]
 
     def group_insert(self, group: int, members: tuple[int, ...]) -> None:
         if group in self.groups:
-            raise EntrainError(f"action profile {self.name} has group {group} already")
+            raise EntrainError(f"action profile {self.name} already has group {group}")
         slot = self.group_slots.take()
         if slot is None:
             raise Full(f"action profile {self.name} has no room for more groups")
@@ -102,8 +102,8 @@ class ProfileStore:
         self.group_slots.give(slot)
 
     def _set(self, slot: int, members: tuple[int, ...]) -> None:
-        """Write the members where nobody reads, then point the group there: one store of start and count."""
-        # BMv2 chooses by the members' handles in ascending order, not in the order of addition.
+        """Write the members to unused memory, then switch the group to them with one store."""
+        # BMv2 orders the members by handle, not by when they were added.
         slots = sorted(self.member(m) for m in members)
         start = self._room(len(slots))
         for i, member in enumerate(slots):
@@ -112,12 +112,12 @@ class ProfileStore:
         self.extents[slot] = (start, len(slots))
 
     def _room(self, length: int) -> int:
-        """The first gap in the pool that is long enough."""
+        """Return the start of the first gap in the pool that is long enough."""
         at = 0
         for start, used in sorted(self.extents.values()):
             if start - at >= length:
                 return at
             at = max(at, start + used)
         if at + length > self.layout.pool:
-            raise Full(f"the groups of action profile {self.name} have too many members together")
+            raise Full(f"the groups of action profile {self.name} together have too many members")
         return at

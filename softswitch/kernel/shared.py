@@ -1,4 +1,4 @@
-"""The memory that the datapath and its BPF program share (`struct shared`), member by member."""
+"""The memory that the datapath and its BPF program share (`struct shared`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Kind = Literal["B", "H", "I", "Q"]
 
 
 class Shared:
-    """Typed access to the mapped area. Words are written whole: the program never sees half of one."""
+    """Typed access to the shared memory. Words are written whole, so the program never sees half of one."""
 
     def __init__(self, memory: mmap.mmap, base: int, members: Mapping[str, tuple[int, int]]) -> None:
         self._memory = memory
@@ -20,7 +20,7 @@ class Shared:
         self._words: dict[str, memoryview] = {}
 
     def view(self, name: str, kind: Kind = "Q") -> memoryview:
-        """Member `name` as an array of native integers (format of `struct`: B, H, I, Q)."""
+        """Return member `name` as an array of native integers (`kind` as in `struct`: B, H, I or Q)."""
         key = name + kind
         if key not in self._words:
             offset, size = self._members[name]
@@ -40,12 +40,12 @@ class Shared:
 
 
 def words(raw: bytes) -> list[int]:
-    """Bytes as native 64-bit words."""
+    """Return bytes as native 64-bit words."""
     return list(memoryview(raw).cast("Q"))
 
 
 class Slots:
-    """Numbers 0..size-1, the lowest free one first, as BMv2 hands out its handles."""
+    """Allocates numbers from 0 to size - 1, the lowest free one first, as BMv2 does with handles."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -53,7 +53,7 @@ class Slots:
         self._free: list[int] = []
 
     def take(self) -> int | None:
-        """A free number, or None."""
+        """Return a free number, or None."""
         if self._free:
             self._free.sort(reverse=True)
             return self._free.pop()

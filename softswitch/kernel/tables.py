@@ -1,4 +1,4 @@
-"""Table entries in BPF maps and the shared area: the user-space half of `compiler.codegen.tables`."""
+"""Store table entries in BPF maps and shared memory: the user-space half of `compiler.codegen.tables`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from softswitch.kernel.shared import Shared, Slots, words
 
 @dataclass
 class Stored:
-    """One entry. `entry` is its packed form without the handle, `place` its row in the shared area."""
+    """One entry. `entry` is its packed form without the handle, `place` its row in shared memory."""
 
     match: tuple[Match, ...]
     priority: int
@@ -29,7 +29,7 @@ def full(bits: int) -> int:
 
 
 def value_and_mask(match: Match, bits: int) -> tuple[int, int]:
-    """A match as value and mask; a range has neither (0, 0)."""
+    """Return a match as value and mask. A range has neither, and gives (0, 0)."""
     match match:
         case Exact(value):
             return value, full(bits)
@@ -42,7 +42,7 @@ def value_and_mask(match: Match, bits: int) -> tuple[int, int]:
 
 
 class TableStore(ABC):
-    """The entries of one table. Handles are the lowest free numbers, so ties of priority break as in BMv2."""
+    """The entries of one table. A new entry gets the lowest free handle: ties break as in BMv2."""
 
     def __init__(self, layout: TableLayout, shared: Shared) -> None:
         self.layout = layout
@@ -55,7 +55,7 @@ class TableStore(ABC):
         return self.layout.table.name
 
     def insert(self, match: tuple[Match, ...], priority: int, entry: bytes) -> int:
-        """Add an entry; returns its handle. Raises EntrainError when the table is full."""
+        """Add an entry and return its handle. Raises Full if the table is full."""
         if len(match) != len(self.layout.table.keys):
             raise EntrainError(f"table {self.name} has {len(self.layout.table.keys)} keys, not {len(match)}")
         handle = self.handles.take()
@@ -81,8 +81,8 @@ class TableStore(ABC):
         self._remove(handle, stored)
         self.handles.give(handle)
 
-    def flush(self) -> None:  # noqa: B027 (most have nothing to do)
-        """Publish what a batch has deferred."""
+    def flush(self) -> None:  # noqa: B027 (most stores have nothing to do)
+        """Publish the changes that a batch has deferred."""
 
     def _stored(self, handle: int) -> Stored:
         if handle not in self.entries:
@@ -91,7 +91,7 @@ class TableStore(ABC):
 
     @staticmethod
     def packed(handle: int, stored: Stored) -> bytes:
-        """The entry as the program reads it: action, handle, arguments."""
+        """Return the entry as the program reads it: action, handle, arguments."""
         return stored.entry[:4] + handle.to_bytes(4, "little") + stored.entry[8:]
 
     @abstractmethod
@@ -105,10 +105,10 @@ class TableStore(ABC):
 
 
 class KeylessStore(TableStore):
-    """A table without keys has a default action only."""
+    """A table without keys, which has only a default action."""
 
     def _add(self, handle: int, stored: Stored) -> None:
-        raise EntrainError(f"table {self.name} has no keys: it takes a default action only")
+        raise EntrainError(f"table {self.name} has no keys: it has only a default action")
 
     def _change(self, handle: int, stored: Stored, entry: bytes) -> None:
         raise AssertionError
@@ -118,7 +118,7 @@ class KeylessStore(TableStore):
 
 
 class MapStore(TableStore):
-    """Exact and LPM tables: the entry is the map's value."""
+    """An exact or LPM table. Each entry is a value of the map."""
 
     def __init__(self, layout: TableLayout, shared: Shared, entries: Map) -> None:
         super().__init__(layout, shared)
@@ -153,18 +153,18 @@ class MapStore(TableStore):
 
 
 class OrderedStore(TableStore):
-    """Ternary and range tables: entries by place in the shared area, found through a double-buffered list."""
+    """A ternary or range table: entries in shared memory, found through a double-buffered list."""
 
     def __init__(self, layout: TableLayout, shared: Shared) -> None:
         super().__init__(layout, shared)
-        self.places = Slots(layout.slots + 1)  # one more, so that a change appears at once
+        self.places = Slots(layout.slots + 1)  # one spare, so that a change takes effect at once
         self.rows = shared.view(f"t{layout.index}")
         self.order = shared.view(f"o{layout.index}")
         self.deferred = False
         self.stale = False
 
     def rank(self, handle: int, stored: Stored) -> int:
-        """Larger wins; of equal priorities the lower handle, as in BMv2."""
+        """Return an entry's rank: the largest wins. Ties of priority go to the lower handle, as in BMv2."""
         return (stored.priority + 1) << 32 | (0xFFFFFFFF - handle)
 
     def _place(self, handle: int, stored: Stored) -> int:
@@ -177,7 +177,7 @@ class OrderedStore(TableStore):
         return place
 
     def words_of(self, match: Sequence[Match]) -> tuple[list[int], list[int]]:
-        """Value and mask of the whole key in 64-bit words."""
+        """Return value and mask of the whole key, in 64-bit words."""
         pairs = [value_and_mask(m, k.bits) for m, k in zip(match, self.layout.table.keys, strict=True)]
         return self._words(self.layout.key, [p[0] for p in pairs]), self._words(
             self.layout.key, [p[1] for p in pairs]
@@ -187,7 +187,7 @@ class OrderedStore(TableStore):
         return words(record.pack(tuple(values)).ljust(8 * self.layout.words, b"\0"))
 
     def _publish(self, rows: list[list[int]]) -> None:
-        """Write the list that is not in use, then use it."""
+        """Write the list that is not in use, then switch to it."""
         half = 1 - (self.order[0] & 1)
         at = 1 + half * self.layout.list_words
         flat = [word for row in rows for word in row]
@@ -205,7 +205,7 @@ class OrderedStore(TableStore):
 
 
 class RangeStore(OrderedStore):
-    """Rows in order of priority."""
+    """A range table: rows in order of priority."""
 
     def _row(self, stored: Stored) -> list[int]:
         values, masks = self.words_of(stored.match)
@@ -240,7 +240,10 @@ class RangeStore(OrderedStore):
 
 
 class TernaryStore(OrderedStore):
-    """Tuple-space search. Of entries with the same mask and value only the best is in the map."""
+    """A ternary table, by tuple-space search.
+
+    Of several entries with the same mask and value, only the best is in the map.
+    """
 
     def __init__(self, layout: TableLayout, shared: Shared, entries: Map) -> None:
         super().__init__(layout, shared)
@@ -314,7 +317,7 @@ class TernaryStore(OrderedStore):
 
 
 def store(layout: TableLayout, shared: Shared, entries: Map | None) -> TableStore:
-    """The store for a table's method."""
+    """Return the store for a table's method."""
     if layout.method == "none":
         return KeylessStore(layout, shared)
     if layout.method == "range":

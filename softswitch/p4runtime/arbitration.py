@@ -1,8 +1,8 @@
-"""Who is primary: P4Runtime's client arbitration for one device (spec 5), apart from gRPC.
+"""P4Runtime's client arbitration for one device (spec 5), independent of gRPC.
 
-Each role has its own primary: the live stream whose election id is the highest that the role has ever seen. A
-role means full access to the pipeline, since no scheme of role configurations is agreed on. So there is the
-default role only, and those that the switch was started with.
+Each role has its own primary: the live stream with the highest election id that the role has ever seen.
+P4Runtime defines no scheme of role configurations, so every role has full access to the pipeline. The switch
+accepts the default role and the roles that it was started with.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from softswitch.p4runtime.status import Refused, invalid, not_found
 
 MAX_STREAMS = 64  # per role
 
-Notification = tuple[Hashable, Any]  # a stream, and the StreamMessageResponse that it is to get
+Notification = tuple[Hashable, Any]  # a stream, and the StreamMessageResponse to send to it
 
 
 @dataclass
@@ -33,7 +33,7 @@ class _Role:
 
 
 class Arbitration:
-    """The controllers of one device by role: the default role, "", and `roles`. Streams are any hashables."""
+    """The controllers of one device by role: the default role, "", and `roles`. A stream is any hashable."""
 
     def __init__(self, device_id: int, roles: Iterable[str] = ()) -> None:
         self._device_id = device_id
@@ -41,11 +41,15 @@ class Arbitration:
         self._role_of: dict[Hashable, str] = {}
 
     def update(self, stream: Hashable, message: Any) -> list[Notification]:
-        """Take a MasterArbitrationUpdate of `stream`; returns who must be told what.
+        """Apply a MasterArbitrationUpdate from `stream`. Return the notifications to send.
 
-        Raises Refused with the code that ends the stream: NOT_FOUND for another device, PERMISSION_DENIED for
-        a role that this switch does not know, INVALID_ARGUMENT for an election id that is taken or a role
-        configuration, FAILED_PRECONDITION for a change of device or role.
+        Raises Refused with the code that ends the stream:
+
+        - NOT_FOUND for another device
+        - PERMISSION_DENIED for an unknown role
+        - INVALID_ARGUMENT for an election id in use, or a role configuration
+        - FAILED_PRECONDITION for a change of device or role
+        - RESOURCE_EXHAUSTED if the role has too many streams
         """
         known = stream in self._role_of
         if message.device_id != self._device_id:
@@ -66,7 +70,7 @@ class Arbitration:
             if other != stream and election_id is not None and taken == election_id:
                 raise invalid(f"election id {election_id} is already used by another controller ({other})")
         if not known and len(role.streams) >= MAX_STREAMS:
-            raise Refused(StatusCode.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} controllers are connected already")
+            raise Refused(StatusCode.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} controllers are already connected")
 
         before = role.primary()
         self._role_of[stream] = name
@@ -78,7 +82,7 @@ class Arbitration:
         return self._notify(name, [stream])
 
     def close(self, stream: Hashable) -> list[Notification]:
-        """Forget a stream that has ended; returns who must be told that there is no primary any more."""
+        """Remove a stream that has ended. Return the notifications to send if it was the primary."""
         name = self._role_of.pop(stream, None)
         if name is None:
             return []
@@ -119,7 +123,7 @@ class Arbitration:
         return f"the primary has election id {role.highest} ({primary})"
 
     def check_role(self, name: str) -> None:
-        """Raise Refused (PERMISSION_DENIED) for a role that this switch does not know."""
+        """Raise Refused (PERMISSION_DENIED) if the role is unknown."""
         if name not in self._roles:
             named = [repr(role) for role in self._roles if role]
             raise Refused(
@@ -140,10 +144,10 @@ class Arbitration:
             )
 
     def is_primary(self, stream: Hashable) -> bool:
-        """Whether `stream` is the primary of its role."""
+        """Return whether `stream` is the primary of its role."""
         name = self._role_of.get(stream)
         return name is not None and self._roles[name].primary() == stream
 
     def primaries(self) -> list[Hashable]:
-        """The primary of each role: who gets packet-ins and digests."""
+        """Return the primary of each role. Packet-ins and digests go to them."""
         return [primary for role in self._roles.values() if (primary := role.primary()) is not None]

@@ -1,4 +1,4 @@
-"""Digests: which are on, and their messages bundled into lists (spec 9.8)."""
+"""Digests: which are enabled, and bundling of their messages into lists (spec 9.8)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from grpc import StatusCode
 from softswitch.p4runtime.p4info import Digest, P4Info, encode
 from softswitch.p4runtime.status import Refused, invalid, not_found
 
-DEFAULT_LIST = 1000  # messages per list where the controller sets no limit
+DEFAULT_LIST = 1000  # messages per list if the controller sets no limit
 
 Values = tuple[int, ...]
 
 
 @dataclass
 class _Learning:
-    """One digest that is on: what waits to be sent, and what was sent and not acknowledged yet."""
+    """One enabled digest: messages that wait to be sent, and lists not yet acknowledged."""
 
     digest: Digest
     timeout_s: float
@@ -32,13 +32,13 @@ class _Learning:
     timer: asyncio.TimerHandle | None = None
 
     def is_known(self, values: Values, now: float) -> bool:
-        """Whether this message waits already, or was sent and may still be acknowledged."""
+        """Return whether this message already waits, or was sent and may still be acknowledged."""
         self.sent = {id_: s for id_, s in self.sent.items() if now - s[0] < self.ack_timeout_s}
         return values in self.waiting or any(values in sent for _, sent in self.sent.values())
 
 
 class Digests:
-    """The digests of one program. `send` takes a StreamMessageResponse for the primaries."""
+    """The digests of one program. `send` sends a StreamMessageResponse to the primaries."""
 
     def __init__(self, info: P4Info, send: Callable[[Any], None]) -> None:
         self._info = info
@@ -48,7 +48,7 @@ class Digests:
         self._next_list = 1
 
     def write(self, kind: int, message: Any) -> None:
-        """Turn a digest on (INSERT) or off (DELETE), or change how its messages are bundled."""
+        """Enable a digest (INSERT), disable it (DELETE), or change how its messages are bundled (MODIFY)."""
         digest = self._info.digests.get(message.digest_id)
         if digest is None:
             raise invalid(f"no digest has id {message.digest_id:#x}")
@@ -64,7 +64,7 @@ class Digests:
             return
         config = message.config
         if min(config.max_timeout_ns, config.max_list_size, config.ack_timeout_ns) < 0:
-            raise invalid(f"digest {digest.name}: timeouts and sizes are not negative")
+            raise invalid(f"digest {digest.name}: timeouts and sizes must not be negative")
         self._on[digest.id] = learning = _Learning(
             digest,
             config.max_timeout_ns / 1e9,
@@ -78,7 +78,7 @@ class Digests:
                 self._flush(learning)
 
     def read(self, message: Any) -> Iterator[Any]:
-        """The configuration of one digest that is on, or of all."""
+        """Yield the configuration of one enabled digest, or of all."""
         id_ = message.digest_id
         if id_ and id_ not in self._info.digests:
             raise invalid(f"no digest has id {id_:#x}")
@@ -87,7 +87,7 @@ class Digests:
                 yield p4r.Entity(digest_entry=config)
 
     def learned(self, name: str, values: Values) -> None:
-        """A message from the datapath; needs a running event loop where the controller set a timeout."""
+        """Queue a message from the datapath. Needs a running event loop if the controller set a timeout."""
         digest = self._info.digest_named.get(name)
         on = self._on.get(digest.id) if digest is not None else None
         if on is None or on.is_known(values, time.monotonic()):
@@ -115,7 +115,7 @@ class Digests:
         self._send(response)
 
     def acknowledged(self, message: Any) -> None:
-        """A DigestListAck; raises Refused (INVALID_ARGUMENT) for a digest that is not in P4Info."""
+        """Apply a DigestListAck. Raises Refused (INVALID_ARGUMENT) if P4Info has no such digest."""
         if message.digest_id not in self._info.digests:
             raise invalid(f"no digest has id {message.digest_id:#x}")
         on = self._on.get(message.digest_id)

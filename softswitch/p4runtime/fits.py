@@ -1,8 +1,8 @@
-"""Whether P4Info and BMv2 JSON come from one compilation, and what of P4Info the JSON still has.
+"""Check that P4Info and BMv2 JSON come from one compilation, and drop what the compiler optimized away.
 
-p4c writes P4Info before it optimizes: a table in a branch that is never taken, its actions and what belongs
-to it, or a controller header that no packet ever has, are in P4Info and not in the JSON. BMv2 runs such
-programs.
+p4c writes P4Info before it optimizes the program. P4Info may therefore list what the JSON lacks: a table in a
+branch that is never taken, with its actions and direct resources, or a controller header that no packet
+carries. BMv2 runs such programs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _T = TypeVar("_T", bound=_Named)
 
 
 def fitted(info: P4Info, program: bytes) -> P4Info:
-    """Check P4Info against the program's JSON, and remove from it what the compiler removed from the program.
+    """Check P4Info against the program's JSON, and remove from P4Info what the compiler optimized away.
 
-    Raises Refused (INVALID_ARGUMENT) naming the first thing that the two have otherwise.
+    Raises Refused (INVALID_ARGUMENT), naming the first difference.
     """
     try:
         _fit(info, json.loads(program))
@@ -39,7 +39,7 @@ def fitted(info: P4Info, program: bytes) -> P4Info:
 def _fit(info: P4Info, config: Any) -> None:
     tables = {t["name"]: t for p in config["pipelines"] for t in p["tables"]}
     profiles = {a["name"]: a for p in config["pipelines"] for a in p.get("action_profiles", [])}
-    # Tables have copies of their actions, under one name.
+    # The JSON has a copy of an action for each of its tables, all under one name.
     actions = {a["name"]: [d["bitwidth"] for d in a["runtime_data"]] for a in config["actions"]}
     counters = _by_name(config, "counter_arrays")
     meters = _by_name(config, "meter_arrays")
@@ -101,7 +101,7 @@ def _indirect(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _left(kind: str, ours: Mapping[int, _T], theirs: dict[str, Any]) -> dict[int, _T]:
-    """What the JSON has too. Raises Refused where each has something that the other lacks."""
+    """Return the objects that the JSON has, too. Raises Refused if each has one that the other lacks."""
     names = {item.name for item in ours.values()}
     missing = sorted(names - theirs.keys())
     made_by_p4c = {name for name in theirs if kind == "table" and "." not in name}
@@ -143,7 +143,7 @@ def _direct(kind: str, name: str, table: str, found: dict[str, Any]) -> None:
 
 
 def _header(name: str, wanted: list[tuple[str, int]], types: Any) -> None:
-    """A controller header has no name in the JSON: know it by its fields, if the JSON has it at all."""
+    """Check a controller header. The JSON gives it no name and may lack it, so compare by field names."""
     found = [[(field[0], field[1]) for field in kind["fields"]] for kind in types]
     named_alike = [fields for fields in found if [f for f, _ in fields] == [f for f, _ in wanted]]
     if named_alike and wanted not in named_alike:
@@ -155,7 +155,7 @@ def _table(table: Table, found: Any, width: Callable[[Any], int | None]) -> None
     _equal("table", table.name, "number of keys", len(table.keys), len(keys))
     for key, theirs in zip(table.keys, keys, strict=True):
         what = f"match kind of key {key.name!r}"
-        # p4c writes optional keys as ternary ones.
+        # p4c compiles optional keys to ternary ones.
         kinds = {"optional": ("optional", "ternary")}.get(key.kind, (key.kind,))
         if theirs["match_type"] not in kinds:
             raise _differs("table", table.name, what, key.kind, theirs["match_type"])
@@ -166,7 +166,7 @@ def _table(table: Table, found: Any, width: Callable[[Any], int | None]) -> None
 
 
 def _width_of(config: Any) -> Callable[[Any], int | None]:
-    """The width of a table's key in the JSON, or None where it does not tell (validity bits, slices)."""
+    """Return a function from a table's key in the JSON to its width; None for validity bits and slices."""
     types: dict[str, Iterable[Any]] = {t["name"]: t["fields"] for t in config["header_types"]}
     widths = {
         (header["name"], field[0]): field[1]

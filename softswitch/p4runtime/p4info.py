@@ -1,4 +1,4 @@
-"""A typed view of P4Info: ids to names, widths and sizes, and P4Runtime's bytestrings (spec 6 and 8.4)."""
+"""A typed view of P4Info by id, and conversion of P4Runtime's bytestrings (spec 6 and 8.4)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _KINDS = {
 }
 
 
-_ERROR_BITS = 32  # p4c's BMv2 JSON has values of type `error` so, and its P4Info gives them no width
+_ERROR_BITS = 32  # width of type `error` in p4c's BMv2 JSON; P4Info gives none
 
 
 def encode(value: int) -> bytes:
-    """The canonical bytestring of an unsigned integer: as few bytes as hold it, at least one."""
+    """Return the canonical bytestring of an unsigned integer: the fewest bytes that hold it, at least one."""
     return value.to_bytes((value.bit_length() + 7) // 8 or 1, "big")
 
 
 def decode(data: bytes, width: int, what: str) -> int:
-    """The value of a bytestring of `width` bits; raises Refused naming `what` if it is empty or too wide."""
+    """Return a bytestring's value. Raises Refused, naming `what`, if it is empty or exceeds `width` bits."""
     if not data:
         raise invalid(f"{what}: the value is empty")
     value = int.from_bytes(data, "big")
@@ -50,7 +50,7 @@ class Field:
     padding: bool = False
 
     def match(self, message: Any, table: str) -> Match:
-        """The value of a FieldMatch (spec 9.1.1); raises Refused naming the table and the key."""
+        """Return the value of a FieldMatch (spec 9.1.1). Raises Refused naming the table and the key."""
         what = f"{table}: key {self.name!r}"
         given = message.WhichOneof("field_match_type")
         if given != self.kind:
@@ -87,7 +87,7 @@ class Field:
                 return Range(low, high)
 
     def wildcard(self, table: str) -> Match:
-        """What a left-out key stands for; raises Refused for an exact key."""
+        """Return the match of an omitted key. Raises Refused for an exact key."""
         match self.kind:
             case "exact":
                 raise invalid(f"{table}: key {self.name!r} is missing; an exact key must be given")
@@ -100,7 +100,7 @@ class Field:
 
     @staticmethod
     def show(value: Match) -> str:
-        """The value for a message, hexadecimal."""
+        """Return the value in hexadecimal, for messages."""
         match value:
             case Exact():
                 return f"{value.value:#x}"
@@ -112,7 +112,7 @@ class Field:
                 return f"{value.low:#x}..{value.high:#x}"
 
     def fill(self, value: Match, message: Any) -> None:
-        """Append the FieldMatch of `value` to the repeated field `message`, unless it matches anything."""
+        """Append the FieldMatch of `value` to the repeated field `message`, unless it matches everything."""
         match value:
             case Exact():
                 message.add(field_id=self.id).exact.value = encode(value.value)
@@ -145,7 +145,7 @@ class Action:
         return {param.id: param for param in self.params}
 
     def call(self, message: Any) -> ActionCall:
-        """The call that a p4.v1.Action describes; raises Refused for parameters that do not fit."""
+        """Return the call that a p4.v1.Action describes. Raises Refused for wrong parameters."""
         args: dict[int, int] = {}
         for given in message.params:
             param = self._by_id.get(given.param_id)
@@ -170,12 +170,12 @@ class Action:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its keys, its actions by id with their scope, and what is attached to it (names, or None)."""
+    """A table: its keys, its actions, and the names of its profile and direct resources (or None)."""
 
     id: int
     name: str
     keys: tuple[Field, ...]
-    actions: Mapping[int, int]  # id to p4.config.v1.ActionRef.Scope
+    actions: Mapping[int, int]  # by id: p4.config.v1.ActionRef.Scope
     size: int
     is_const: bool
     const_default: bool
@@ -194,7 +194,7 @@ class Table:
         return any(key.kind in ("ternary", "range", "optional") for key in self.keys)
 
     def match(self, messages: Any) -> tuple[Match, ...]:
-        """The values of all keys, in the order of the keys; raises Refused naming the key that is wrong."""
+        """Return the values of all keys, in the order of the keys. Raises Refused, naming the wrong key."""
         values: dict[int, Match] = {}
         for message in messages:
             key = self._by_id.get(message.field_id)
@@ -218,12 +218,12 @@ class Profile:
     weights_disallowed: bool
     sum_of_members: bool
     max_member_weight: int
-    actions: frozenset[int]  # ids of the actions of its tables
+    actions: frozenset[int]  # ids of its tables' actions
 
 
 @dataclass(frozen=True)
 class Array:
-    """An indexed counter, meter or register (`width` bits), or a value set (`size` members over `keys`)."""
+    """An indexed counter, meter, register (of `width` bits) or value set (of `size` members over `keys`)."""
 
     id: int
     name: str
@@ -235,7 +235,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Digest:
-    """A digest: the widths of its fields, and whether its data is a struct (else one value)."""
+    """A digest: the widths of its fields, and the kind of its data."""
 
     id: int
     name: str
@@ -277,7 +277,7 @@ def _key(message: Any, where: str) -> Field:
 
 
 def _bits(spec: Any, where: str) -> int:
-    """The width of a P4DataTypeSpec of one value."""
+    """Return the width of a P4DataTypeSpec of one value."""
     match spec.WhichOneof("type_spec"):
         case "bitstring" if spec.bitstring.WhichOneof("type_spec") in ("bit", "int"):
             bits = spec.bitstring.bit if spec.bitstring.HasField("bit") else spec.bitstring.int
@@ -289,7 +289,7 @@ def _bits(spec: Any, where: str) -> int:
 
 
 class P4Info:
-    """P4Info by id. Raises Refused (INVALID_ARGUMENT) where it is broken or uses what is not supported."""
+    """P4Info by id. Raises Refused (INVALID_ARGUMENT) if it is inconsistent or uses unsupported features."""
 
     def __init__(self, message: Any) -> None:
         self.actions = {
@@ -398,14 +398,14 @@ class P4Info:
         return Digest(d.preamble.id, d.preamble.name, tuple(_bits(s, where) for s in specs), kind)
 
     def table(self, id_: int) -> Table:
-        """Raises Refused where P4Info has no such table."""
+        """Return a table. Raises Refused if P4Info has none with that id."""
         try:
             return self.tables[id_]
         except KeyError:
             raise invalid(f"no table has id {id_:#x}") from None
 
     def action(self, id_: int) -> Action:
-        """Raises Refused where P4Info has no such action."""
+        """Return an action. Raises Refused if P4Info has none with that id."""
         try:
             return self.actions[id_]
         except KeyError:

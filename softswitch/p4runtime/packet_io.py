@@ -1,7 +1,7 @@
-"""Packet-in and packet-out: the CPU port, and controller headers turned into metadata (spec 16.1).
+"""Packet-in and packet-out: the CPU port, and conversion of controller headers (spec 16.1).
 
-The CPU port is a TAP interface. What the program sends to it is read from the TAP's file, and what is written
-there enters the program like a packet of any port. The interface ends with this process, however it ends.
+The CPU port is a TAP interface. This process reads what the program sends there, and what it writes enters
+the program like a packet from any port. The kernel removes the interface when this process ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from softswitch.p4runtime.status import invalid
 
 _TUNSETIFF = 0x400454CA
 _IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
-_MTU = 65521  # the largest that TAP takes: headers for the controller must fit on top of any packet
+_MTU = 65521  # the largest that TAP allows, since controller headers come on top of any packet
 _BATCH = 64
 
 
@@ -31,7 +31,7 @@ class CpuPort:
     """The interface between the program and controllers."""
 
     def __init__(self) -> None:
-        """Make the interface; raises MissingTool without the right to, or without the kernel's TUN driver."""
+        """Create the interface. Raises MissingTool unless root, or without the kernel's TUN driver."""
         try:
             self._fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -47,18 +47,18 @@ class CpuPort:
             self.ifindex = socket.if_nametoindex(self.interface)
         except PermissionError as error:
             os.close(self._fd)
-            raise MissingTool("cannot make the CPU port's interface: run as root") from error
+            raise MissingTool("cannot create the CPU port's interface: run as root") from error
 
     def fileno(self) -> int:
-        """Readable when there are packets for the controller."""
+        """Return a descriptor that is readable while packets for the controller wait."""
         return self._fd
 
     def send(self, packet: bytes) -> None:
-        """Hand a packet to the program; raises OSError where the kernel takes none (too short, too long)."""
+        """Pass a packet to the program. Raises OSError if it is too short or too long for the kernel."""
         os.write(self._fd, packet)
 
     def receive(self) -> Iterator[bytes]:
-        """The packets that are waiting, a batch at most."""
+        """Yield the waiting packets, at most one batch."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(_BATCH):
                 yield os.read(self._fd, 1 << 17)
@@ -69,7 +69,7 @@ class CpuPort:
 
 
 def to_message(header: Header | None, packet: bytes) -> Any:
-    """The PacketIn of a packet from the CPU port, or None where it is shorter than its controller header."""
+    """Return the PacketIn for a packet from the CPU port, or None if it is too short for its header."""
     message = p4r.PacketIn()
     if header is None:
         message.payload = packet
@@ -87,7 +87,7 @@ def to_message(header: Header | None, packet: bytes) -> Any:
 
 
 def to_packet(header: Header | None, message: Any) -> bytes:
-    """The packet for the CPU port of a PacketOut; raises Refused naming the metadata that is wrong."""
+    """Return the packet for the CPU port from a PacketOut. Raises Refused, naming the wrong metadata."""
     given = {}
     for metadata in message.metadata:
         if metadata.metadata_id in given:

@@ -1,6 +1,7 @@
-"""The P4Runtime service of one switch, on asyncio: requests, streams and packets take turns without locks.
+"""The P4Runtime service of one switch, on asyncio.
 
-Only setting a pipeline waits (for the compiler and the kernel's verifier, in a thread); writes wait for it.
+Requests, streams and packets share one thread and need no locks. Only setting a pipeline takes long: the
+compiler and the kernel's verifier run in another thread, and writes wait for them.
 """
 
 from __future__ import annotations
@@ -37,13 +38,16 @@ log = logging.getLogger(__name__)
 API_VERSION = "1.4.1"
 MAX_REQUEST = 16 << 20  # bytes
 _MAX_RESPONSE = 128 << 20
-_MOST_MESSAGE = 600  # characters, each of which may take 12 bytes
-_READ_CHUNK = 500  # entities per ReadResponse: far below the 4 MiB that clients take
-_MAX_WAITING = 4096  # stream messages that wait for a slow controller; then packets are dropped
+_MOST_MESSAGE = 600  # characters of a status message, up to 12 bytes each
+_READ_CHUNK = 500  # entities per ReadResponse, which stays far below clients' limit of 4 MiB
+_MAX_WAITING = 4096  # stream messages queued for a slow controller; further packets are dropped
 
 
 class _Stream:
-    """A controller's stream; what waits to be sent to it. None ends it, Refused ends it with an error."""
+    """A controller's stream, and its queue of messages to send.
+
+    None ends the stream, and Refused ends it with an error.
+    """
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
@@ -54,7 +58,7 @@ class _Stream:
 
 
 class P4RuntimeService:
-    """P4Runtime for `switch`, which is device `device_id`, in the default role and in `roles`."""
+    """Serves P4Runtime for `switch` as device `device_id`, in the default role and `roles`."""
 
     def __init__(
         self, device_id: int, switch: Switch, cpu: CpuPort | None = None, roles: Iterable[str] = ()
@@ -63,7 +67,7 @@ class P4RuntimeService:
         self._switch = switch
         self._cpu = cpu
         self._arbitration = Arbitration(device_id, roles)
-        self.dropped = 0  # messages for controllers that were too slow
+        self.dropped = 0  # messages to controllers that were too slow
         switch.send = self.broadcast
 
     def _check_device(self, device_id: int) -> None:
@@ -78,10 +82,10 @@ class P4RuntimeService:
             )
         return pipeline
 
-    # Unary calls and Read. Their names are those of the service.
+    # Unary calls and Read, named as in the service.
 
     async def Capabilities(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """The version of P4Runtime that this server speaks."""
+        """Return the version of P4Runtime that this server implements."""
         with _Answering(context) as answering:
             if request.device_id:
                 self._check_device(request.device_id)
@@ -106,7 +110,7 @@ class P4RuntimeService:
         return await answering.abort()
 
     async def Read(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """Stream the entities that were asked for; a consistent snapshot."""
+        """Stream a consistent snapshot of the requested entities."""
         with _Answering(context) as answering:
             self._check_device(request.device_id)
             self._arbitration.check_role(request.role)
@@ -139,7 +143,7 @@ class P4RuntimeService:
         with _Answering(context) as answering:
             self._check_device(request.device_id)
             self._arbitration.check_primary(request)
-            # A controller that goes away meanwhile must not leave a half-set pipeline.
+            # A controller that disconnects meanwhile must not leave a half-set pipeline.
             await asyncio.shield(self._set_pipeline(request))
             return p4r.SetForwardingPipelineConfigResponse()
         log.warning("pipeline refused: %s", answering.message)
@@ -152,7 +156,7 @@ class P4RuntimeService:
             await self._switch.set_pipeline(request.action, config)
 
     async def GetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """The program that reads and writes refer to, or nothing where there is none."""
+        """Return the config that reads and writes apply to; empty if there is none."""
         with _Answering(context) as answering:
             self._check_device(request.device_id)
             response = p4r.GetForwardingPipelineConfigResponse()
@@ -175,7 +179,7 @@ class P4RuntimeService:
     # The stream
 
     async def StreamChannel(self, requests: AsyncIterator[Any], context: Any) -> None:  # noqa: N802
-        """A controller's session: arbitration, packets, digests."""
+        """Serve a controller's session: arbitration, packets and digests."""
         stream = _Stream(context.peer())
         receiving = asyncio.create_task(self._receive(stream, requests))
         try:
@@ -203,7 +207,7 @@ class P4RuntimeService:
             stream.waiting.put_nowait(end)
 
     def _take(self, stream: _Stream, request: Any) -> None:
-        """Act on one stream message; raises Refused where that ends the stream."""
+        """Handle one stream message. Raises Refused to end the stream."""
         kind = request.WhichOneof("update")
         if kind == "arbitration":
             self._notify(self._arbitration.update(stream, request.arbitration))
@@ -253,7 +257,7 @@ class P4RuntimeService:
             raise invalid(f"packet-out of {len(packet)} bytes: {error.strerror}") from error
 
     def packets_in(self) -> None:
-        """Hand the packets that wait at the CPU port to the primaries."""
+        """Send the packets that wait at the CPU port to the primaries."""
         if self._cpu is None:
             return
         for packet in self._cpu.receive():
@@ -265,7 +269,7 @@ class P4RuntimeService:
                 self.broadcast(p4r.StreamMessageResponse(packet=message))
 
     def broadcast(self, message: Any) -> None:
-        """Send to every primary."""
+        """Send a message to every primary."""
         for stream in self._arbitration.primaries():
             self._send(stream, message)
 
@@ -281,7 +285,7 @@ class P4RuntimeService:
 
 
 class _Answering:
-    """Turns what a handler raises into the status that ends its call."""
+    """Converts what a handler raises to the status of its call."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -307,36 +311,36 @@ class _Answering:
         self.refused, self.message, self._details = True, message, details
 
     async def abort(self) -> Any:
-        """End the call; does not return."""
+        """End the call. Does not return."""
         trailers = ((DETAILS_KEY, self._details),) if self._details is not None else ()
         await self._context.abort(self._code, _sendable(self.message), trailers)
 
 
 def _internal() -> Refused:
-    return Refused(StatusCode.INTERNAL, f"an error of the switch itself; {SEE_LOG}")
+    return Refused(StatusCode.INTERNAL, f"internal error; {SEE_LOG}")
 
 
 def _sendable(message: str) -> str:
-    """A message as gRPC takes it: UTF-8, and within the 8 KiB of metadata that clients accept."""
+    """Return a message that gRPC can send: valid UTF-8, within the 8 KiB of metadata that clients accept."""
     return message[:_MOST_MESSAGE].encode(errors="replace").decode()
 
 
 def listen(service: P4RuntimeService, address: str, max_request: int = MAX_REQUEST) -> tuple[Any, int]:
-    """Return a grpc.aio server for `service` that holds `address` (HOST:PORT or unix:PATH), and its port.
+    """Bind a grpc.aio server for `service` to `address` (HOST:PORT or unix:PATH). Return it and its port.
 
-    `start` it to serve. A request of more than `max_request` bytes is answered with RESOURCE_EXHAUSTED.
-    Raises BadInput for an address that cannot be, EntrainError for one that cannot be had.
+    Call `start` on it to serve. A request of more than `max_request` bytes fails with RESOURCE_EXHAUSTED.
+    Raises BadInput if the address is malformed, and EntrainError if it is not available.
     """
     check_address(address)
     options = [
-        ("grpc.so_reuseport", 0),  # or a second switch would share the port in silence
+        ("grpc.so_reuseport", 0),  # otherwise a second switch would silently share the port
         ("grpc.max_receive_message_length", max_request),
         ("grpc.max_send_message_length", _MAX_RESPONSE),
-        # A controller whose machine has gone without a word must not stay primary for ever.
+        # Detect controllers whose machine has died: they must not stay primary.
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.ping_timeout_ms", 20_000),
-        ("grpc.http2.max_ping_strikes", 0),  # and controllers may look after us as often as they like
+        ("grpc.http2.max_ping_strikes", 0),  # controllers may ping as often as they like
     ]
     server = grpc.aio.server(options=options)
     p4r_grpc.add_P4RuntimeServicer_to_server(service, server)
@@ -344,6 +348,6 @@ def listen(service: P4RuntimeService, address: str, max_request: int = MAX_REQUE
         port = server.add_insecure_port(address)
     except RuntimeError as error:
         raise EntrainError(
-            f"cannot listen on {address}: is the port in use, and is the address of this machine?"
+            f"cannot listen on {address}: is the port free, and does the address belong to this machine?"
         ) from error
     return server, port

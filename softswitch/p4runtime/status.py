@@ -1,4 +1,4 @@
-"""P4Runtime's errors: how an update is refused, and how a batch reports its updates (spec 12, 13.3)."""
+"""P4Runtime's errors: refused updates, and the status of a batch (spec 12, 13.3)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from grpc import StatusCode
 
 SPACE = "softswitch"
 DETAILS_KEY = "grpc-status-details-bin"
-MOST_READ = 1 << 20  # entities that one request can read: they are all in memory before the first is sent
-SEE_LOG = "this switch's log has the reason (--log-file, --log-console)"
-# A client that does not raise grpc.max_metadata_size accepts 8 KiB of trailers; base64 takes a third of them.
+MOST_READ = 1 << 20  # entities per read request, which are all in memory before the first is sent
+SEE_LOG = "see this switch's log for the reason (--log-file, --log-console)"
 MAX_DETAILS = 5500
+"""Bytes of status details. Clients accept 8 KiB of trailers by default, and base64 adds a third."""
 
 
 class Refused(Exception):
-    """A request or an update that is answered with `code` and a message that names what was wrong."""
+    """A request or update is refused with `code`, and a message that says what is wrong."""
 
     def __init__(self, code: StatusCode, message: str) -> None:
         super().__init__(message)
@@ -26,12 +26,12 @@ class Refused(Exception):
 
 
 def invalid(message: str) -> Refused:
-    """The most frequent one."""
+    """Return an INVALID_ARGUMENT error."""
     return Refused(StatusCode.INVALID_ARGUMENT, message)
 
 
 def not_found(message: str) -> Refused:
-    """What an update or a read names does not exist."""
+    """Return a NOT_FOUND error."""
     return Refused(StatusCode.NOT_FOUND, message)
 
 
@@ -52,10 +52,10 @@ def _details(errors: Sequence[Refused | None], message_limit: int) -> list[any_p
 
 
 def batch_status(errors: Sequence[Refused | None]) -> tuple[str, bytes]:
-    """The message and the serialized google.rpc.Status of a batch, one p4.v1.Error per update, in order.
+    """Return the message and the serialized google.rpc.Status of a batch, one p4.v1.Error per update.
 
-    Messages are cut, then the details left out, where the trailers would grow beyond what clients accept by
-    default: the status message itself always names the first failed update.
+    If the trailers would exceed what clients accept by default, error messages are cut, and then the details
+    left out. The status message itself always names the first failed update.
     """
     failed = [(index, error) for index, error in enumerate(errors) if error is not None]
     index, first = failed[0]

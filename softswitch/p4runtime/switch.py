@@ -1,4 +1,4 @@
-"""A switch: its ports, and the program that runs on them, from a forwarding pipeline config to the next."""
+"""A switch: its ports, and the program that runs on them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from softswitch.p4runtime.status import SEE_LOG, Refused, invalid, not_found
 
 log = logging.getLogger(__name__)
 
-Load = Callable[[bytes], Datapath]  # of BMv2 JSON; raises EntrainError for what cannot run
+Load = Callable[[bytes], Datapath]
+"""Loads BMv2 JSON. Raises EntrainError for programs that cannot run."""
 
 
 class PortSet(Protocol):
-    """What a switch needs of its ports."""
+    """The interface that a switch needs of its ports."""
 
     def attach(self, datapath: Datapath) -> None: ...
     def is_up(self, number: int) -> bool: ...
@@ -33,7 +34,7 @@ class PortSet(Protocol):
 
 @dataclass
 class Pipeline:
-    """A program with its P4Info and the entities that controllers wrote."""
+    """A program with its P4Info, and the entities that controllers have written."""
 
     config: Any  # ForwardingPipelineConfig
     info: P4Info
@@ -41,7 +42,7 @@ class Pipeline:
     entities: Entities
 
     def watch_digests(self) -> None:
-        """Take the datapath's digest messages as they come."""
+        """Receive the datapath's digests as they arrive."""
         fd = self.datapath.digest_fd()
         if fd is not None:
             asyncio.get_running_loop().add_reader(fd, self._learned)
@@ -50,7 +51,7 @@ class Pipeline:
         self.datapath.poll_digests(self.entities.digests.learned)
 
     def close(self) -> None:
-        """Take the program out of the kernel."""
+        """Remove the program from the kernel."""
         fd = self.datapath.digest_fd()
         if fd is not None:
             asyncio.get_running_loop().remove_reader(fd)
@@ -59,7 +60,7 @@ class Pipeline:
 
 
 class Switch:
-    """One device. `send` takes stream messages for the primary controllers."""
+    """One device. `send` sends stream messages to the primary controllers."""
 
     def __init__(
         self, ports: PortSet, load: Load, send: Callable[[Any], None] = lambda message: None
@@ -70,16 +71,16 @@ class Switch:
         self.committed: Pipeline | None = None
         self.saved: Pipeline | None = None  # by VERIFY_AND_SAVE, until COMMIT
         self._bare: Datapath | None = None
-        self.lock = asyncio.Lock()  # held by whoever writes or changes the pipeline
+        self.lock = asyncio.Lock()  # held while writing to or changing the pipeline
 
     def start(self, program: bytes) -> None:
-        """Run a program before any controller comes; without P4Info it has its own entries only."""
+        """Run a program before any controller connects. Without P4Info it has only its own entries."""
         self._bare = self._load(program)
         self._ports.attach(self._bare)
 
     @property
     def current(self) -> Pipeline | None:
-        """The pipeline that reads and writes refer to: the saved one, if any, else the committed one."""
+        """The pipeline that reads and writes apply to: the saved one if any, otherwise the committed one."""
         return self.saved or self.committed
 
     @property
@@ -88,12 +89,12 @@ class Switch:
         return self.committed.datapath if self.committed is not None else self._bare
 
     async def set_pipeline(self, action: int, config: Any) -> None:
-        """SetForwardingPipelineConfig (spec 14); raises Refused. Hold `lock`."""
+        """Apply SetForwardingPipelineConfig (spec 14). The caller must hold `lock`. Raises Refused."""
         request = p4r.SetForwardingPipelineConfigRequest
         has_config = config is not None and (config.p4_device_config or config.HasField("p4info"))
         if action == request.COMMIT:
             if has_config:
-                raise invalid("COMMIT takes no config: it commits the one that was saved")
+                raise invalid("COMMIT takes no config: it commits the saved one")
             if self.saved is None:
                 raise not_found("there is no saved config: VERIFY_AND_SAVE one first")
             self._commit(self.saved)
@@ -131,9 +132,9 @@ class Switch:
         return bool(present.p4info == config.p4info and present.p4_device_config == config.p4_device_config)
 
     async def _verify(self, config: Any) -> Pipeline:
-        """Load the config, apart from the ports."""
+        """Load the config without attaching it to the ports."""
         if not config.p4_device_config:
-            raise invalid("p4_device_config is missing: it is the BMv2 JSON that p4c-bm2-ss writes")
+            raise invalid("p4_device_config is missing: set it to the BMv2 JSON that p4c-bm2-ss writes")
         info = fitted(P4Info(config.p4info), config.p4_device_config)
         try:
             datapath = await asyncio.get_running_loop().run_in_executor(
@@ -168,7 +169,7 @@ class Switch:
         log.info("pipeline committed: %d tables", len(pipeline.info.tables))
 
     def port_changed(self, port: int) -> None:
-        """A port went up or down."""
+        """Update the groups that watch a port after it has gone up or down."""
         for pipeline in (self.committed, self.saved):
             if pipeline is not None:
                 try:
@@ -177,7 +178,7 @@ class Switch:
                     log.error("port %d: %s", port, error)
 
     def close(self) -> None:
-        """Take all programs out of the kernel."""
+        """Remove all programs from the kernel."""
         for pipeline in (self.committed, self.saved):
             if pipeline is not None:
                 pipeline.close()
@@ -187,9 +188,9 @@ class Switch:
 
 
 def _refused(error: EntrainError) -> Refused:
-    """What a client is told of a program that cannot run.
+    """Return the error for a client whose program cannot run.
 
-    What the compiler and the kernel say stays in the log: it may quote files of this machine.
+    Messages of the compiler and the kernel stay in the log, because they may quote files of this machine.
     """
     match error:
         case Full():
@@ -205,10 +206,10 @@ def _refused(error: EntrainError) -> Refused:
 
 
 def _carry_over(old: Pipeline, new: Pipeline) -> None:
-    """Write what controllers wrote to `old` into `new`; raises Refused where it does not fit there."""
+    """Copy the controllers' state from `old` to `new`. Raises Refused if it does not fit."""
     for update in list(old.entities.state()):
         refused = new.entities.write([update])[0]
-        if refused is not None and refused.code == StatusCode.ALREADY_EXISTS:  # an entry of both programs
+        if refused is not None and refused.code == StatusCode.ALREADY_EXISTS:  # declared by both
             update.type = p4r.Update.MODIFY
             refused = new.entities.write([update])[0]
         if refused is not None:

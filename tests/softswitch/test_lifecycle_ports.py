@@ -79,7 +79,7 @@ def test_interfaces_are_made_ready_and_given_back(pair: tuple[str, str]) -> None
 def test_wrong_interfaces_are_named(pair: tuple[str, str]) -> None:
     with pytest.raises(BadInput, match="there is no interface nowhere"):
         Ports({1: pair[0], 2: "nowhere"})
-    with pytest.raises(BadInput, match=f"interface {pair[0]} is given to more than one port"):
+    with pytest.raises(BadInput, match=f"interface {pair[0]} is assigned to more than one port"):
         Ports({1: pair[0], 2: pair[0]})
     with pytest.raises(BadInput, match="there is no port 9"):
         Ports({1: pair[0]}, {9: (1.0, None)})

@@ -1,1 +1,1 @@
-"""A program as C, one module for each part of it."""
+"""Generates a program's C, one module for each part."""

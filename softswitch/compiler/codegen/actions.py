@@ -1,8 +1,8 @@
-"""Actions as C functions.
+"""Generates C functions for actions.
 
-An action that accesses registers or meters does so under one lock (BMv2's RegisterSync), held from its first
-such access to its last; no helper may be called meanwhile, so the lock, the time and random numbers are got
-before. Registers that actions use together share a lock.
+An action that accesses registers or meters holds one lock, as in BMv2's RegisterSync, from its first such
+access to its last. No helper may be called under the lock, so the time and random numbers are fetched before.
+Registers that an action uses together share a lock.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from softswitch.compiler.program import (
 
 
 def stateful_names(action: Action) -> list[str]:
-    """Registers and meters that an action accesses, once per access."""
+    """Return the registers and meters that an action accesses, once per access."""
     return [arg[1] for p in action.primitives if p.op in STATEFUL for arg in p.args if isinstance(arg, tuple)]
 
 
 class Locks:
-    """Which lock guards which register or meter: what one action uses together shares one."""
+    """Assigns locks to registers and meters. Those that one action uses together share a lock."""
 
     def __init__(self, actions: Iterable[Action]) -> None:
         self._parent: dict[str, str] = {}
@@ -47,7 +47,7 @@ class Locks:
         self._parent[self._root(b)] = self._root(a)
 
     def of(self, name: str) -> int:
-        """The lock of a register or meter; a direct meter that no action names gets a fresh one."""
+        """Return the lock of a register or meter. A direct meter that no action uses gets a new one."""
         if name not in self.index:
             self.index[name] = self.count
             self.count += 1
@@ -55,7 +55,7 @@ class Locks:
 
 
 class Actions(Primitives):
-    """Generates one function per action. p4c copies an action per table and may specialise each copy."""
+    """Generates one function per action. p4c copies an action for each table and may specialise a copy."""
 
     def __init__(self, layout: Layout, drop_port: int) -> None:
         super().__init__(layout, drop_port)
@@ -144,7 +144,7 @@ class Actions(Primitives):
         return target.value
 
     def shared_members(self, cpus: int) -> list[tuple[str, str, int]]:
-        """Registers, counters and meters in `struct shared`: (name, declaration, bytes)."""
+        """Return name, declaration and bytes of registers, counters and meters in `struct shared`."""
         members = []
         for register_name, i in self.registers.items():
             register = self.program.registers[register_name]

@@ -1,4 +1,4 @@
-"""What leaves a packet besides the packet: fields preserved for its copies, and digests."""
+"""Generates code for fields that a packet's copies preserve, and for digests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Copies:
         self.expressions = Expressions(layout)
 
     def preserve(self) -> str:
-        """Copy the fields of a field list from a stashed packet."""
+        """Return C that copies the fields of a field list from a stashed packet."""
         lines = [
             "INLINE void preserve(struct phv *phv, const struct phv *from, u32 list)",
             "{",
@@ -101,5 +101,5 @@ class Copies:
         return max(1, limbs(self.expressions.type_of(element).bits))
 
     def digest_layout(self, learn: LearnList) -> tuple[int, ...]:
-        """64-bit words of each value of a digest."""
+        """Return the number of 64-bit words of each value of a digest."""
         return tuple(self.words_of(e) for e in learn.elements)

@@ -1,4 +1,4 @@
-"""The deparser and the checksums around it, as C."""
+"""Generates the deparser, and verification and update of checksums."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Deparser:
 
     @property
     def out_bytes(self) -> int:
-        """Room for all headers that can be emitted: a power of two."""
+        """Bytes of all headers that may be emitted, rounded up to a power of two."""
         total = sum(self.layout.slots[n].room for n in self.program.deparse_order if n in self.layout.slots)
         size = 64
         while size < total:
@@ -41,7 +41,7 @@ class Deparser:
         ]
         for name in self.program.deparse_order:
             slot = self.layout.slots[name]
-            # The place is read back from memory each time: one verifier state instead of one per combination.
+            # Read the offset from memory each time, so the verifier tracks one state, not all combinations.
             lines += [
                 f"\tif ({slot.valid}) {{",
                 f"\t\tu32 at = *(volatile u32 *)&st->written & {self.out_bytes - 1};",
@@ -100,7 +100,7 @@ class Deparser:
                 old = self.expressions.raw(checksum.target)
                 if verify:
                     tests += [slot.present] if slot else []
-                    # a sum that the kernel has not finished yet cannot be wrong
+                    # A sum that the kernel has yet to finish cannot be wrong.
                     unless = "!sum_unfinished(skb) && " if payload else ""
                     action = [f"if ({unless}{function}(skb, st) != {old})", "\tphv->checksum_error = 1;"]
                 else:

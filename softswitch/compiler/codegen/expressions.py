@@ -1,9 +1,11 @@
-"""BMv2's expressions as C.
+"""Generates C for BMv2's expressions.
 
-BMv2 computes with unbounded integers and reduces a value only where it is stored, so the compiler follows
-the exact interval of each expression and picks the narrowest C type that holds it: `u64`, `s64`, or
-`struct wN`, a two's complement integer of N limbs (runtime/base.h). Where only the value modulo 2^64 counts
-(an assignment to a field of at most 64 bits, `e & mask`), ring operators are computed on their low 64 bits.
+BMv2 computes with unbounded integers, and reduces a value only when it stores it. So the compiler tracks the
+exact interval of each expression, and picks the narrowest C type that holds it: `u64`, `s64`, or `struct wN`,
+a two's complement integer of N limbs (runtime/base.h).
+
+Sometimes only the value modulo 2^64 matters: in an assignment to a field of at most 64 bits, or in
+`e & mask`. Ring operators then work on the low 64 bits of their operands.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _BOOLEAN = {"==", "!=", ">", "<", ">=", "<=", "and", "or", "not", "valid", "vali
 
 @dataclass(frozen=True)
 class Value:
-    """C code of an exact value in [low, high]; `wide` is 0 for u64 and s64, else the number of limbs."""
+    """C code for an exact value in [low, high]. `wide` is the number of limbs, or 0 for u64 and s64."""
 
     code: str
     low: int
@@ -54,24 +56,24 @@ def _bits_signed(low: int, high: int) -> int:
 
 
 class Expressions(Fields):
-    """Compiles expressions within one action (for its parameters) or outside of any."""
+    """Compiles expressions, within one action (for its parameters) or outside any."""
 
     # --- exact values ---
 
     def _convert(self, value: Value, count: int) -> str:
-        """C of `value` as struct w<count>."""
+        """Return C for `value` as struct w<count>."""
         self.widths.add(count)
         if value.wide == count:
             return value.code
         if not value.wide:
             return f"w{count}_{'u' if value.low >= 0 else 's'}({value.code})"
-        # limbs of one wide value as another: sign extension or truncation
+        # Convert between wide values of different sizes: sign-extend or truncate.
         fill = f"(u64)((s64)t_.l[{value.wide - 1}] >> 63)"
         parts = [f"t_.l[{i}]" if i < value.wide else fill for i in range(count)]
         return f"({{ struct w{value.wide} t_ = {value.code}; (struct w{count}){{{{{', '.join(parts)}}}}}; }})"
 
     def _holder(self, low: int, high: int) -> int:
-        """Limbs for [low, high]: 0 where u64 or s64 does."""
+        """Return the number of limbs for [low, high]: 0 if u64 or s64 suffices."""
         if (low >= 0 and high < 2**64) or (low >= -(2**63) and high < 2**63):
             return 0
         bits = _bits_signed(low, high)
@@ -80,7 +82,7 @@ class Expressions(Fields):
         return limbs(bits)
 
     def exact(self, expr: Expr) -> Value:
-        """The expression's exact value."""
+        """Return the expression's exact value."""
         match expr:
             case Constant(value):
                 return self._constant(value)
@@ -205,7 +207,7 @@ class Expressions(Fields):
         return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
     def bounds(self, expr: Expr) -> tuple[int, int]:
-        """The exact interval of the expression's value, without its code."""
+        """Return the exact interval of the expression's value, without its code."""
         match expr:
             case Constant(value):
                 return value, value
@@ -224,7 +226,7 @@ class Expressions(Fields):
                 return ~high, ~low
             case Op("<<", (left, amount)):
                 (low, high), (_, most) = self.bounds(left), self.bounds(amount)
-                most = min(most, 4 * MAX_BITS)  # beyond that `_holder` refuses it anyway
+                most = min(most, 4 * MAX_BITS)  # `_holder` refuses larger values anyway
                 return min(low << most, low), max(high << most, high)
             case Op(">>", (left, _)):
                 low, high = self.bounds(left)
@@ -258,7 +260,7 @@ class Expressions(Fields):
         return Value(f"{'shr64' if left.low >= 0 else 'sar64'}({left.code}, {by})", low, high)
 
     def _narrow(self, value: Value) -> Value:
-        """The same value in u64 or s64 where its interval allows."""
+        """Return the same value in u64 or s64 if its interval allows."""
         if not value.wide or self._holder(value.low, value.high):
             return value
         cast = "" if value.low >= 0 else "(s64)"
@@ -315,7 +317,7 @@ class Expressions(Fields):
     # --- modular values ---
 
     def raw(self, expr: Expr) -> str:
-        """C of a u64 with the low 64 bits of the expression's value."""
+        """Return C for a u64 with the low 64 bits of the expression's value."""
         match expr:
             case Constant(value):
                 return hexadecimal(value)
@@ -338,7 +340,7 @@ class Expressions(Fields):
         return f"(({exact.code}).l[0])" if exact.wide else f"(u64){exact.code}"
 
     def wide(self, expr: Expr, count: int) -> str:
-        """C of a struct w<count> with the low 64*count bits of the expression's value."""
+        """Return C for a struct w<count> with the low 64*count bits of the expression's value."""
         self.widths.add(count)
         match expr:
             case Op("+" | "-" | "*" | "&" | "|" | "^" as op, (left, right)):
@@ -353,7 +355,7 @@ class Expressions(Fields):
         return self._convert(self.exact(expr), count)
 
     def reduced(self, expr: Expr, bits: int) -> str:
-        """C of a u64 with the value modulo 2^bits (at most 64)."""
+        """Return C for a u64 with the value modulo 2^bits (at most 64)."""
         code = self.raw(expr)
         if bits == 64:
             return code
@@ -364,7 +366,7 @@ class Expressions(Fields):
         return code if low >= 0 and high < (1 << bits) else f"({code} & {mask(bits)})"
 
     def unsigned(self, expr: Expr) -> str:
-        """C of a u64 for an index or a shift amount; what does not fit is all ones, hence out of range."""
+        """Return C for a u64 used as an index or shift. A value that does not fit becomes all ones."""
         value = self.exact(expr)
         if not value.wide:
             return value.code if value.low >= 0 else f"(u64)({value.code})"
@@ -374,7 +376,7 @@ class Expressions(Fields):
     # --- booleans ---
 
     def boolean(self, expr: Expr) -> str:
-        """C of a condition."""
+        """Return C for a condition."""
         match expr:
             case Boolean(value):
                 return "1" if value else "0"
@@ -472,7 +474,7 @@ class Expressions(Fields):
         return isinstance(expr, FieldRef | LastField | ElementField) and self.type_of(expr).varbit
 
     def _same_varbit(self, left: Expr, right: Expr) -> str:
-        """Equality as numbers, so that leading zeros do not count: BMv2 keeps a varbit as one."""
+        """Return C that compares varbit fields as numbers, ignoring leading zeros, as BMv2 does."""
         if not isinstance(left, FieldRef) or not isinstance(right, FieldRef):
             raise Unsupported("softswitch cannot compare varbit fields of stack elements by run-time index")
         a, b = self.layout.slots[left.header], self.layout.slots[right.header]
@@ -498,7 +500,7 @@ class Expressions(Fields):
     # --- assignments ---
 
     def assign(self, target: Expr, source: Expr) -> str:
-        """C statement for `target = source` (a field; BMv2's `assign`)."""
+        """Return a C statement for `target = source`, where `target` is a field (BMv2's `assign`)."""
         kind = self.type_of(target)
         if kind.varbit:
             raise Unsupported(f"softswitch cannot assign a number to varbit field {kind.name}")

@@ -1,4 +1,4 @@
-"""Loads and stores of fields as C: bits of headers, native integers of metadata, limbs of wide ones."""
+"""Generates loads and stores of fields: bits of headers, and native integers or limbs of metadata."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def mask(bits: int) -> str:
 
 
 class Fields:
-    """Accesses to fields within one action or outside of any."""
+    """Compiles accesses to fields, within one action or outside any."""
 
     def __init__(self, layout: Layout, action: Action | None = None) -> None:
         self.layout = layout
@@ -34,13 +34,13 @@ class Fields:
         self.widths: set[int] = set()  # limb counts in use, for the declarations
 
     def unsigned(self, expr: Expr) -> str:
-        """C of a u64 for an index; `Expressions` has it."""
+        """Return C for a u64 used as an index. `Expressions` implements it."""
         raise NotImplementedError
 
     # --- packet fields by position ---
 
     def load_bits(self, base: str, offset: int, bits: int) -> str:
-        """C of the `bits` (at most 64) that begin `offset` bits behind `base`."""
+        """Return C for the `bits` (at most 64) that begin `offset` bits after `base`."""
         first, last = offset // 8, (offset + bits - 1) // 8
         span = last - first + 1
         if span > 8:
@@ -55,7 +55,7 @@ class Fields:
         return f"({code})" if offset % 8 == 0 else f"({code} & {mask(bits)})"
 
     def store_bits(self, base: str, offset: int, bits: int, value: str) -> str:
-        """C statement that stores `value` (reduced to `bits`, at most 64)."""
+        """Return a C statement that stores `value`, reduced to `bits` (at most 64)."""
         first, last = offset // 8, (offset + bits - 1) // 8
         span = last - first + 1
         if offset % 8 == 0 and bits in (8, 16, 32, 64):
@@ -82,7 +82,7 @@ class Fields:
         )
 
     def load_wide(self, base: str, offset: int, bits: int, count: int) -> str:
-        """C of a `struct w<count>` from more than 64 bits."""
+        """Return C for a `struct w<count>` from more than 64 bits."""
         self.widths.add(count)
         parts = []
         for i in range(count):
@@ -103,10 +103,10 @@ class Fields:
             parts.append(self.store_bits(base, offset + low - take, take, limb))
         return f"{{ {' '.join(parts)} }}"
 
-    # --- what fields are ---
+    # --- fields ---
 
     def element_base(self, stack: str, index: str) -> str:
-        """C of an element's first byte; `index` is checked by the caller."""
+        """Return C for an element's first byte. The caller checks `index`."""
         return f"((u8 *)phv->s{self.layout.stack_index[stack]} + {index} * {self.layout.stack_stride[stack]})"
 
     def type_of(self, expr: Expr) -> FieldType:
@@ -118,7 +118,7 @@ class Fields:
         raise Unsupported(f"softswitch cannot run an assignment to {expr}")
 
     def _raw_field(self, expr: Expr, count: int) -> str:
-        """C of a field's stored bits: u64 (count 0) or struct w<count>."""
+        """Return C for a field's stored bits: u64 (count 0) or struct w<count>."""
         kind = self.type_of(expr)
         if isinstance(expr, FieldRef):
             if expr in self.layout.metadata:
@@ -160,7 +160,7 @@ class Fields:
         return f"w{count}_u({code})" if count else code
 
     def native(self, name: str, bits: int, count: int) -> str:
-        """C of a native integer (or limbs) as u64 (count 0) or struct w<count>."""
+        """Return C for a native integer (or limbs) as u64 (count 0) or struct w<count>."""
         if bits <= 64:
             if count:
                 self.widths.add(count)
@@ -174,7 +174,7 @@ class Fields:
         )
 
     def store(self, target: Expr, code: str) -> str:
-        """C statement that stores u64 code (at most 64 bits wide, reduced) or struct code into a field."""
+        """Return a C statement that stores reduced u64 code or struct code into a field."""
         kind = self.type_of(target)
         count = limbs(kind.bits)
         if isinstance(target, FieldRef):
@@ -204,5 +204,5 @@ class Fields:
         return self.store_wide(base, offset, bits, code, limbs(bits))
 
     def is_packet_field(self, target: Expr) -> bool:
-        """Whether a store to `target` changes a header, not metadata."""
+        """Return whether a store to `target` changes a header rather than metadata."""
         return not (isinstance(target, FieldRef) and self.program.headers[target.header].metadata)

@@ -1,7 +1,7 @@
-"""Calculations (hashes and checksums) as C functions.
+"""Generates C functions for calculations (hashes and checksums).
 
-A calculation's input is a string of bits: fields and constants end to end, where fields of invalid headers
-are left out (BMv2's BufBuilder). The generated function steps through the bytes without storing the string.
+A calculation's input is a bit string: fields and constants end to end, without the fields of invalid headers
+(BMv2's BufBuilder). The generated function steps through the bytes without storing the string.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from softswitch.compiler.codegen.fields import mask
 from softswitch.compiler.layout import HeaderSlot, Layout, field_offset
 from softswitch.compiler.program import Calculation, FieldRef, HeaderRef, Unsupported
 
-# name in the JSON -> prefix of the functions in runtime/hashes.h
+# by name in the JSON: prefix of the functions in runtime/hashes.h
 ALGORITHMS = {
     "crc16": "crc16",
-    "crc16_custom": "crc16",  # BMv2's default parameters of the custom ones are those of the plain ones
+    "crc16_custom": "crc16",  # BMv2's custom CRCs default to the standard parameters
     "crc32": "crc32",
     "crc32_custom": "crc32",
     "crcCCITT": "crc_ccitt",
@@ -33,7 +33,7 @@ _MOST_COMBINATIONS = 4
 
 @dataclass(frozen=True)
 class _Piece:
-    """Bits of the input: of a slot (`base`, `offset`), or of C expression `code`; or a slot's varbit."""
+    """A part of the input: bits of a slot (`base`, `offset`), bits of C `code`, or a slot's varbit."""
 
     bits: int
     slot: HeaderSlot | None
@@ -50,7 +50,7 @@ class Hashes:
         self.expressions = Expressions(layout)
 
     def function(self, name: str, calculation: Calculation) -> str:
-        """`u64 name(struct __sk_buff *skb, struct state *st)` in C. skb is used only for the payload."""
+        """Return C for `u64 name(struct __sk_buff *skb, struct state *st)`. Only the payload needs skb."""
         algorithm = ALGORITHMS.get(calculation.algorithm)
         if algorithm is None:
             raise Unsupported(
@@ -73,9 +73,9 @@ class Hashes:
         return "\n".join(lines)
 
     def unfinished(self, name: str, calculation: Calculation, target: FieldRef) -> str:
-        """`u64 name(skb, st)`: what a checksum field holds while the kernel still owes the rest of the sum.
+        """Return C for `u64 name(skb, st)`: a checksum field's value before the kernel completes the sum.
 
-        That is the sum, not its complement, of what lies before the header of `target`: the pseudo header.
+        That is the sum, not complemented, of the fields before the header of `target`: the pseudo header.
         """
         order = {header: i for i, header in enumerate(self.layout.program.deparse_order)}
         first = order.get(target.header, 0)
@@ -151,7 +151,7 @@ class Hashes:
             return lines
         slots = list({p.slot.index: p.slot for p in pieces if p.slot}.values())
         if len(slots) > _MOST_COMBINATIONS:
-            raise Unsupported("softswitch cannot run a hash whose fields of many headers end within bytes")
+            raise Unsupported("softswitch cannot run a hash over many headers whose fields end within bytes")
         lines = []
         for combination in product((True, False), repeat=len(slots)):
             present = {s.index for s, valid in zip(slots, combination, strict=True) if valid}
@@ -197,7 +197,7 @@ class Hashes:
         return lines
 
     def _gather(self, run: Sequence[_Piece], at: int, count: int) -> str:
-        """C of the `count` bits from bit `at` of the run; zeros beyond its end."""
+        """Return C for the `count` bits from bit `at` of the run, with zeros beyond its end."""
         parts, position = [], 0
         for piece in run:
             first, last = max(at, position), min(at + count, position + piece.bits)
@@ -218,7 +218,7 @@ class Hashes:
 
 
 def tables() -> str:
-    """The remainders of all bytes, for the CRCs, in C."""
+    """Return C tables of every byte's remainder, for the CRCs."""
 
     def reflected(polynomial: int) -> list[int]:
         values = []

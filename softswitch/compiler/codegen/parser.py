@@ -1,8 +1,8 @@
-"""The parser as C: one label per parser state *and place in the packet*.
+"""Generates the parser: one label for each parser state *and offset in the packet*.
 
-As long as no varbit field was extracted, the place is known when compiling, so each header is copied from a
-constant offset, loops over header stacks unroll, and neither offset nor stack index costs any run time.
-Behind a varbit the place is `st->offset`, kept in memory so that the verifier sees one state instead of many.
+Until a varbit field is extracted, the compiler knows the offset. Each header is copied from a constant
+offset, loops over header stacks unroll, and neither offset nor stack index costs run time. After a varbit the
+offset is `st->offset`. It is kept in memory so that the verifier sees one state instead of many.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from softswitch.compiler.program import (
 )
 
 _MOST_NODES = 512
-_DEEPEST = 1024  # bytes of headers; a packet with more is dropped and counted
-_MOST_STEPS = 256  # visits of states that may come back without moving on: the verifier wants an end
+_DEEPEST = 1024  # bytes of headers; packets with more are dropped and counted
+_MOST_STEPS = 256  # visits of states that may recur at the same offset, bounded for the verifier
 _WALK = (
     "\t{",
     "\t\tstruct parsing parsing = {.skb = skb, .st = st};",
@@ -68,7 +68,7 @@ class Parser:
         self.todo: list[_Node] = []
         self.deepest = 0
         self.dynamic = False
-        self.known = True  # whether offsets are followed at all
+        self.known = True  # whether offsets are tracked at all
         self.edges: dict[_Node, set[_Node]] = {}
         self.current = _Node("", 0, ())
         self.reorders = self._reorders()
@@ -77,7 +77,7 @@ class Parser:
         return self.program.errors.get(name, 0x7FFFFFFF)
 
     def _reorders(self) -> bool:
-        """Whether the deparser may write what was parsed differently though nothing was changed."""
+        """Return whether deparsing an unchanged packet may yield different bytes."""
         order = {name: i for i, name in enumerate(self.program.deparse_order)}
         after: dict[str, set[str]] = {}
         edges: dict[str, list[str]] = {}
@@ -94,7 +94,7 @@ class Parser:
                     else:
                         names.append(op.name)
             edges[state.name] = names
-        # every header extracted must be emitted, and later ones later: compare with all reachable successors
+        # Every extracted header must be emitted, in the same order: compare with all reachable successors.
         for state in self.program.parse_states.values():
             seen: set[str] = set()
             todo = [t.next_state for t in state.transitions if t.next_state]
@@ -127,7 +127,7 @@ class Parser:
         return False
 
     def function(self) -> str:
-        """`int parse(struct __sk_buff *skb, struct state *st)`: headers, st->phv.parsed and the error."""
+        """Return C for `int parse(struct __sk_buff *skb, struct state *st)`, which fills in st->phv."""
         start = self.program.parser_start
         zero = tuple(0 for _ in self.layout.stack_index)
         fixed: list[str] = []
@@ -136,7 +136,7 @@ class Parser:
             try:
                 fixed, moving = self._states(_Node(start, 0, zero))
             except _TooMany:
-                # Many ways through the parser: one block per state then, wherever it is in the packet.
+                # Too many paths through the parser: use one block per state, at any offset.
                 self.nodes, self.todo, self.edges, self.known, self.dynamic = {}, [], {}, False, True
                 fixed, moving = self._states(_Node(start, None, zero))
                 fixed.insert(0, "\tst->offset = 0;")
@@ -166,7 +166,7 @@ class Parser:
 
     @staticmethod
     def _step(states: list[str]) -> str:
-        """One state behind a varbit, for bpf_loop: the verifier then looks at each state once."""
+        """Return C for one state after a varbit. With bpf_loop the verifier visits each state once."""
         return "\n".join(
             [
                 "static long parse_step(u32 index, struct parsing *parsing)",
@@ -192,7 +192,7 @@ class Parser:
         )
 
     def _states(self, start: _Node) -> tuple[list[str], list[str]]:
-        """The states at known places, and those behind a varbit."""
+        """Return the states at known offsets, and those after a varbit."""
         self.current = start
         self.edges[start] = set()
         fixed = [f"\t{self._enter(start, inside=False)}"]
@@ -213,14 +213,14 @@ class Parser:
         return fixed, moving
 
     def _enter(self, node: _Node, *, inside: bool) -> str:
-        """Go to a node: `inside` where the present one is behind a varbit too."""
+        """Return C that goes to a node. `inside` tells whether the current one is after a varbit, too."""
         label = self._label(node)
         if node.offset is not None:
             return f"goto state_{label};"
         return f"{{ st->state = {label}; {'return 0' if inside else 'goto moving'}; }}"
 
     def _comes_back(self, node: _Node) -> bool:
-        """Whether the parser can return to a state without having moved in the packet."""
+        """Return whether the parser can return to a state at the same offset."""
         seen: set[_Node] = set()
         todo = list(self.edges[node])
         while todo:
@@ -236,7 +236,7 @@ class Parser:
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes to load from the packet, a power of two where offsets are dynamic."""
+        """Bytes to load from the packet, a power of two if offsets are dynamic."""
         if not self.dynamic:
             return align(max(self.deepest, 8), 8)
         return _DEEPEST
@@ -280,7 +280,7 @@ class Parser:
         return str(offset) if offset is not None else "st->offset"
 
     def _need(self, size: int, offset: int | None) -> list[str]:
-        """Check that `size` more bytes are there (BMv2's check_enough_data_for_extract)."""
+        """Return C that checks for `size` more bytes (BMv2's check_enough_data_for_extract)."""
         if offset is not None:
             self.deepest = max(self.deepest, offset + size)
             return [f"if (have < {offset + size})", f"\t{self._fail('PacketTooShort', offset)}"]
@@ -315,7 +315,7 @@ class Parser:
         raise Unsupported(f"softswitch cannot run parser operation {op}")
 
     def _shift(self, primitive: Primitive, following: list[int]) -> None:
-        """What a primitive does to the number of elements in a stack, which is followed when compiling."""
+        """Track, at compile time, how a primitive changes the number of elements in a stack."""
         names = list(self.layout.stack_index)
         match primitive.op, primitive.args:
             case ("push" | "pop" as op, (StackRef(name), Constant(count))):
@@ -361,7 +361,7 @@ class Parser:
         most = slot.header.type.max_bytes or 0
         place = self._place(offset)
         rest = slot.fixed - slot.varbit_at
-        # boost's conversion to int saturates, and INT_MAX is no multiple of 8
+        # Boost's conversion to int saturates, and INT_MAX is not a multiple of 8.
         lines = [
             "{",
             f"\tu64 bits = {self.expressions.unsigned(length)};",
@@ -472,7 +472,7 @@ class Parser:
         return f"struct w{limbs(bits)} k{index} = {self.expressions.wide(part, limbs(bits))};"
 
     def _slices(self, state: ParseState, whole: int) -> list[int]:
-        """The key's parts of a byte-padded concatenation."""
+        """Return the parts of a key, from its byte-padded concatenation."""
         parts, rest = [], whole
         for bits in reversed(state.key_bits):
             room = align(bits, 8)
@@ -522,5 +522,5 @@ class Parser:
 
 
 def value_set_words(size: int, parts: int) -> int:
-    """64-bit words of a value set in the shared area: the active half, then twice count and rows."""
+    """Return the number of 64-bit words of a value set: the active half, then twice count and rows."""
     return 1 + 2 * (1 + size * parts)

@@ -1,4 +1,4 @@
-"""BMv2's primitives as C statements (targets/simple_switch/primitives.cpp, core/primitives.cpp)."""
+"""Generates C for BMv2's primitives (targets/simple_switch/primitives.cpp, core/primitives.cpp)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ARITHMETIC = {
 
 
 class Primitives:
-    """Generates the statements of single primitives."""
+    """Compiles single primitives to C statements."""
 
     def __init__(self, layout: Layout, drop_port: int) -> None:
         self.layout = layout
@@ -71,7 +71,7 @@ class Primitives:
         return any(self.expressions.is_packet_field(t) for t in targets)
 
     def inline(self, primitive: Primitive) -> list[str]:
-        """A primitive in the parser, outside of any action."""
+        """Return C for a primitive in the parser, outside any action."""
         if primitive.op in STATEFUL or primitive.op == "modify_field_rng_uniform":
             raise Unsupported(f"softswitch cannot run {primitive.op} in the parser at {primitive.source}")
         dirty = ["phv->dirty = 1;"] if self._touches_packet(primitive) else []
@@ -146,7 +146,7 @@ class Primitives:
     # headers
 
     def mark_valid(self, slot: HeaderSlot) -> list[str]:
-        """The header becomes valid, and its siblings in a union invalid."""
+        """Return C that makes a header valid, and its siblings in a union invalid."""
         lines = [f"{slot.valid} = 1;"]
         union = self.layout.union_of.get(slot.header.name)
         for sibling in union.members if union else ():
@@ -155,7 +155,7 @@ class Primitives:
         return lines
 
     def _places(self, ref: Expr) -> tuple[str, HeaderSlot, str, str, str]:
-        """(prelude, slot, C of the first byte, validity, presence) of a header by name or by index."""
+        """Return prelude, slot, and C for first byte, validity and presence of a header."""
         if isinstance(ref, HeaderRef):
             if ref.name not in self.layout.slots:
                 raise Unsupported(f"softswitch cannot use metadata struct {ref.name} as a header")
@@ -231,7 +231,7 @@ class Primitives:
         ]
 
     def _assign_struct(self, target: HeaderRef, source: Expr) -> list[str]:
-        """Copy a struct of metadata."""
+        """Return C that copies a metadata struct."""
         if not isinstance(source, HeaderRef) or source.name in self.layout.slots:
             raise Unsupported(f"softswitch cannot copy a header to the metadata struct {target.name}")
         names = [f.name for f in self.program.headers[target.name].type.fields]
@@ -335,7 +335,7 @@ class Primitives:
         return ["{", *self._indexed(index, declared.size, store), "}"]
 
     def _indexed(self, index: Expr, size: int, store: str) -> list[str]:
-        """`store` with `i_` set to the index, where that is in range (BMv2 ignores the access otherwise)."""
+        """Return C that runs `store` with `i_` set to the index. Like BMv2, ignore an index out of range."""
         return [
             f"\tu64 i_ = {self.expressions.unsigned(index)};",
             "\tOPAQUE(i_);",

@@ -1,4 +1,4 @@
-"""Match-action tables as C: building the key, the lookup, and what follows.
+"""Generates match-action tables: building the key, lookup, and control flow.
 
 | keys | lookup |
 |---|---|
@@ -8,8 +8,8 @@
 | ternary | tuple-space search: masks ordered by their best priority, one hash map for all |
 | range | rows in order of priority, the first that matches |
 
-The last two find a slot number; entries lie in the shared area by slot. `TableLayout` tells the datapath how
-to pack keys and entries.
+The last two find a slot number, which is the entry's index in shared memory. `TableLayout` tells the datapath
+how to pack keys and entries.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Tables:
         return max((16 + 8 * t.words for t in self.tables.values()), default=16)
 
     def functions(self, calculation: CalculationWriter) -> str:
-        """Search callbacks and selectors."""
+        """Return C for search callbacks and selectors."""
         parts = [self._search(t) for t in self.tables.values() if t.method in ("ternary", "range")]
         for p in self.profiles.values():
             parts.append(self._member(p))
@@ -205,7 +205,7 @@ class Tables:
     # --- pipelines ---
 
     def pipeline(self, pipeline: Pipeline) -> str:
-        """`void <name>(struct __sk_buff *skb, struct state *st)` in C."""
+        """Return C for `void <name>(struct __sk_buff *skb, struct state *st)`."""
         labels = {name: f"node_{i}" for i, name in enumerate(pipeline.nodes)}
 
         def following(name: str | None) -> str:
@@ -356,7 +356,7 @@ class Tables:
         return lines
 
     def _value(self, key: Key, count: int) -> str:
-        """C of a key field: 0 where its header is invalid (BMv2's MatchKeyBuilder), under a static mask."""
+        """Return C for a masked key field: 0 if its header is invalid (BMv2's MatchKeyBuilder)."""
         if count:
             code = self.expressions.wide(key.target, count)
             if key.mask is not None:
@@ -388,7 +388,9 @@ class Tables:
             code = f"({code} << {shift})" if shift else code
             return [self.expressions.store_bits("key", 8 * offset, 8 * size, code)]
         if shift:
-            raise Unsupported(f"softswitch cannot run LPM key {key.name}: {key.bits} bits are no whole bytes")
+            raise Unsupported(
+                f"softswitch cannot run LPM key {key.name}: {key.bits} bits are not whole bytes"
+            )
         count = limbs(key.bits)
         return [self.expressions.store_wide("key", 8 * offset, 8 * size, self._value(key, count), count)]
 

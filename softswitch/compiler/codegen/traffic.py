@@ -1,4 +1,4 @@
-"""What surrounds parser and pipelines: arrival, the traffic manager. BMv2's simple_switch.cpp in C."""
+"""Generates arrival and the traffic manager, around parser and pipelines, after BMv2's simple_switch.cpp."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Traffic:
         )
 
     def _set(self, name: str, code: str, *, always: bool = False) -> list[str]:
-        """Set a standard field, where the program has it and anybody reads it."""
+        """Return C that sets a standard field, if the program has it and reads it."""
         ref = self.program.standard(name)
         if ref is None or not (always or ref in self.read):
             return []
@@ -119,7 +119,7 @@ class Traffic:
         return ["CLEAR_TO(phv, headers);", "phv->truncated = ~0U;"]
 
     def _clear_metadata(self) -> list[str]:
-        """What a clone begins with: the packet's headers, and metadata without anything."""
+        """Return C that sets up a clone: the packet's headers, and empty metadata."""
         lines = ["CLEAR_TO(phv, packet);"]
         for header in self.layout.copies:
             slot = self.layout.slots[header.name]
@@ -127,7 +127,7 @@ class Traffic:
         return lines
 
     def _reentry(self) -> list[str]:
-        """Packets that come back: fetch what was stashed."""
+        """Return C that restores the stashed state of a reinjected packet."""
         if not self.reinjects:
             return ["if (kind != ARRIVAL)", "\treturn TC_ACT_SHOT;"]
         lines = [

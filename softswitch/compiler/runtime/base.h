@@ -2,7 +2,7 @@
 #ifndef SOFTSWITCH_BASE_H
 #define SOFTSWITCH_BASE_H
 
-/* Not every program uses everything here, and generated code stays closer to its source with spare names. */
+/* Not every program uses everything here, and generated code may have unused names. */
 #pragma clang diagnostic ignored "-Wunused-function"
 #pragma clang diagnostic ignored "-Wunused-variable"
 #pragma clang diagnostic ignored "-Wunused-but-set-variable"
@@ -13,7 +13,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 
-/* Every memory area is read at several widths, so none of these may be assumed not to alias. */
+/* Memory is accessed at several widths, so these types must be allowed to alias. */
 typedef __u8 __attribute__((may_alias)) u8;
 typedef __u16 __attribute__((may_alias)) u16;
 typedef __u32 __attribute__((may_alias)) u32;
@@ -22,7 +22,7 @@ typedef __s64 s64;
 
 #define INLINE static __always_inline
 
-/* Headers lie as on the wire. BPF loads and stores need no alignment on the architectures that matter. */
+/* Headers keep their wire format. On the relevant architectures, BPF loads and stores need no alignment. */
 #define LD8(p, o) (*((const u8 *)(p) + (o)))
 #define LD16(p, o) bpf_ntohs(*(const u16 *)((const u8 *)(p) + (o)))
 #define LD32(p, o) bpf_ntohl(*(const u32 *)((const u8 *)(p) + (o)))
@@ -41,12 +41,12 @@ typedef __s64 s64;
 #define WR32(p, o, v) (*(u32 *)((u8 *)(p) + (o)) = (u32)(v))
 #define WR64(p, o, v) (*(u64 *)((u8 *)(p) + (o)) = (u64)(v))
 
-/* Hide a value's origin from the compiler, so that the check that follows is the one the verifier sees. */
+/* Hide a value's origin from the compiler, so that the verifier sees the check that follows. */
 #define OPAQUE(x) asm volatile("" : "+r"(x))
 
 /*
- * Fields of the context, read and written by one instruction each: the verifier wants context pointers
- * unmodified, and the compiler would share a field's address between branches.
+ * Read or write a field of the context with one instruction. The verifier requires unmodified context
+ * pointers, but the compiler would share a field's address between branches.
  */
 #define CTX(skb, field)                                                                     \
 	({                                                                                  \
@@ -82,7 +82,7 @@ INLINE s64 sext64(u64 a, u32 bits)
 	return (s64)(a << (64 - bits)) >> (64 - bits);
 }
 
-/* BPF's quotient of a division by zero is 0; C's is undefined. */
+/* Division by zero gives 0 in BPF, and is undefined in C. */
 INLINE u64 div64(u64 a, u64 b)
 {
 	return b ? a / b : 0;
@@ -121,7 +121,7 @@ INLINE void clear_words(void *to, u32 words)
 
 /*
  * Two's complement integers of N 64-bit limbs, least significant first. The compiler picks N so that each
- * exact value fits with its sign; results modulo a power of two are masked by whoever stores them.
+ * exact value fits with its sign. Whoever stores a result modulo a power of two masks it.
  */
 #define EACH(N) _Pragma("unroll") for (int i = 0; i < (N); i++)
 #define WIDE(N)                                                                                                  \

@@ -1,4 +1,4 @@
-/* BMv2's calculations, byte by byte: begin, step, end. Equal to src/bm_sim/calculations.cpp bit for bit. */
+/* BMv2's calculations, byte by byte: begin, step, end. Bit-exact with src/bm_sim/calculations.cpp. */
 #ifndef SOFTSWITCH_HASHES_H
 #define SOFTSWITCH_HASHES_H
 
@@ -7,7 +7,7 @@ struct hash {
 	__u32 count;
 };
 
-/* A place in a table of 256. The compiler may know that a mask is not needed; the verifier does not. */
+/* An index into a table of 256. The verifier needs the mask even if the compiler does not. */
 INLINE u64 place(u64 value)
 {
 	OPAQUE(value);

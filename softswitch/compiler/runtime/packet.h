@@ -2,16 +2,16 @@
 #ifndef SOFTSWITCH_PACKET_H
 #define SOFTSWITCH_PACKET_H
 
-#define ETHERNET 14 /* bytes of its header, the least that an interface sends */
-#define KEPT 18     /* bytes in front that adjust_room keeps at most: Ethernet and a VLAN tag */
+#define ETHERNET 14 /* bytes of the Ethernet header, the minimum that an interface sends */
+#define KEPT 18     /* most bytes at the front that adjust_room keeps: Ethernet and a VLAN tag */
 
-/* At most 256 bytes, of which any multiple of 8 may be written beyond the last. */
+/* At most 256 bytes. May write past the last byte, up to a multiple of 8. */
 INLINE void copy_bytes(void *to, const void *from, u32 bytes)
 {
 	copy_words(to, from, (bytes + 7) / 8);
 }
 
-/* The kernel takes the outermost VLAN tag out of the packet before tc sees it: put it back. */
+/* The kernel removes the outermost VLAN tag before tc sees the packet: put it back. */
 INLINE int restore_vlan(struct __sk_buff *skb)
 {
 	u32 proto = CTX(skb, vlan_proto), tci = CTX(skb, vlan_tci);
@@ -24,9 +24,9 @@ INLINE int restore_vlan(struct __sk_buff *skb)
 }
 
 /*
- * bpf_skb_adjust_room demands that the packet's protocol be IP, which here it often is not. Popping a VLAN tag
- * sets it from the bytes behind the tag: push two tags (the first then lies in the packet), write the wanted
- * protocol behind it, pop both, and put the bytes back.
+ * bpf_skb_adjust_room requires that the packet's protocol be IP, which it often is not here. Popping a VLAN tag
+ * sets the protocol from the bytes after the tag. So push two tags (the first is then in the packet), write the
+ * required protocol after it, pop both, and restore the bytes.
  */
 INLINE int pretend_ipv4(struct __sk_buff *skb)
 {
@@ -44,20 +44,20 @@ INLINE int pretend_ipv4(struct __sk_buff *skb)
 }
 
 /*
- * Make the packet one of `length` bytes, at least ETHERNET, whose content is any. The kernel lets nobody cut a packet
- * into the headers that it knows of (those that were recognized, that a checksum or a VLAN tag is for, or that the
- * program put something in front of). So this grows the packet at its end, cuts off its front with these headers, and
- * then its end.
+ * Resize the packet to `length` bytes, at least ETHERNET, with arbitrary content. The kernel refuses to cut into
+ * headers that it knows: recognized headers, those with a checksum or VLAN tag pending, and those that the program
+ * has put something in front of. So this grows the packet at its end, cuts off its front with these headers, and
+ * then cuts its end.
  */
 INLINE int remake(struct __sk_buff *skb, u32 length)
 {
-	/* what adjust_room cuts off at once, and what it wants to be left */
+	/* the most that adjust_room cuts off at once, and the least that it leaves */
 	const u32 cut = 1024, left = KEPT + 40;
 	u16 tag[3] = {bpf_htons(0x8100), 0, bpf_htons(0x0800)};
 
 	if (bpf_skb_change_tail(skb, 4 + cut + left + length, 0))
 		return -1;
-	/* Popping a tag that lies in the packet moves the network header, for the kernel, back to where Ethernet ends. */
+	/* Popping a tag that is in the packet moves the kernel's network header back to the end of Ethernet. */
 	if (bpf_skb_vlan_push(skb, bpf_htons(0x8100), 1) || bpf_skb_vlan_push(skb, bpf_htons(0x8100), 1))
 		return -1;
 	if (bpf_skb_store_bytes(skb, 16, tag, sizeof(tag), 0))
@@ -69,7 +69,7 @@ INLINE int remake(struct __sk_buff *skb, u32 length)
 	return bpf_skb_change_tail(skb, length, 0);
 }
 
-/* Make a short packet anew: st->out, and `payload` bytes (at most 256) from byte `from` of the present one. */
+/* Rebuild a short packet: st->out, then `payload` bytes (at most 256) from byte `from` of the current packet. */
 INLINE int write_short(struct __sk_buff *skb, struct state *st, u32 from, u32 payload)
 {
 	u32 written = st->written;
@@ -84,7 +84,7 @@ INLINE int write_short(struct __sk_buff *skb, struct state *st, u32 from, u32 pa
 	return payload ? bpf_skb_store_bytes(skb, written, st->chunk, payload, 0) : 0;
 }
 
-/* Take `bytes` from the packet's front. Returns 1 where it is too short for adjust_room, -1 for an error. */
+/* Remove `bytes` from the packet's front. Returns 1 if it is too short for adjust_room, -1 on error. */
 INLINE int shrink(struct __sk_buff *skb, struct state *st, u32 bytes)
 {
 	/* adjust_room leaves at least an IPv4 (or IPv6) header */
@@ -94,7 +94,7 @@ INLINE int shrink(struct __sk_buff *skb, struct state *st, u32 bytes)
 		return 1;
 	if (protocol != bpf_htons(0x0800) && (protocol != bpf_htons(0x86dd) || rest < KEPT + 40) && pretend_ipv4(skb))
 		return -1;
-	/* It takes them from behind the bytes that it keeps: write these anew, from the payload where no header is. */
+	/* It removes them after the bytes that it keeps: rewrite these, from the payload if there is no header. */
 	OPAQUE(written);
 	if (written < KEPT) {
 		if (bpf_skb_load_bytes(skb, st->phv.parsed, (u8 *)st->out + written, KEPT - written))
@@ -106,8 +106,8 @@ INLINE int shrink(struct __sk_buff *skb, struct state *st, u32 bytes)
 }
 
 /*
- * Replace the packet's first `parsed` bytes by st->out, and leave at most `most` bytes of all. Nothing else of it
- * moves where the kernel can do without, so offloads stay right. Fails where less than an Ethernet header is left.
+ * Replace the packet's first `parsed` bytes with st->out, and cut the packet to `most` bytes. The rest does not move
+ * if the kernel can avoid it, so offloads stay correct. Fails if less than an Ethernet header is left.
  */
 INLINE int rewrite(struct __sk_buff *skb, struct state *st, u32 most)
 {
@@ -139,14 +139,14 @@ INLINE int rewrite(struct __sk_buff *skb, struct state *st, u32 most)
 }
 
 #if SUMS_PAYLOAD
-/* Just enough of the kernel's packet; the loader finds the bits where this kernel has them. */
+/* The needed members of the kernel's packet. The loader relocates them to this kernel's layout. */
 struct sk_buff {
 	__u8 ip_summed : 2;
 } __attribute__((preserve_access_index));
 
 /*
- * Whether the packet is one of those (CHECKSUM_PARTIAL: from a local socket, with offload) whose transport
- * checksum the kernel or the device finishes last: so far it covers the pseudo header only.
+ * Return whether the kernel or the device has yet to complete the packet's transport checksum (CHECKSUM_PARTIAL:
+ * from a local socket, with offload). So far it covers only the pseudo header.
  */
 INLINE int sum_unfinished(struct __sk_buff *skb)
 {
@@ -156,7 +156,7 @@ INLINE int sum_unfinished(struct __sk_buff *skb)
 }
 #endif
 
-/* The one's complement sum of everything behind the parsed headers. */
+/* Return the one's complement sum of everything after the parsed headers. */
 struct payload_walk {
 	struct __sk_buff *skb;
 	struct state *st;

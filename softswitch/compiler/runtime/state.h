@@ -1,6 +1,6 @@
 /*
- * What one packet's processing keeps, and what user space shares. The generated file defines struct phv, struct
- * shared and the sizes (CPUS, BUFFER, OUT, KEY) before it includes this.
+ * The state of one packet's processing, and the state shared with user space. Before including this, the generated
+ * file defines struct phv, struct shared and the sizes CPUS, BUFFER, OUT and KEY.
  */
 #ifndef SOFTSWITCH_STATE_H
 #define SOFTSWITCH_STATE_H
@@ -21,10 +21,10 @@ struct search {
 struct state {
 	__u32 cpu;          /* set by user space */
 	__u32 have;         /* bytes of the packet */
-	__u32 offset;       /* the parser's place, once it is no constant */
+	__u32 offset;       /* the parser's offset, once it is not constant */
 	__u32 written;      /* bytes in out */
-	__u32 state, error; /* the parser's, where its place is no constant */
-	__u64 now;          /* time, once it was asked for */
+	__u32 state, error; /* the parser's, once its offset is not constant */
+	__u64 now;          /* time, once requested */
 	__u64 best, slot;   /* of a table search */
 	struct phv phv;
 	__u64 key[KEY / 8];
@@ -61,16 +61,16 @@ struct {
 	__uint(max_entries, 1 << 20);
 } events SEC(".maps");
 
-/* User space checks its own copies of these types against BTF, where only types of globals are. */
+/* User space checks its copies of these types against BTF, which only has the types of globals. */
 const volatile struct event *const volatile event_in_btf;
 const volatile enum event_type event_type_in_btf;
 
-const volatile __u32 netless;      /* nothing is redirected; what would be is written to `events` */
-const volatile __u32 express;      /* EtherType, network order, of frames that wait in no virtual queue; 0: none */
-const volatile __u32 loop_ifindex; /* packets sent into this interface come back to the program */
-const volatile __u64 started_ns;   /* timestamps count from here */
+const volatile __u32 netless;      /* write packets to `events` instead of redirecting them */
+const volatile __u32 express;      /* EtherType, in network order, of frames that bypass virtual queues; 0: none */
+const volatile __u32 loop_ifindex; /* packets sent to this interface come back to the program */
+const volatile __u64 started_ns;   /* the origin of timestamps */
 
-/* Clear what lies between two members of struct phv (up to the marker `to`). */
+/* Clear struct phv from one member up to another (the marker `to`). */
 #define CLEAR_TO(phv, to) clear_words(phv, __builtin_offsetof(struct phv, to) / 8)
 #define CLEAR(phv, from, to) \
 	clear_words((phv)->from, (__builtin_offsetof(struct phv, to) - __builtin_offsetof(struct phv, from)) / 8)
@@ -99,7 +99,7 @@ INLINE u64 random64(void)
 
 INLINE void count(struct counter *c, struct state *st)
 {
-	/* A GSO packet counts as its segments, which repeat the headers. */
+	/* Count a GSO packet as its segments, which repeat the headers. */
 	c->packets += st->phv.segments;
 	c->bytes += st->phv.arrived + (u64)(st->phv.segments - 1) * st->phv.parsed;
 }
@@ -113,7 +113,7 @@ INLINE u64 meter_execute(struct meter *m, u64 now_us, u64 amount)
 	u64 colour = 0;
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
-		/* tokens since the start, as BMv2 counts them, so that rounding does not add up */
+		/* tokens since the start, as in BMv2, so that rounding errors do not accumulate */
 		u64 rate = m->rates[i].rate;
 		u64 then = last / 1000000 * rate + last % 1000000 * rate / 1000000;
 		u64 now = now_us / 1000000 * rate + now_us % 1000000 * rate / 1000000;

@@ -7,7 +7,7 @@ struct {
 	__uint(max_entries, 65536);
 	__type(key, __u32);
 	__type(value, __u32);
-} ports_by_ifindex SEC(".maps"); /* those that do not fit shared.port_of */
+} ports_by_ifindex SEC(".maps"); /* interfaces beyond shared.port_of */
 
 #if REINJECTS
 struct stash {
@@ -32,7 +32,7 @@ struct {
 	__type(value, struct replicas);
 } replication SEC(".maps");
 
-/* Keep the headers and metadata for packets that come back; several may share them. Returns 0, or -1. */
+/* Stash headers and metadata for reinjected packets, several of which may share them. Returns 0, or -1. */
 INLINE int stash(struct state *st, u32 *slot, u32 *tag)
 {
 	u32 ticket = __sync_fetch_and_add(&shared.stash_ticket, 1);
@@ -62,7 +62,7 @@ INLINE int port_of(struct __sk_buff *skb)
 	return port ? (int)*port : -1;
 }
 
-/* Enter the port's virtual queue. Returns its depth in packets before, or -1: full. `delay_ns` until it is empty. */
+/* Enter the port's virtual queue. Returns the depth in packets before, or -1 if full; `delay_ns` until it drains. */
 INLINE s64 queue_enter(struct __sk_buff *skb, struct state *st, u32 port, u32 bytes, u64 *delay_ns)
 {
 	*delay_ns = 0;
@@ -134,7 +134,7 @@ INLINE void emit_event(struct __sk_buff *skb, struct state *st, struct event hea
 	bpf_ringbuf_submit(record - sizeof(struct event), 0);
 }
 
-/* Have the program run again on a copy of the packet (or on the packet itself, where `move`). */
+/* Reinject a copy of the packet, or with `move` the packet itself. */
 INLINE int again(struct __sk_buff *skb, struct state *st, u32 kind, u32 port, u32 replica, u32 slot, u32 tag, int move)
 {
 	if (netless) {
@@ -183,7 +183,7 @@ INLINE void replicate(struct __sk_buff *skb, struct state *st, u32 id, u32 kind)
 }
 #endif
 
-/* Send the packet out of a port, its headers replaced by st->out where `changed`. */
+/* Send the packet to a port. If `changed`, first replace its headers with st->out. */
 INLINE int send(struct __sk_buff *skb, struct state *st, u32 port, int changed)
 {
 	if (!changed)

@@ -1,18 +1,18 @@
-/* Sizes, and the records that user space knows too. */
+/* Sizes, and the records shared with user space. */
 #ifndef SOFTSWITCH_TYPES_H
 #define SOFTSWITCH_TYPES_H
 
 #define MOST_PORTS 512
 #define MOST_REPLICAS 128
 #define STASHES 512
-#define RATE_SHIFT 26     /* 15 bytes a second are the least, and 100 Gbit/s do not overflow in 10 s */
+#define RATE_SHIFT 26     /* the least rate is 15 bytes/s, and 100 Gbit/s do not overflow within 10 s */
 #define PACKET_ROOM 16384 /* bytes of a packet in a netless run */
 
-/* Why the packet is here. Anything but ARRIVAL came over the loop interface, or from user space in a netless run. */
+/* Why the program runs. All but ARRIVAL come over the loop interface, or in a netless run from user space. */
 enum kind {
 	ARRIVAL,
 	RESUBMITTED,   /* parse and run ingress again */
-	RECIRCULATED,  /* the same, on the packet as sent */
+	RECIRCULATED,  /* the same, on the deparsed packet */
 	INGRESS_CLONE, /* parse the pristine packet, then egress */
 	EGRESS_CLONE,  /* egress with the headers, without metadata */
 	REPLICA,       /* egress with headers and metadata */
@@ -69,7 +69,7 @@ struct port {
 	__u32 ifindex; /* 0: no such port */
 };
 
-/* A port's virtual queue: what would be waiting if the port drained at its rate. */
+/* A port's virtual queue: the packets that would wait if the port drained at its rate. */
 struct queue {
 	struct bpf_spin_lock lock;
 	__u32 pad;
@@ -83,7 +83,7 @@ struct lock {
 	__u32 pad[15];
 };
 
-/* What user space reads from the ring buffer: this head, then a digest's values or a packet. */
+/* A ring buffer event: this head, then a digest's values or a packet. */
 struct event {
 	__u32 type; /* enum event_type */
 	__u32 kind;
@@ -92,7 +92,7 @@ struct event {
 	__u32 slot;
 	__u32 tag;
 	__u32 length;
-	__u32 last; /* EVENT_AGAIN: 1 where the packet goes to the end of BMv2's queue */
+	__u32 last; /* EVENT_AGAIN: 1 if the packet goes to the end of BMv2's queue */
 };
 
 enum event_type { EVENT_DIGEST, EVENT_SEND, EVENT_AGAIN };

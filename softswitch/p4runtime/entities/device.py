@@ -1,4 +1,4 @@
-"""All entities of one program: batches of writes, reads by wildcard, the whole state for a new program."""
+"""All entities of one program: batched writes, wildcard reads, and the whole state for a new program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from softswitch.p4runtime.status import Refused, invalid
 
 log = logging.getLogger(__name__)
 
-# What the kernel says of a map that is full.
+# The kernel's errors for a full map.
 _NO_ROOM = {errno.E2BIG, errno.ENOSPC, errno.ENOMEM}
 
 Write = Callable[[int, Any], None]
@@ -30,7 +30,7 @@ Read = Callable[[Any], Iterator[Any]]
 
 
 class Entities:
-    """The state that controllers write and read."""
+    """The entities that controllers write and read."""
 
     def __init__(
         self, info: P4Info, datapath: Datapath, port_is_up: PortIsUp, send: Callable[[Any], None]
@@ -42,7 +42,7 @@ class Entities:
         counters, meters = Counters(info, datapath), Meters(info, datapath)
         registers, value_sets = Registers(info, datapath), ValueSets(info, datapath)
         replication = Replication(datapath)
-        # In an order in which their state can be written: what is referred to comes first.
+        # Members and groups come before the table entries that refer to them.
         self._handlers: dict[str, tuple[Write, Read]] = {
             "action_profile_member": (self.profiles.write_member, self.profiles.read_members),
             "action_profile_group": (self.profiles.write_group, self.profiles.read_groups),
@@ -59,7 +59,7 @@ class Entities:
         self._tables = tables
 
     def write(self, updates: Iterable[Any]) -> list[Refused | None]:
-        """Apply the updates in order, each by itself; returns what each was refused with."""
+        """Apply the updates in order, independently. Return an error, or None, for each."""
         with self._datapath.batch():
             return [self._attempt(update) for update in updates]
 
@@ -89,12 +89,12 @@ class Entities:
         return self._handlers[kind]
 
     def read(self, entity: Any) -> Iterator[Any]:
-        """The entities that `entity` asks for; raises Refused, at the latest while iterating."""
+        """Yield the entities that match `entity`. Raises Refused, possibly during iteration."""
         _, read = self._handler(entity)
         yield from read(getattr(entity, entity.WhichOneof("entity")))
 
     def state(self) -> Iterator[Any]:
-        """Updates that make the present state, but for what packets change, out of an empty one."""
+        """Yield the updates that lead from an empty state to this one, without what packets change."""
         for kind in ("action_profile_member", "action_profile_group"):
             for entity in self._handlers[kind][1](getattr(p4r.Entity(), kind)):
                 yield p4r.Update(type=p4r.Update.INSERT, entity=entity)

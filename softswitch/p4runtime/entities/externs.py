@@ -27,7 +27,7 @@ def _modify_only(kind: int, what: str) -> None:
 
 
 def _cells(message: Any, array: Array, what: str) -> range:
-    """The cells that a message means: one, or without an index all of them."""
+    """Return the cells that a message refers to: one, or all if it has no index."""
     if not message.HasField("index"):
         return range(array.size)
     index = message.index.index
@@ -35,7 +35,8 @@ def _cells(message: Any, array: Array, what: str) -> range:
         raise invalid(f"{what} {array.name}: index {index} is negative")
     if index >= array.size:
         raise Refused(
-            StatusCode.OUT_OF_RANGE, f"{what} {array.name}: index {index} is not below its size {array.size}"
+            StatusCode.OUT_OF_RANGE,
+            f"{what} {array.name}: index {index} is out of range: its size is {array.size}",
         )
     return range(index, index + 1)
 
@@ -59,7 +60,7 @@ class Counters:
                 )
 
     def read(self, message: Any) -> Iterator[Any]:
-        """One cell, all cells of a counter, or those of all counters."""
+        """Yield one cell, all cells of a counter, or all cells of all counters."""
         id_ = message.counter_id
         for array in [_array(self._arrays, id_, "counter")] if id_ else self._arrays.values():
             for index in _cells(message, array, "counter") if id_ else range(array.size):
@@ -72,7 +73,7 @@ class Counters:
 
 
 class Meters:
-    """Indexed meters; a cell without a configuration colours everything green."""
+    """Indexed meters. A cell without a configuration marks every packet green."""
 
     def __init__(self, info: P4Info, datapath: Datapath) -> None:
         self._arrays = info.meters
@@ -93,7 +94,7 @@ class Meters:
                 self._configs[array.id, index] = config
 
     def read(self, message: Any) -> Iterator[Any]:
-        """The configuration of one cell, of all cells of a meter, or of all meters."""
+        """Yield the configuration of one cell, of all cells of a meter, or of all cells of all meters."""
         refuse_colours(message, "counter_data", "meter")
         id_ = message.meter_id
         for array in [_array(self._arrays, id_, "meter")] if id_ else self._arrays.values():
@@ -126,14 +127,14 @@ class Registers:
             self._datapath.register_write(array.name, index, value)
 
     def read(self, message: Any) -> Iterator[Any]:
-        """One cell, all cells of a register, or those of all registers."""
+        """Yield one cell, all cells of a register, or all cells of all registers."""
         id_ = message.register_id
         for array in [_array(self._arrays, id_, "register")] if id_ else self._arrays.values():
             cells = _cells(message, array, "register") if id_ else range(array.size)
             values: Iterable[int]
             if 1 < len(cells) <= MOST_READ:
                 values = self._datapath.register_read_all(array.name)
-            else:  # one, or more than anyone can read
+            else:  # one, or too many to return
                 values = (self._datapath.register_read(array.name, index) for index in cells)
             for index, value in zip(cells, values, strict=True):
                 entity = p4r.Entity()
@@ -174,7 +175,7 @@ class ValueSets:
         )
 
     def read(self, message: Any) -> Iterator[Any]:
-        """One value set, or all."""
+        """Yield one value set, or all."""
         id_ = message.value_set_id
         for array in [_array(self._arrays, id_, "value set")] if id_ else self._arrays.values():
             entity = p4r.Entity()

@@ -1,4 +1,4 @@
-"""What indexed and direct meters share (spec 9.4)."""
+"""Conversion of meter configurations, for indexed and direct meters (spec 9.4)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from softswitch.p4runtime.status import Refused, invalid
 
 
 def meter_config(message: Any, what: str) -> MeterConfig:
-    """The configuration that a MeterConfig describes; raises Refused where it makes no two-rate meter."""
+    """Return the configuration in a MeterConfig. Raises Refused if it is not valid for a two-rate meter."""
     if message.eburst:
         raise invalid(f"{what}: eburst belongs to single-rate meters; this one has two rates")
     config = MeterConfig(message.cir, message.cburst, message.pir, message.pburst)
     if min(config.cir, config.cburst, config.pir, config.pburst) < 0:
-        raise invalid(f"{what}: rates and bursts are not negative")
+        raise invalid(f"{what}: rates and bursts must not be negative")
     if config.pir < config.cir:
         raise invalid(f"{what}: the peak rate {config.pir} is below the committed rate {config.cir}")
     return config
@@ -29,6 +29,6 @@ def fill_meter(config: MeterConfig, message: Any) -> None:
 
 
 def refuse_colours(message: Any, field: str, what: str) -> None:
-    """Counters per colour are an optional part of P4Runtime that v1model's meters do not have."""
+    """Raise Refused if `field` is set: v1model's meters have no counters per colour, which are optional."""
     if message.HasField(field):
         raise Refused(StatusCode.UNIMPLEMENTED, f"{what}: meters do not count packets per colour")

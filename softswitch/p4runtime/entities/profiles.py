@@ -1,7 +1,7 @@
 """Action profiles and selectors: members, groups, one-shot action sets, watch ports (spec 9.2).
 
-A datapath's group is a set of members, from which a packet's hash selects. A weight is that many members with
-the same action, as PI makes them for BMv2: so the same hash selects the same action on both.
+A datapath's group is a set of members, from which a packet's hash selects one. A member of weight n becomes n
+members with the same action, as PI does for BMv2. So the same hash selects the same action on both.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class _Choice:
     member: int
     weight: int
     watch: int | None
-    numbered: bool = False  # watched by the deprecated `watch`, and read back so
+    numbered: bool = False  # uses the deprecated `watch`, and is read back that way
 
 
 @dataclass
 class _Member:
     call: ActionCall
-    count: int = 1  # in the datapath: itself and the copies for the largest weight that any group gives it
+    count: int = 1  # in the datapath: the largest weight that any group gives it
 
 
 @dataclass
@@ -47,7 +47,7 @@ class _Group:
 
 
 class _Slots:
-    """Hands out the lowest free number."""
+    """Allocates the lowest free number."""
 
     def __init__(self, first: int) -> None:
         self._next = first
@@ -64,12 +64,12 @@ class _Slots:
 
 
 def _copy(member: int, number: int) -> int:
-    """The datapath's id of a copy of a member; number 0 is the member itself, ids have 32 bits."""
+    """Return the datapath's id of a copy of a member. Copy 0 is the member itself; ids have 32 bits."""
     return number << 32 | member
 
 
 def port_number(data: bytes, what: str) -> int:
-    """A port, which P4Runtime writes as a bytestring."""
+    """Return the number of a port, which P4Runtime encodes as a bytestring."""
     return p4info.decode(data, PORT_WIDTH, what)
 
 
@@ -96,13 +96,16 @@ class Profile:
         self.members: dict[int, _Member] = {}
         self.groups: dict[int, _Group] = {}
         self._one_shots: dict[int, _Group] = {}
-        self._hidden_members, self._hidden_groups = _Slots(1), _Slots(1)  # ids of what one-shots are made of
-        self._held: Counter[Member | Group] = Counter()  # by table entries
+        self._hidden_members, self._hidden_groups = (
+            _Slots(1),
+            _Slots(1),
+        )  # ids of the members and groups of one-shots
+        self._held: Counter[Member | Group] = Counter()  # references from table entries
 
-    # What table entries refer to
+    # References from table entries
 
     def hold(self, action: Member | Group) -> Member | Group:
-        """Take note of an entry that refers to `action`; raises Refused where there is no such thing."""
+        """Count a table entry's reference to `action`. Raises Refused if there is no such member or group."""
         name = self.profile.name
         if isinstance(action, Group) and not self.profile.with_selector:
             raise invalid(f"{name} is an action profile without selector: it has no groups")
@@ -112,7 +115,7 @@ class Profile:
         return action
 
     def release(self, action: Member | Group, one_shot: bool) -> None:
-        """An entry does not refer to `action` any more; a one-shot's group ends with it."""
+        """Drop a table entry's reference. A one-shot's group is deleted with it."""
         if one_shot:
             self._drop_one_shot(action.id)
             return
@@ -171,7 +174,7 @@ class Profile:
 
     def _check_style(self, other: object, what: str) -> None:
         if other:
-            raise invalid(f"{self.profile.name} is programmed by {what}; the two styles do not mix")
+            raise invalid(f"{self.profile.name} is programmed by {what}; the two styles cannot be mixed")
 
     def _call(self, message: Any) -> ActionCall:
         action = self._info.action(message.action_id)
@@ -180,7 +183,7 @@ class Profile:
         return action.call(message)
 
     def read_members(self, id_: int) -> Iterator[Any]:
-        """The members, or the one with `id_`."""
+        """Yield the members, or the one with `id_`."""
         for member_id, member in self.members.items():
             if id_ in (0, member_id):
                 entity = p4r.Entity()
@@ -213,7 +216,7 @@ class Profile:
         if kind == p4r.Update.MODIFY:
             changed = self._group(message)
             if changed.max_size != group.max_size:
-                raise invalid(f"{name}: the max_size of group {id_} stays what it was, {group.max_size}")
+                raise invalid(f"{name}: the max_size of group {id_} cannot change from {group.max_size}")
             self._make_copies(changed)
             self._datapath.group_modify(name, id_, self._listed(changed))
             self.groups[id_] = changed
@@ -226,7 +229,7 @@ class Profile:
         self._drop_copies(group)
 
     def _make_copies(self, group: _Group) -> None:
-        """Make the copies of members that the group's weights need; in the order in which PI makes them."""
+        """Create the copies of members that the group's weights need, in the same order as PI."""
         choices = sorted(group.choices, key=lambda choice: choice.member)
         self._check_size(sum(max(0, c.weight - self.members[c.member].count) for c in choices))
         for choice in choices:
@@ -238,7 +241,7 @@ class Profile:
                 member.count += 1
 
     def _drop_copies(self, group: _Group) -> None:
-        """Remove the copies of the group's members that no group needs any more."""
+        """Remove the copies of the group's members that no group needs any longer."""
         for choice in group.choices:
             member = self.members[choice.member]
             weights = [c.weight for g in self.groups.values() for c in g.choices if c.member == choice.member]
@@ -290,12 +293,12 @@ class Profile:
             raise Refused(code, f"{what}: {size} members, counted by weight, are more than {limit}")
 
     def _listed(self, group: _Group) -> tuple[int, ...]:
-        """The members that packets are spread over now."""
+        """Return the members that currently receive packets."""
         alive = [c for c in group.choices if c.watch is None or self._port_is_up(c.watch)]
         return tuple(_copy(c.member, number) for c in alive for number in range(c.weight))
 
     def read_groups(self, id_: int) -> Iterator[Any]:
-        """The groups, or the one with `id_`."""
+        """Yield the groups, or the one with `id_`."""
         for group_id, group in self.groups.items():
             if id_ in (0, group_id):
                 entity = p4r.Entity()
@@ -312,7 +315,7 @@ class Profile:
                 yield entity
 
     def port_changed(self, port: int) -> None:
-        """A port went up or down: the groups that watch it change."""
+        """Update the groups that watch a port after it has gone up or down."""
         for groups in (self.groups, self._one_shots):
             for id_, group in groups.items():
                 if any(choice.watch == port for choice in group.choices):
@@ -321,13 +324,13 @@ class Profile:
     # One-shots
 
     def make_one_shot(self, message: Any) -> tuple[Group, Any]:
-        """Make the members and the group of an ActionProfileActionSet; also returns it in canonical form."""
+        """Create an ActionProfileActionSet's members and group. Return the group and the canonical form."""
         name = self.profile.name
         if not self.profile.with_selector:
-            raise invalid(f"{name} is an action profile without selector: it takes no action set")
+            raise invalid(f"{name} is an action profile without selector: it accepts no action set")
         if message.action_selection_mode or message.size_semantics:
             raise Refused(
-                StatusCode.UNIMPLEMENTED, f"{name}: selection mode and size semantics are the selector's"
+                StatusCode.UNIMPLEMENTED, f"{name}: selection mode and size semantics are set by the selector"
             )
         self._check_style(self.members or self.groups, "members and groups")
         what = f"{name}: action set"
@@ -401,16 +404,16 @@ class Profiles:
         return [self._profile(id_)] if id_ else list(self._by_id.values())
 
     def read_members(self, message: Any) -> Iterator[Any]:
-        """The members that an ActionProfileMember asks for; 0 stands for all."""
+        """Yield the members that an ActionProfileMember asks for. Id 0 matches all."""
         for profile in self._asked(message.action_profile_id):
             yield from profile.read_members(message.member_id)
 
     def read_groups(self, message: Any) -> Iterator[Any]:
-        """The groups that an ActionProfileGroup asks for; 0 stands for all."""
+        """Yield the groups that an ActionProfileGroup asks for. Id 0 matches all."""
         for profile in self._asked(message.action_profile_id):
             yield from profile.read_groups(message.group_id)
 
     def port_changed(self, port: int) -> None:
-        """A port went up or down."""
+        """Update the groups that watch a port, in all profiles."""
         for profile in self._by_id.values():
             profile.port_changed(port)

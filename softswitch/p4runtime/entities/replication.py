@@ -23,7 +23,7 @@ MAX_SESSION = (1 << 15) - 1  # BMv2's mirroring sessions
 @dataclass(frozen=True)
 class _Group:
     replicas: Replicas
-    numbered: bool  # written by the deprecated egress_port, and read back so
+    numbered: bool  # uses the deprecated egress_port, and is read back that way
     metadata: bytes = b""
 
 
@@ -123,7 +123,7 @@ class Replication:
         self._sessions[id_] = session
 
     def read(self, message: Any) -> Iterator[Any]:
-        """One group or session, or with id 0 all of them."""
+        """Yield one group or session, or all of them for id 0."""
         kind = message.WhichOneof("type")
         if kind in (None, "multicast_group_entry"):
             for id_, group in self._groups.items():

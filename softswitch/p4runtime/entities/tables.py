@@ -15,7 +15,7 @@ from softswitch.p4runtime.entities.profiles import Profile, Profiles
 from softswitch.p4runtime.p4info import P4Info, Table
 from softswitch.p4runtime.status import Refused, invalid, not_found
 
-Key = tuple[tuple[Match, ...], int]  # the match and the priority (0 where the table needs none)
+Key = tuple[tuple[Match, ...], int]  # the match, and the priority (0 if the table needs none)
 
 
 @dataclass
@@ -69,13 +69,13 @@ class Tables:
     # Writing
 
     def write(self, kind: int, message: Any) -> None:
-        """Apply one update; raises Refused and changes nothing where it cannot be."""
+        """Apply one update. Raises Refused, and then changes nothing, if it is not valid."""
         state = self._state(message.table_id)
         table = state.table
         if message.HasField("time_since_last_hit"):
-            raise invalid(f"{table.name}: time_since_last_hit is for reading only")
+            raise invalid(f"{table.name}: time_since_last_hit is read-only")
         if message.is_const:
-            raise invalid(f"{table.name}: is_const is for reading only")
+            raise invalid(f"{table.name}: is_const is read-only")
         if message.is_default_action:
             self._write_default(state, kind, message)
             return
@@ -96,7 +96,7 @@ class Tables:
             raise invalid(f"{table.name}: the entry needs a priority above 0, not {message.priority}")
         if not table.by_priority and message.priority:
             raise invalid(
-                f"{table.name}: priority {message.priority} must be 0, no key is ternary, range or optional"
+                f"{table.name}: priority {message.priority} must be 0: no key is ternary, range or optional"
             )
         return match, message.priority
 
@@ -164,7 +164,10 @@ class Tables:
             state.profile.release(action, one_shot is not None)
 
     def _action(self, state: _State, message: Any) -> tuple[Action, Any]:
-        """The action of an entry, held in its profile, and a one-shot's message to give back on reading."""
+        """Return the action of an entry, and for a one-shot the message to return on reading.
+
+        Members and groups are marked as in use in their profile.
+        """
         table, profile = state.table, state.profile
         match given := message.WhichOneof("type"):
             case None:
@@ -181,7 +184,7 @@ class Tables:
         raise invalid(f"{table.name}: its actions come {source}, not by {given}")
 
     def call(self, table: Table, message: Any, scope: int = p4i.ActionRef.DEFAULT_ONLY) -> ActionCall:
-        """The call of one of the table's actions; `scope` is the one that is not allowed here."""
+        """Return a call of one of the table's actions. Actions of scope `scope` are refused."""
         action = self._info.action(message.action_id)
         if action.id not in table.actions:
             names = ", ".join(self._info.actions[id_].name for id_ in table.actions)
@@ -253,7 +256,7 @@ class Tables:
         return table, key, state.entries[key]
 
     def write_direct_counter(self, kind: int, message: Any) -> None:
-        """Set a direct counter."""
+        """Set the direct counter of an entry."""
         if kind != p4r.Update.MODIFY:
             raise invalid("a direct counter can only be modified")
         table, _, entry = self._direct_entry(message.table_entry, "direct counter")
@@ -263,7 +266,7 @@ class Tables:
             )
 
     def write_direct_meter(self, kind: int, message: Any) -> None:
-        """Configure a direct meter; without a configuration it colours everything green."""
+        """Configure a direct meter. Without a configuration it marks every packet green."""
         if kind != p4r.Update.MODIFY:
             raise invalid("a direct meter can only be modified")
         refuse_colours(message, "counter_data", "direct meter")
@@ -275,7 +278,7 @@ class Tables:
     # Reading
 
     def read(self, message: Any) -> Iterator[Any]:
-        """The entities that a TableEntry asks for (spec 9.1.6)."""
+        """Yield the entities that a TableEntry asks for (spec 9.1.6)."""
         for state in [self._state(message.table_id)] if message.table_id else self._states.values():
             for key, entry in self._selected(state, message):
                 entity = p4r.Entity()
@@ -349,7 +352,7 @@ class Tables:
             fill_meter(entry.meter, message.meter_config)
 
     def state(self) -> Iterator[Any]:
-        """Updates that write what controllers wrote, out of the program's initial state."""
+        """Yield the updates that lead from the program's initial state to the current one."""
         request = p4r.TableEntry()
         request.meter_config.SetInParent()
         for state in self._states.values():
@@ -364,7 +367,7 @@ class Tables:
                     yield update
 
     def read_direct_counter(self, message: Any) -> Iterator[Any]:
-        """Direct counters of one entry, of one table's entries, or of all tables that have one."""
+        """Yield the direct counters of one entry, of one table, or of all tables."""
         for state, key, entry in self._direct(message.table_entry, "direct counter"):
             entity = p4r.Entity()
             reading = entity.direct_counter_entry
@@ -374,7 +377,7 @@ class Tables:
             yield entity
 
     def read_direct_meter(self, message: Any) -> Iterator[Any]:
-        """Direct meters of one entry, of one table's entries, or of all tables that have one."""
+        """Yield the direct meters of one entry, of one table, or of all tables."""
         refuse_colours(message, "counter_data", "direct meter")
         for state, key, entry in self._direct(message.table_entry, "direct meter"):
             entity = p4r.Entity()
@@ -404,6 +407,6 @@ class Tables:
 
 
 def show(table: Table, key: Key) -> str:
-    """An entry's key for a message, such as `(ipv4.dst 0xa000000/8, priority 7)`."""
+    """Return an entry's key for a message, such as `(ipv4.dst 0xa000000/8, priority 7)`."""
     shown = [f"{field.name} {field.show(value)}" for field, value in zip(table.keys, key[0], strict=True)]
     return f"({', '.join(shown + ([f'priority {key[1]}'] if key[1] else []))})"

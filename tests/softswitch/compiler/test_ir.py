@@ -56,7 +56,7 @@ def test_damage_is_bad_input(raw: bytes, message: str) -> None:
             program(HEADERS, ["h"], [assign(field("h", "a"), operation("**", constant(1), constant(2)))]),
             r"'\*\*'",
         ),
-        (program({"h": [("a", 3)]}, ["h"], []), "no whole bytes"),
+        (program({"h": [("a", 3)]}, ["h"], []), "not whole bytes"),
         (program({"h": [("a", 4096)]}, ["h"], []), "4096 bits"),
         (
             program(HEADERS, ["h"], [], calculations=[{"name": "c", "algo": "md5", "input": []}]),

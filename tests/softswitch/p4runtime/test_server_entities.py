@@ -235,7 +235,7 @@ def test_registers_by_cell_and_by_wildcard(bench: Bench) -> None:
     asked.index.index = 15
     assert bench.read(asked) == [cell]
     asked.index.index = 16
-    with pytest.raises(Exception, match="index 16 is not below its size 16"):
+    with pytest.raises(Exception, match="index 16 is out of range: its size is 16"):
         bench.read(asked)
     cell.data.bitstring = b"\x01" + bytes(8)
     assert code(bench.write(MODIFY, cell)) == "INVALID_ARGUMENT"

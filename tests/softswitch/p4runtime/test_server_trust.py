@@ -45,7 +45,7 @@ def run(scenario: Callable[[Served], Awaitable[None]], **options: Any) -> None:
     [
         (CompilerError(f"x.c: clang failed\n{SECRET}"), "INVALID_ARGUMENT", "compiling"),
         (EbpfError(f"rejected by the verifier\nat: {SECRET}"), "INVALID_ARGUMENT", "loading"),
-        (ZeroDivisionError(SECRET), "INTERNAL", "the switch itself"),
+        (ZeroDivisionError(SECRET), "INTERNAL", "internal error"),
     ],
 )
 def test_what_compiler_and_kernel_say_stays_in_the_log(
