@@ -1,4 +1,4 @@
-"""Where compiled things are kept between runs."""
+"""The cache of compiled files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def directory() -> Path:
-    """$XDG_CACHE_HOME/entrain, by default ~/.cache/entrain; made where it is missing."""
+    """Return $XDG_CACHE_HOME/entrain, by default ~/.cache/entrain. Create it if it is missing."""
     home = os.environ.get("XDG_CACHE_HOME")
     path = (Path(home) if home else Path.home() / ".cache") / "entrain"
     path.mkdir(parents=True, exist_ok=True)
@@ -16,7 +16,7 @@ def directory() -> Path:
 
 
 def prune(pattern: str, keep: int) -> None:
-    """Remove all but the `keep` files of the cache that match `pattern` and were used last."""
+    """Remove all files that match `pattern`, except the `keep` most recently used."""
     used = []
     for path in directory().glob(pattern):
         with contextlib.suppress(FileNotFoundError):

@@ -1,7 +1,7 @@
-"""What pydantic found wrong with a file, in words that name the key and the remedy.
+"""Explains pydantic's validation errors, naming the key and the remedy.
 
-All of a user's input is checked by pydantic models, and all of their complaints are worded here: no message
-of pydantic's own reaches a user.
+Pydantic models validate all user input, and this module words all of their errors. None of pydantic's own
+messages reaches a user.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WANTED = {
     "dict": "a table",
     "model": "a table",
 }
-"""By what pydantic's error types begin with: what should stand there."""
+"""The expected kind of value, by the first part of pydantic's error type."""
 
 _BOUNDS = {
     "greater_than": ("above", "gt"),
@@ -47,7 +47,7 @@ _BOUNDS = {
     "less_than_equal": ("at most", "le"),
     "multiple_of": ("a multiple of", "multiple_of"),
 }
-"""By pydantic's error type: the words, and where its context has the bound."""
+"""The wording of a bound and its key in the error's context, by pydantic's error type."""
 
 _LENGTHS = {
     "too_short": ("at least", "min_length", "item"),
@@ -57,16 +57,16 @@ _LENGTHS = {
 }
 
 _MOST = 30
-"""Known words that are listed where none is close."""
+"""Number of known words to list if none is close."""
 
 _LONGEST = 60
-"""Characters of a wrong value that are shown."""
+"""Number of characters of a wrong value to show."""
 
 
 def explained(model: type[BaseModel], data: object, error: ValidationError) -> list[str]:
-    """One line for each thing that is wrong with `data` as a `model`."""
+    """Return one line for each error in `data` as a `model`."""
     wrong: list[dict[str, Any]] = [dict(line) for line in error.errors(include_url=False)]
-    # A list whose every item is wrong counts as too short, too: that helps nobody.
+    # A list whose every item is wrong also counts as too short, which is no help.
     locations: list[tuple[int | str, ...]] = [line["loc"] for line in wrong]
     return [
         _line(model, data, line)
@@ -77,7 +77,7 @@ def explained(model: type[BaseModel], data: object, error: ValidationError) -> l
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """The remedy for a word that is none of those `known`: the one that was probably meant, or all."""
+    """Return the remedy for a word that is not among `known`: the closest one, or all."""
     lower = {each.lower(): each for each in known}
     if near := difflib.get_close_matches(word.lower(), lower, n=1):
         return f"did you mean {lower[near[0]]}?"
@@ -86,7 +86,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def is_plain_list(annotation: Any) -> bool:
-    """Whether a field of this annotation is a list of any length, and not one of tables."""
+    """Return whether a field of this annotation is a list of any length, other than a list of tables."""
     if get_origin(annotation) in (Union, types.UnionType):
         return any(map(is_plain_list, get_args(annotation)))
     if get_origin(annotation) is Annotated:
@@ -139,7 +139,7 @@ def _choice(value: object, choices: Sequence[str], shown: str) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value as the file has it; nothing for a whole table."""
+    """Return a value as written in the file; empty for a whole table."""
     if isinstance(value, (dict, BaseModel)):
         return ""
     text = json.dumps(value, default=str, ensure_ascii=False)
@@ -153,19 +153,19 @@ def _known_key(key: str, known: list[str]) -> str:
             other_stem, _, unit = name.rpartition("_")
             if other_stem == stem and unit in _UNITS:
                 return f"{_UNITS[unit]}: use {name}"
-    for name in known:  # the unit was left out
+    for name in known:  # the unit is missing
         if name.rpartition("_")[0] == key and name.rpartition("_")[2] in _UNITS:
             return f"{_UNITS[name.rpartition('_')[2]]}: use {name}"
     return suggestion(key, known)
 
 
 def _where(model: type[BaseModel], data: object, location: tuple[int | str, ...]) -> str:
-    """`("link", 2, "rate_mbps")` as `[[link]] 3, rate_mbps`; an item of a plain list as `item 3`."""
+    """Format a location: `("link", 2, "rate_mbps")` as `[[link]] 3, rate_mbps`, a plain item as `item 3`."""
     parts: list[str] = []
     current: Any = data
     for index, part in enumerate(location):
         if isinstance(part, int):
-            if isinstance(current, (list, tuple)):  # else it stands there alone, where a list may
+            if isinstance(current, (list, tuple)):  # otherwise a single value stands for a list
                 if _model_at(model, location[:index]):
                     parts[-1] = f"[[{parts[-1].strip('[]')}]] {part + 1}"
                 else:
@@ -182,7 +182,7 @@ def _is_table(model: type[BaseModel], key: str) -> bool:
 
 
 def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel] | None:
-    """The model of the table, or of the items of the list of tables, at `location` within `model`."""
+    """Return the model of the table, or of the items of the list of tables, at `location` within `model`."""
     current: type[BaseModel] | None = model
     for part in location:
         if isinstance(part, int):

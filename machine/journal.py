@@ -1,4 +1,4 @@
-"""The lines of a record's file, read with suspicion: what they say is removed, so none is obeyed on trust."""
+"""Validates a record's file. What it names will be removed, so no line is trusted unchecked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from machine.record import VERSION, Owned, Resource
 
 
 class BrokenRecord(Exception):
-    """A record that cannot be read as one; the message says where."""
+    """A file is not a valid record. The message says where."""
 
 
 class _Line(BaseModel):
@@ -62,10 +62,10 @@ _ENTRY: TypeAdapter[_Own | _Released] = TypeAdapter(_Own | _Released)
 
 
 def parse(text: str) -> tuple[str, Resource, list[Owned]]:
-    """A record's name, its owner, and what it still owns in the order of making.
+    """Return a record's name, its owner, and what it still owns, in the order of creation.
 
-    A crash may have cut the last line, which then counts for nothing, or come before the first. Raises
-    BrokenRecord for anything else that this version does not write.
+    After a crash, the last line may be cut off, and is then ignored, or the file may be empty. Raises
+    BrokenRecord for anything else that this version would not write.
     """
     if not text:
         return "", Resource("process", "0"), []

@@ -1,9 +1,8 @@
-"""What things look like in pictures: one colour for one thing, in every picture.
+"""Plot styles: each policy, algorithm or job has the same colour in every plot.
 
-The colours are those of Okabe and Ito ("Color Universal Design", 2008) and, where more are needed, Paul Tol's
-"muted" and "light" schemes (technical note SRON/EPS/TN/09-002, 2021): told apart with any colour vision.
-Black is for bounds and ideals. Readings of one algorithm share its colour, and differ in line, marker and
-hatch.
+The colours are those of Okabe and Ito ("Color Universal Design", 2008), plus Paul Tol's "muted" and "light"
+schemes (technical note SRON/EPS/TN/09-002, 2021). They are distinct with any colour vision. Black is for
+bounds and ideals. Variants of one algorithm share its colour, and differ in line, marker and hatch.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ COLOURS = {
 }
 
 SPARE = ("#6699CC", "#994455", "#997700", "#EECC66", "#004488", "#EE99AA")
-"""Of things that have no colour of their own (Tol's "medium-contrast")."""
+"""Colours of everything without a colour of its own (Tol's "medium-contrast")."""
 
 JOBS = ("#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#44BB99", "#BBCC33", "#99DDFF")
-"""Of the jobs of an experiment, in their order (Tol's "light")."""
+"""Colours of an experiment's jobs, in order (Tol's "light")."""
 
 CROSS = "#444444"
-"""Of cross traffic."""
+"""Colour of cross traffic."""
 
 _VARIANTS = {
     "": ("-", "o", ""),
@@ -60,14 +59,14 @@ _VARIANTS = {
     "drawn": ((0, (3, 1, 1, 1, 1, 1)), "v", "xxx"),
     "wo-wc": (":", "x", "..."),
 }
-"""Line, marker and hatch by the variant of an algorithm."""
+"""Line, marker and hatch, by an algorithm's variant."""
 
 _OTHER_VARIANT = ((0, (5, 4)), "D", "+++")
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a thing is drawn, in matplotlib's terms."""
+    """A plot style, in matplotlib's terms."""
 
     colour: str
     line: str | tuple[int, tuple[int, ...]] = "-"
@@ -76,10 +75,10 @@ class Style:
 
 
 def style(name: str) -> Style:
-    """The style of a routing, a policy or a congestion control, by the name that users type.
+    """Return the style of a routing, a policy or a congestion control, by its name in the user's files.
 
-    A copy in eBPF looks like the kernel's own (`bpf_reno`), and every control that obeys schedules like the
-    slot scheduler (`slot_cubic`).
+    A copy in eBPF (`bpf_reno`) has the style of the kernel's original. Every control that follows schedules
+    (`slot_cubic`) has the style of the slot scheduler.
     """
     if name.startswith("slot_"):
         name = "slots"
@@ -90,7 +89,7 @@ def style(name: str) -> Style:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The algorithm and its variant: `mltcp_reno` is a variant of reno, `parrot-wo-wc` of parrot."""
+    """Return the algorithm and its variant: `mltcp_reno` is a variant of reno, `parrot-wo-wc` of parrot."""
     if name.startswith("mltcp_"):
         return name.removeprefix("mltcp_"), "mltcp"
     family = max((known for known in COLOURS if f"{name}-".startswith(f"{known}-")), key=len, default=name)
@@ -98,5 +97,5 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def job(place: int) -> str:
-    """The colour of the job at a place of an experiment's list of jobs."""
+    """Return the colour of a job, by its index in the experiment's list."""
     return JOBS[place % len(JOBS)]

@@ -1,7 +1,7 @@
-"""What installed distributions add to a registry of ours, by entry points.
+"""Plugins: installed distributions add objects to our registries with entry points.
 
-A distribution names its objects in its metadata (`[project.entry-points."GROUP"]` of pyproject.toml); it need
-not be imported by anybody, and entrain need not know it.
+A distribution names its objects in its metadata (`[project.entry-points."GROUP"]` in pyproject.toml). Neither
+the user nor entrain needs to import it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ T = TypeVar("T")
 
 
 def extended(group: str, ours: Mapping[str, T]) -> dict[str, T]:
-    """`ours` and what distributions have registered in `group`, by name; ours come first.
+    """Return `ours` and the objects that distributions have registered in `group`, by name; ours come first.
 
-    Raises EntrainError, with the distribution, for an object that cannot be imported and for a name that
-    is taken.
+    Raises EntrainError, naming the distribution, if an object cannot be imported or a name is already taken.
     """
     return {**ours, **_registered(group, tuple(ours))}
 

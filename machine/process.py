@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, and show the end of their log when they fail."""
+"""Child processes that end with their parent. Errors show the end of their log."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from machine.errors import EntrainError
 from machine.record import Record, Resource, process
 
 LOG_LINES = 15
-"""How many lines of a log an error shows."""
+"""Number of log lines that an error shows."""
 
 
 @dataclass(frozen=True, eq=False)
 class Child:
-    """A process that `launch` started. `what` is what messages call it: "the agent of host h1"."""
+    """A process started by `launch`. Messages call it `what`, such as "the agent of host h1"."""
 
     what: str
     process: subprocess.Popen[bytes]
@@ -30,15 +30,15 @@ class Child:
     _owned: Resource
 
     def check(self) -> None:
-        """Raise EntrainError with the log's end if the process has ended."""
+        """Raise EntrainError, with the end of the log, if the process has ended."""
         status = self.process.poll()
         if status is not None:
             raise self.failure(describe(status))
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Wait until the process writes a line that begins with `ready`; for one launched with `tells`.
+        """Wait until a process launched with `tells` writes a line that begins with `ready`.
 
-        Raises EntrainError with the log's end if it ends, says something else, or takes longer.
+        Raises EntrainError, with the end of the log, if it ends, writes something else, or takes too long.
         """
         assert self.process.stdout is not None
         deadline, said = time.monotonic() + timeout_s, b""
@@ -55,12 +55,12 @@ class Child:
             raise self.failure(f"said {said.decode(errors='replace').strip()!r} and not that it is ready")
 
     def failure(self, problem: str) -> EntrainError:
-        """An error that says who has the problem, and shows the end of the log."""
+        """Return an error that names the process and its problem, and shows the end of the log."""
         where = f"; the end of {self.log}:" if self.log is not None else ""
         return EntrainError(f"{self.what} {problem}{where}{self.log_end()}")
 
     def log_end(self) -> str:
-        """The last lines of the log, each on a line of its own; empty without a log."""
+        """Return the last lines of the log, or nothing without a log."""
         if self.log is None:
             return ""
         try:
@@ -70,7 +70,7 @@ class Child:
         return "".join(f"\n  | {line}" for line in lines[-LOG_LINES:] or ["(the log is empty)"])
 
     def end(self) -> None:
-        """End the process, if it has not ended, and strike it from the record."""
+        """End the process if it is running, and remove it from the record."""
         self._record.release(self._owned)
         self.process.wait()
         if self.process.stdout is not None:
@@ -86,11 +86,11 @@ def launch(
     death: Literal["TERM", "KILL"] = "TERM",
     tells: bool = False,
 ) -> Child:
-    """Start `command`, owned by `record`; the kernel sends it signal `death` when the calling *thread* ends.
+    """Start `command`, owned by `record`.
 
-    Its output goes to the end of `log`, else nowhere; with `tells` its standard output is read by
-    `Child.wait_ready`. It has a session of its own: a SIGINT of the terminal reaches us alone, who end it in
-    order.
+    The kernel sends it signal `death` when the calling *thread* ends. Its output is appended to `log` if
+    given. With `tells`, `Child.wait_ready` reads its standard output. It has its own session, so the
+    terminal's SIGINT reaches only this process, which then ends it in order.
     """
     sink = log.open("ab") if log is not None else None
     try:
@@ -108,7 +108,7 @@ def launch(
 
 
 def describe(status: int) -> str:
-    """What `Popen.returncode` says, in words."""
+    """Describe a `Popen.returncode` in words."""
     if status < 0:
         return f"was killed by {signal.Signals(-status).name}"
     return f"ended with status {status}"

@@ -1,4 +1,4 @@
-"""gRPC modules from .proto files, with grpcio-tools, which only developers need."""
+"""Generates gRPC modules from .proto files with grpcio-tools, which only developers need."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from machine.errors import EntrainError, MissingTool
 
 
 def grpc_modules(proto: Path) -> dict[Path, str]:
-    """What protoc makes of `proto`, a file of this checkout: text by path, beside the source.
+    """Return the modules that protoc generates from `proto`, a file of this checkout: text by path.
 
-    Raises MissingTool without grpcio-tools, EntrainError when protoc refuses the source.
+    Raises MissingTool without grpcio-tools, and EntrainError if protoc rejects the source.
     """
     try:
         from grpc_tools import protoc

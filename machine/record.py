@@ -1,13 +1,13 @@
-"""Who owns what on this machine.
+"""Records of what each run owns on this machine.
 
-A *record* is a journal, one file per run, that names every namespace, interface, process, BPF pin and path
-that the run makes, written *before* the thing is made. Closing the record removes them in reverse order. A
-record whose owner is dead is stale: the next start, or `entrain clean`, removes what it names. Nothing is
-ever found by name pattern.
+A *record* is a journal, one file per run. It names every namespace, interface, process, BPF pin and path
+that the run creates, and is written *before* each is created. Closing the record removes them in reverse
+order. A record whose owner is dead is stale: the next start, or `entrain clean`, removes what it names.
+Nothing is ever found by name pattern.
 
-An owner keeps its record's file locked for as long as it lives, and the kernel unlocks it however the owner
-ends. So a record is stale if and only if it is not locked. Process ids tell nothing: in a container, which
-shares `RECORDS` but has a PID namespace of its own, they are other processes' or nobody's.
+An owner keeps its record's file locked while it lives, and the kernel unlocks the file however the owner
+ends. So a record is stale if and only if it is not locked. Process ids cannot tell: in a container, which
+shares `RECORDS` but has its own PID namespace, they may belong to other processes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from machine.state import check_owner, locked, own_directory
 
 RECORDS = Path("/run/entrain")
 VERSION = 2
-"""The format of a record's file. Records of other formats are left alone."""
+"""Version of the record file's format. Records of other versions are left alone."""
 
 Kind = Literal["netns", "link", "qdisc", "sysctl", "process", "path"]
 
@@ -42,13 +42,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Resource:
-    """One thing on the machine.
+    """One resource on the machine.
 
-    `name` is the namespace's or interface's name, the process id, the path, or the path of a system setting
-    below /proc/sys. `netns` is the named namespace that a link or qdisc lives in (empty: the one in which it
-    was written down). `detail` is a process's start time in clock ticks, so that a reused id is never killed;
-    a qdisc's parent (`clsact`, `root`, or `root handle 8001:` where another one may be in its place); or the
-    value that a system setting gets back.
+    `name` is the namespace's or interface's name, the process id, the path, or a system setting's path below
+    /proc/sys. `netns` is the named namespace of a link or qdisc; empty stands for the one in which it was
+    recorded.
+
+    `detail` depends on the kind. For a process it is the start time in clock ticks, so that a reused id is
+    never killed. For a qdisc it is the parent: `clsact`, `root`, or `root handle 8001:` if another qdisc may
+    take its place. For a system setting it is the value to restore.
     """
 
     kind: Kind
@@ -59,7 +61,7 @@ class Resource:
 
 @dataclass(frozen=True)
 class Owned:
-    """A resource on this machine; equal ones are the same thing.
+    """A resource, identified across namespaces.
 
     `namespace` is the network namespace of a link, qdisc or system setting without `netns`, and
     `pid_namespace` the one in which a process has its number (inodes; 0 for everything else).
@@ -71,7 +73,7 @@ class Owned:
 
 
 def _here(resource: Resource) -> Owned:
-    """`resource` as it is meant in the present namespaces."""
+    """Return `resource` as seen from the current namespaces."""
     if resource.kind == "process":
         return Owned(resource, pid_namespace=_pid_namespace())
     if resource.kind in ("link", "qdisc", "sysctl") and not resource.netns:
@@ -80,7 +82,7 @@ def _here(resource: Resource) -> Owned:
 
 
 class AlreadyRuns(EntrainError):
-    """A live process has the record already; `process_id` is its number in its own PID namespace."""
+    """A live process already has the record. `process_id` is its id in its own PID namespace."""
 
     def __init__(self, path: Path, process_id: int) -> None:
         super().__init__(f"{path}: process {process_id} has this record already; end it first")
@@ -88,7 +90,7 @@ class AlreadyRuns(EntrainError):
 
 
 def process_start(pid: int) -> str | None:
-    """Start time of a process in clock ticks since boot, or None when it does not run (a zombie does not)."""
+    """Return a process's start time in clock ticks since boot, or None if it is not running or a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -98,26 +100,26 @@ def process_start(pid: int) -> str | None:
 
 
 def process(pid: int) -> Resource:
-    """The resource that stands for a running process."""
+    """Return the resource that stands for a running process."""
     return Resource("process", str(pid), detail=process_start(pid) or "")
 
 
 def _namespace() -> int:
-    """Identifies the present network namespace."""
+    """Return the inode of the current network namespace."""
     return Path("/proc/thread-self/ns/net").stat().st_ino
 
 
 def _pid_namespace() -> int:
-    """Identifies our PID namespace."""
+    """Return the inode of our PID namespace."""
     return Path("/proc/self/ns/pid").stat().st_ino
 
 
 def _pid_here(pid: int, pid_namespace: int) -> int | None:
-    """The number that process `pid` of another PID namespace has in ours; None where we do not see it."""
+    """Return the id, in our PID namespace, of a process of another one. None if we cannot see it."""
     if pid_namespace == _pid_namespace():
         return pid
     for status in Path("/proc").glob("[0-9]*/status"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # it has just ended
             if (status.parent / "ns/pid").stat().st_ino != pid_namespace:
                 continue
             numbers = next(line for line in status.read_text().splitlines() if line.startswith("NSpid:"))
@@ -127,7 +129,7 @@ def _pid_here(pid: int, pid_namespace: int) -> int | None:
 
 
 def _entering(namespace: int) -> list[str] | None:
-    """What to put before a command so that it runs in `namespace`; None where nobody is in it any more."""
+    """Return the prefix for commands to run in `namespace`, or None if no process is in it any longer."""
     if namespace == _namespace():
         return []
     for path in (*Path("/run/netns").glob("*"), *Path("/proc").glob("[0-9]*/ns/net")):
@@ -159,12 +161,12 @@ def _end_process(resource: Resource, pid: int, grace_s: float = 3.0) -> None:
 
 
 def remove(resource: Resource) -> None:
-    """Remove one resource of the present namespaces; it is not an error that it is already gone."""
+    """Remove one resource of the current namespaces. Do nothing if it no longer exists."""
     _remove(_here(resource))
 
 
 def _remove(owned: Owned) -> None:
-    """Remove one resource wherever it is; a namespace that has gone has taken it along."""
+    """Remove one resource, in whatever namespace. If that has gone, so has the resource."""
     resource = owned.resource
     match resource.kind:
         case "process":
@@ -186,7 +188,7 @@ def _remove(owned: Owned) -> None:
 
 
 def _undo(resource: Resource, enter: list[str]) -> None:
-    """Remove a link or a qdisc, or restore a system setting, by commands that begin with `enter`."""
+    """Remove a link or qdisc, or restore a system setting, with commands prefixed by `enter`."""
     netns = ["-n", resource.netns] if resource.netns else []
     match resource.kind:
         case "link":
@@ -198,21 +200,21 @@ def _undo(resource: Resource, enter: list[str]) -> None:
 
 
 class Record:
-    """The journal of one run. Use it as a context manager; `own` first, then make the thing.
+    """The journal of one run, a context manager. Call `own` before creating anything.
 
-    `path` is its file, NAME-PID.jsonl in `records`. With `exclusive` the file is NAME.jsonl, so that one live
-    process at a time has the record, and the next one first removes what a dead one has left.
+    `path` is its file, NAME-PID.jsonl in `records`. With `exclusive` the file is NAME.jsonl. Then only one
+    live process at a time has the record, and the next one first removes what a dead one has left.
     """
 
     def __init__(self, name: str, *, records: Path = RECORDS, exclusive: bool = False) -> None:
         """Start a record called `name` in `records`.
 
-        Raises AlreadyRuns for an exclusive record that a live process has, and EntrainError where the record
+        Raises AlreadyRuns if a live process has the exclusive record, and EntrainError if the record
         cannot be written or `records` is not safe (`own_directory`).
         """
         owner = process(os.getpid())
         self._owned: dict[Owned, None] = {}
-        with _turn(records):  # whole from the start: others never see it without its lock or its first line
+        with _turn(records):  # others never see the record without its lock or its first line
             if exclusive:
                 self.path = records / f"{name}.jsonl"
                 self._file = _make(self.path)
@@ -228,7 +230,7 @@ class Record:
         self._append({what: asdict(owned.resource), **namespaces})
 
     def own(self, resource: Resource) -> Resource:
-        """Write down that this run owns `resource`. Call it before making a named thing."""
+        """Record that this run owns `resource`. Call it before creating a named resource."""
         owned = _here(resource)
         self._owned[owned] = None
         self._write("own", owned)
@@ -253,7 +255,7 @@ class Record:
         return resource
 
     def release(self, resource: Resource) -> None:
-        """Remove `resource` now and strike it from the record."""
+        """Remove `resource` now, and drop it from the record."""
         self._release(_here(resource))
 
     def _release(self, owned: Owned) -> None:
@@ -269,8 +271,8 @@ class Record:
         self._owned.pop(owned, None)
 
     def close(self) -> None:
-        """Remove everything that is still owned, last made first, and then the record itself."""
-        if self._file not in _held:  # closed already, or inherited by a fork
+        """Remove everything still owned, in reverse order of creation, and then the record itself."""
+        if self._file not in _held:  # already closed, or inherited by a fork
             return
         for owned in reversed(list(self._owned)):
             self._release(owned)
@@ -287,11 +289,11 @@ class Record:
 
 
 _held: set[int] = set()
-"""The descriptors that keep this process's records locked."""
+"""Descriptors that keep this process's records locked."""
 
 
 def _let_go() -> None:
-    """A forked child owns nothing: its copies would keep the records locked after our end."""
+    """Close a forked child's copies of the descriptors, which would keep the records locked after our end."""
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()
@@ -301,14 +303,14 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 def _turn(root: Path) -> contextlib.AbstractContextManager[None]:
-    """Within, nobody else makes or cleans records in `root`."""
+    """Keep others from creating or cleaning records in `root`, in this context."""
     return locked(own_directory(root) / ".lock")
 
 
 def _make(path: Path) -> int:
-    """A new, locked, empty record; what a dead owner of one at the same place left is removed first.
+    """Return a new, locked, empty record, after removing what a dead owner of the same path has left.
 
-    Within `_turn`. Raises AlreadyRuns where a live process has it, EntrainError where it cannot be made.
+    Call it within `_turn`. Raises AlreadyRuns if a live process has it, EntrainError if it cannot be created.
     """
     found = _look(path)
     if found is not None:
@@ -325,7 +327,7 @@ def _make(path: Path) -> int:
 
 
 def _make_next(path: Path) -> tuple[Path, int]:
-    """As `_make`, with a number in the name where a process of another PID namespace has the same id."""
+    """Like `_make`, but add a number to the name if a process of another PID namespace has the same id."""
     others = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
     for free in itertools.chain([path], others):
         with contextlib.suppress(AlreadyRuns):
@@ -345,8 +347,8 @@ class _Found:
 
 
 def _look(path: Path) -> _Found | None:
-    """The record at `path`; None where there is none. Raises EntrainError where it is foreign or broken."""
-    from machine.journal import BrokenRecord, parse  # needs pydantic, which few processes have to load
+    """Return the record at `path`, or None. Raises EntrainError if it is foreign or broken."""
+    from machine.journal import BrokenRecord, parse  # needs pydantic, which few processes otherwise load
 
     try:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -373,23 +375,23 @@ def _look(path: Path) -> _Found | None:
 
 
 def _all(root: Path) -> list[_Found]:
-    """Every record in `root` but those that are foreign or broken, which are only named."""
+    """Return every record in `root`, except foreign or broken ones, which are logged."""
     found = []
     for path in sorted(root.glob("*.jsonl")):
         try:
             found.append(_look(path))
         except EntrainError as error:
-            log.warning("a record is left alone: %s", error)
+            log.warning("ignoring a record: %s", error)
     return [each for each in found if each is not None]
 
 
 def _needed(found: Iterable[_Found]) -> set[Owned]:
-    """What live owners have. A dead one may have had the same thing before (a directory of pins, say)."""
+    """Return the resources of live owners, which a dead one may also have owned, such as a pin directory."""
     return {each for record in found if record.alive for each in record.owned}
 
 
 def _clean(stale: _Found, needed: set[Owned]) -> list[Resource]:
-    """Remove a stale record and all that it names but what is `needed`; returns what was removed."""
+    """Remove a stale record and all that it names except `needed`. Return what was removed."""
     owned = [each for each in stale.owned if each not in needed]
     for each in reversed(owned):
         _remove(each)
@@ -398,7 +400,7 @@ def _clean(stale: _Found, needed: set[Owned]) -> list[Resource]:
 
 
 def records(root: Path = RECORDS) -> Iterator[tuple[Path, Resource, list[Resource], bool]]:
-    """Every record: its path, its owner, what it owns, and whether the owner lives."""
+    """Yield every record: its path, its owner, what it owns, and whether the owner lives."""
     if not root.is_dir():
         return
     with _turn(root):
@@ -408,7 +410,7 @@ def records(root: Path = RECORDS) -> Iterator[tuple[Path, Resource, list[Resourc
 
 
 def running(name: str, root: Path = RECORDS) -> bool:
-    """Whether a live process has a record called `name`."""
+    """Return whether a live process has a record called `name`."""
     if not root.is_dir():
         return False
     with _turn(root):
@@ -416,7 +418,7 @@ def running(name: str, root: Path = RECORDS) -> bool:
 
 
 def clean_stale(root: Path = RECORDS) -> list[Resource]:
-    """Remove what dead owners left behind; returns what was removed."""
+    """Remove what dead owners left behind, and return it."""
     if not root.is_dir():
         return []
     removed: list[Resource] = []

@@ -1,4 +1,4 @@
-"""Ending in order when a signal asks for it."""
+"""Orderly shutdown on signals."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def ending_once() -> Iterator[Callable[[], None]]:
-    """Within, the first of SIGINT, SIGTERM and SIGHUP raises; none after it interrupts the clean-up.
+    """Raise on the first SIGINT, SIGTERM or SIGHUP in this context. Later ones do not interrupt clean-up.
 
-    SIGINT raises KeyboardInterrupt, the others SystemExit. Yields a function that makes the signals have no
-    effect from then on: call it when the work is done and only the clean-up is left.
+    SIGINT raises KeyboardInterrupt, the others SystemExit. Yields a function that disables the signals: call
+    it when only the clean-up is left.
     """
 
     def ignore() -> None:
@@ -35,11 +35,11 @@ def ending_once() -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def noting_end() -> Iterator[Callable[[], None]]:
-    """Within, SIGINT, SIGTERM and SIGHUP are noted and interrupt nothing.
+    """Note SIGINT, SIGTERM and SIGHUP in this context without interrupting anything.
 
-    Yields a function that waits until one has come; for the main thread only. A pipe tells it, into which
-    the interpreter writes while it takes the signal: a handler in Python runs later, and not at all while a
-    wait goes on that began in between.
+    Yields a function, for the main thread only, that waits until one arrives. It reads a pipe that the
+    interpreter writes to as it receives the signal. A Python handler would run later, and not at all during
+    a wait that began in between.
     """
     noted, note = os.pipe()
     os.set_blocking(note, False)

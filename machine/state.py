@@ -1,4 +1,4 @@
-"""Directories and lock files that nobody but their owner may change."""
+"""Directories and lock files that only their owner can change."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from machine.errors import EntrainError
 
 
 def own_directory(path: Path, mode: int = 0o755) -> Path:
-    """Make the directory `path` with exactly `mode`, or check that an existing one is safe to use.
+    """Create directory `path` with exactly `mode`, or check that an existing one is safe to use.
 
-    Raises EntrainError where it cannot be made, is not a directory, belongs to another user, or may be
-    changed by others.
+    Raises EntrainError if it cannot be created, is not a directory, belongs to another user, or is writable
+    by others.
     """
     try:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode, parents=True)
-            path.chmod(mode)  # whatever the umask is
+            path.chmod(mode)  # regardless of the umask
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError as error:  # a symbolic link, too
         raise EntrainError(f"{path}: is not a directory; remove it") from error
     except OSError as error:
         remedy = "; run as root" if isinstance(error, PermissionError) else ""
-        raise EntrainError(f"{path}: cannot be made or opened ({error.strerror}){remedy}") from error
+        raise EntrainError(f"{path}: cannot be created or opened ({error.strerror}){remedy}") from error
     try:
         status = os.fstat(directory)
     finally:
@@ -36,24 +36,24 @@ def own_directory(path: Path, mode: int = 0o755) -> Path:
     check_owner(path, status.st_uid)
     if status.st_mode & 0o022:
         raise EntrainError(
-            f"{path}: other users may change it (mode {S_IMODE(status.st_mode):o}); "
-            f"look at what is in it, then `chmod go-w {path}`"
+            f"{path}: other users can change it (mode {S_IMODE(status.st_mode):o}); "
+            f"check its contents, then run `chmod go-w {path}`"
         )
     return path
 
 
 def check_owner(path: Path, uid: int) -> None:
-    """Raise EntrainError where `uid`, the owner of `path`, is not the user of this process."""
+    """Raise EntrainError unless `uid`, the owner of `path`, is the user of this process."""
     if uid != os.geteuid():
         raise EntrainError(f"{path}: belongs to {_user(uid)}; run as {_user(uid)}, or remove it")
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file `path` exclusively; waits until others let go of it.
+    """Hold lock file `path` exclusively, after waiting for others to release it.
 
-    No other user may open the file, and so none can hold the lock. Raises EntrainError where the file cannot
-    be opened or belongs to another user.
+    Other users cannot open the file, so they cannot hold the lock. Raises EntrainError if the file cannot be
+    opened or belongs to another user.
     """
     try:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""TOML files checked by pydantic models; an error names the file, the key, and what would be right."""
+"""Reads TOML files into pydantic models. Errors name the file, the key and the remedy."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from machine.explain import explained, is_plain_list
 
 
 class Strict(BaseModel):
-    """A table of a TOML file: unknown keys are errors, values are not converted between types.
+    """A table of a TOML file. Unknown keys are errors, and values are not converted between types.
 
-    Where a list of plain values is wanted, one value may stand alone.
+    A single value may replace a list of plain values.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -39,7 +39,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def matching(pattern: str, words: str) -> AfterValidator:
-    """Text that matches `pattern` as a whole; an error says `words`, such as `must begin with a letter`."""
+    """Text that fully matches `pattern`. Its error is `words`, such as `must begin with a letter`."""
 
     def validate(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -50,7 +50,7 @@ def matching(pattern: str, words: str) -> AfterValidator:
 
 
 def one_of(known: Callable[[], Iterable[str]]) -> AfterValidator:
-    """One of the words that `known` returns when the file is read; else an error as for a Literal."""
+    """Return one of the words that `known` returns when the file is read. Errors are those of a Literal."""
 
     def validate(text: str) -> str:
         words = list(known())
@@ -66,11 +66,11 @@ NAME = matching(
     r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}",
     "must begin with a letter or digit and go on with letters, digits, _, . and -, 64 characters at most",
 )
-"""Names that become parts of file names."""
+"""A name that becomes part of file names."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file; raises BadInput where it cannot be read or parsed."""
+    """Return the tables of a TOML file. Raises BadInput if it cannot be read or parsed."""
     try:
         return tomllib.loads(path.read_text())
     except OSError as error:
@@ -82,7 +82,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def check(model: type[Model], data: Mapping[str, Any], source: str) -> Model:
-    """`data` as a `model`; raises BadInput that lists every wrong key of `source` with its remedy."""
+    """`data` as a `model`. Raises BadInput that lists every wrong key of `source` with its remedy."""
     try:
         return model.model_validate(dict(data))
     except ValidationError as error:
