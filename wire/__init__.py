@@ -1,1 +1,1 @@
-"""Bytes on the wire, defined once: the slot header and the codecs made from its definition."""
+"""The wire format, defined once: the slot header, and the codecs generated from its definition."""

@@ -1,4 +1,4 @@
-"""`python -m wire`: write the generated headers anew."""
+"""`python -m wire`: regenerate the headers."""
 
 from wire.generate import outputs
 

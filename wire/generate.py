@@ -1,4 +1,4 @@
-"""Makes the P4 header and the C struct of the slot header from its definition."""
+"""Generates the P4 header and the C struct of the slot header from its definition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOTICE = "Generated from wire/slot_header.toml by `python -m wire`; edit that f
 
 
 def p4_header() -> str:
-    """The P4 constants and header types; lanes are `lane0` .. `lane9`, because Tofino wants no stack here."""
+    """Return the P4 constants and header types, without a stack of lanes, which Tofino does not allow."""
 
     def fields(specs: tuple[FieldSpec, ...]) -> str:
         return "\n".join(f"    bit<{spec.bits}> {spec.name};".ljust(34) + f"// {spec.doc}" for spec in specs)
@@ -72,7 +72,7 @@ def _c_fields(specs: tuple[FieldSpec, ...]) -> str:
 
 
 def _c_starts(specs: tuple[FieldSpec, ...], struct: str) -> Iterator[str]:
-    """Assign the start values that are not zero to the members of `struct`."""
+    """Return C that assigns the non-zero start values to the members of `struct`."""
     whole = [spec for spec in specs if spec.bits >= 8]
     high, low = (spec for spec in specs if spec.bits < 8) if len(whole) < len(specs) else (None, None)
     if high and low:
@@ -83,7 +83,7 @@ def _c_starts(specs: tuple[FieldSpec, ...], struct: str) -> Iterator[str]:
 
 
 def c_header() -> str:
-    """Return the C structs, packed, in network byte order, and a function that starts a header."""
+    """Return the C structs, packed and in network byte order, and a function that initializes a header."""
     starts = "".join(f"\n\t{line}" for line in _c_starts(FIELDS, "header->"))
     lane_starts = "".join(f"\n\t\t{line}" for line in _c_starts(LANE_FIELDS, "header->lanes[lane]."))
     kinds = "\n".join(f"#define SLOT_{kind.name} {kind.value}" for kind in Kind)
@@ -125,5 +125,5 @@ static __always_inline void slot_header_start(struct slot_header *header)
 
 
 def outputs() -> dict[Path, str]:
-    """What each generated file must hold."""
+    """Return the content of each generated file."""
     return {P4_HEADER: p4_header(), C_HEADER: c_header()}

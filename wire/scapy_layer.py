@@ -27,12 +27,12 @@ class SlotLane(Packet):  # type: ignore[misc]
     fields_desc = [_field(spec) for spec in LANE_FIELDS]  # noqa: RUF012
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
-        """What follows a lane is the next lane."""
+        """Return no payload, because the next lane follows."""
         return b"", s
 
 
 class SlotHeader(Packet):  # type: ignore[misc]
-    """The slot header with its K lanes; between Ethernet and what `next_ethertype` names."""
+    """The slot header with its K lanes, between Ethernet and the protocol that `next_ethertype` names."""
 
     name = "SlotHeader"
     fields_desc = [  # noqa: RUF012

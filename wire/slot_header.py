@@ -1,7 +1,7 @@
-"""The slot header: its definition read from `slot_header.toml`, and the codec made from it.
+"""The slot header: its definition, read from `slot_header.toml`, and the codec based on it.
 
-A carrier is an Ethernet frame whose EtherType is `ETHERTYPE`, then the fixed fields, then K lanes, then what
-`next_ethertype` says. Slot s travels in lane s mod K with epoch s div K.
+A carrier is an Ethernet frame of EtherType `ETHERTYPE`. It has the fixed fields, then K lanes, then a packet
+of the protocol that `next_ethertype` names. Slot s travels in lane s mod K, with epoch s div K.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LANE = struct.Struct("!" + "".join("i" if spec.signed else "I" for spec in LANE
 
 
 class Kind(IntEnum):
-    """What a carrier is for (`kind` of the header)."""
+    """A carrier's purpose (`kind` of the header)."""
 
     SCHEDULE = _DEFINED["kinds"]["schedule"]
     FEEDBACK = _DEFINED["kinds"]["feedback"]
@@ -57,7 +57,7 @@ class Kind(IntEnum):
 
 
 class Lane(NamedTuple):
-    """One slot in a carrier; `delta`, `load` and `headroom` are in rate units (1 Mbit/s by default)."""
+    """One slot in a carrier. `delta`, `load` and `headroom` are in rate units (1 Mbit/s by default)."""
 
     epoch: int = 0
     delta: int = 0
@@ -66,13 +66,13 @@ class Lane(NamedTuple):
 
     @property
     def left(self) -> int | None:
-        """What is left of the path's worst link, negative where too much is planned; None: no switch said."""
+        """The free rate of the path's fullest link, negative if overbooked; None if no switch set it."""
         return None if self.headroom == MAX_U32 else self.headroom - HEADROOM_OFFSET
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotHeader:
-    """A slot header, field by field as defined; `lanes` has LANES entries, by lane and not by slot."""
+    """A slot header, with the defined fields. `lanes` has LANES entries, by lane rather than by slot."""
 
     version: int = VERSION
     kind: Kind = Kind.SCHEDULE
@@ -86,7 +86,7 @@ class SlotHeader:
     lanes: tuple[Lane, ...] = field(default_factory=lambda: (Lane(),) * LANES)
 
     def pack(self) -> bytes:
-        """The header's HEADER_BYTES bytes; raises ValueError where a value does not fit its field."""
+        """Return the header's HEADER_BYTES bytes. Raises ValueError if a value does not fit its field."""
         if len(self.lanes) != LANES:
             raise ValueError(f"a slot header has {LANES} lanes, not {len(self.lanes)}")
         fixed = _pack(FIELDS, [int(getattr(self, spec.name)) for spec in FIELDS])
@@ -94,30 +94,33 @@ class SlotHeader:
 
     @classmethod
     def unpack(cls, data: bytes) -> SlotHeader:
-        """Read a header from the start of `data`; raises ValueError where it is short, or not ours."""
+        """Read a header from the start of `data`. Raises ValueError if it is too short or not one."""
         if len(data) < HEADER_BYTES:
             raise ValueError(f"a slot header takes {HEADER_BYTES} bytes, got {len(data)}")
         number = int.from_bytes(data[:FIXED_BYTES], "big")
         values = {name: number >> shift & mask for name, shift, mask in _PLACES}
         if values["version"] != VERSION:
-            raise ValueError(f"slot header of version {values['version']}, this is version {VERSION}")
+            raise ValueError(f"slot header has version {values['version']}, expected {VERSION}")
         kind = Kind(values.pop("kind"))
         lanes = tuple(map(Lane._make, _LANE.iter_unpack(data[FIXED_BYTES:HEADER_BYTES])))
         return cls(kind=kind, lanes=lanes, **values)
 
 
 def lane_of(slot: int) -> int:
-    """The lane that slot `slot` travels in, and its register in the switch."""
+    """Return the lane in which slot `slot` travels, which is also its register in the switch."""
     return slot % LANES
 
 
 def epoch_of(slot: int) -> int:
-    """The epoch of slot `slot`."""
+    """Return the epoch of slot `slot`."""
     return slot // LANES
 
 
 def announcement(base_slot: int, deltas: Sequence[int]) -> tuple[Lane, ...]:
-    """Lanes of a SCHEDULE that changes slots base_slot + i by deltas[i] rate units (up to LANES of them)."""
+    """Return the lanes of a SCHEDULE that changes slot base_slot + i by deltas[i] rate units.
+
+    Raises ValueError for more than LANES slots.
+    """
     if len(deltas) > LANES:
         raise ValueError(f"{len(deltas)} slots announced, the horizon is {LANES}")
     lanes = [Lane()] * LANES
