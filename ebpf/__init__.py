@@ -1,4 +1,4 @@
-"""Loader for CO-RE eBPF programs: a small typed layer over the libbpf of the system (1.1 and newer)."""
+"""Loader for CO-RE eBPF programs: a small typed layer over the system's libbpf (1.1 or newer)."""
 
 from ebpf.compile import compile_bpf, compile_cached
 from ebpf.errors import EbpfError

@@ -1,7 +1,7 @@
-"""Types of a BPF object, read from its BTF: what C calls the members of a struct, and where they lie.
+"""Types of a BPF object, read from its BTF: names and offsets of C struct members.
 
-Python reads and writes the records that C declares. Both sides are written by hand, so each record is checked
-when its object is loaded (`check_record`, `check_enum`); a difference names the member.
+Python reads and writes records that C declares. Both sides are written by hand, so `check_record` and
+`check_enum` compare them when the object is loaded. An error names the member that differs.
 
 Format: Documentation/bpf/btf.rst of the Linux kernel.
 """
@@ -48,7 +48,7 @@ class _Type:
 
 
 class Btf:
-    """The types in `data`, the raw BTF of the object called `source` in errors."""
+    """The types in raw BTF `data`. Errors call the object `source`."""
 
     def __init__(self, data: bytes, source: str) -> None:
         magic, _, _, length, type_offset, type_length, text_offset, text_length = _HEADER.unpack_from(data)
@@ -78,11 +78,11 @@ class Btf:
         raise EbpfError(f"{self._source}: its BTF has no {word} {name}; declare a variable or a map of it")
 
     def members(self, name: str) -> list[Member]:
-        """Return the scalars of `struct name`, in order. Raise EbpfError when the BTF has no such struct."""
+        """Return the scalars of `struct name`, in order. Raises EbpfError if the BTF has no such struct."""
         return list(self._scalars(self._find(_STRUCT, "struct", name), "", 0))
 
     def enumerators(self, name: str) -> dict[str, int]:
-        """Return the values of `enum name`. Raise EbpfError when the BTF has no such enum."""
+        """Return the values of `enum name`. Raises EbpfError if the BTF has no such enum."""
         found = self._find(_ENUM, "enum", name)
         return {self._name(text): value for text, value in struct.iter_unpack("=Ii", found.extra)}
 
@@ -111,7 +111,7 @@ class Btf:
         return 8 if each.kind == _PTR else each.size_or_type
 
     def check_record(self, name: str, fields: Sequence[Member]) -> None:
-        """Raise EbpfError where `fields`, as Python has them, are not the first members of `struct name`.
+        """Raise EbpfError unless Python's `fields` are the first members of `struct name`.
 
         A field may hold a whole array or struct, such as a text. Python may skip members as padding.
         """
@@ -128,7 +128,7 @@ class Btf:
 
     @staticmethod
     def _packed(scalars: Sequence[Member], begins: Set[int]) -> Iterator[Member]:
-        """Join the scalars of one outermost member up to where another of Python's fields begins."""
+        """Join the scalars of one outermost member, up to the start of Python's next field."""
         at = 0
         while at < len(scalars):
             first = scalars[at]
@@ -138,7 +138,7 @@ class Btf:
             yield Member(first.top, first.offset, size)
 
     def check_enum(self, name: str, values: Mapping[str, int]) -> None:
-        """Raise EbpfError where `enum name` has other values for the names in `values`."""
+        """Raise EbpfError if `enum name` gives other values to the names in `values`."""
         theirs = self.enumerators(name)
         for key, value in values.items():
             if theirs.get(key) != value:

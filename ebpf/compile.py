@@ -21,12 +21,12 @@ from machine.errors import MissingTool
 log = logging.getLogger(__name__)
 
 _CACHED = 8
-"""How many compiled versions of one program are kept."""
+"""Number of compiled versions of one program in the cache."""
 
 _SYSTEM = tuple(
     Path(path)
     for path in (
-        *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache"),  # what clang itself is linked with
+        *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache"),  # clang's own shared libraries
         *("/usr/include", "/usr/local/include"),
     )
 )
@@ -42,13 +42,13 @@ def compile_bpf(
     includes: Sequence[Path] = (),
     defines: Mapping[str, str | int] | None = None,
 ) -> None:
-    """Compile one C file to a BPF object with BTF; `output` appears whole or not at all.
+    """Compile one C file to a BPF object with BTF. `output` is written completely or not at all.
 
-    The compiler is $CLANG, or `clang`. It can open `source`, `includes`, the system's headers and its own
-    files, and nothing else: `#include` of any other file fails, for root too. That takes Landlock; on a
-    kernel without it clang runs with the caller's rights, and a warning in the log says so.
+    The compiler is $CLANG, or `clang`. It can open only `source`, `includes`, the system's headers and its
+    own files: `#include` of any other file fails, even for root. This needs Landlock. On a kernel without it,
+    clang runs with the caller's rights, and the log has a warning.
 
-    Raises MissingTool without clang, and CompilerError with its message.
+    Raises MissingTool without clang, and CompilerError with clang's message.
     """
     clang = shutil.which(os.environ.get("CLANG", "clang"))
     if clang is None:
@@ -94,9 +94,10 @@ def _header_remedy(message: str) -> str:
 
 
 def compile_cached(source: Path, *, defines: Mapping[str, str | int] | None = None) -> Path:
-    """The object of `source`, compiled once for its content, that of the headers beside it, and `defines`.
+    """Return the compiled object of `source`, from a cache.
 
-    It lies in $XDG_CACHE_HOME/entrain (default ~/.cache/entrain), for all processes of this user.
+    The key is the content of `source`, of the headers beside it, and `defines`. The cache is in
+    $XDG_CACHE_HOME/entrain (default ~/.cache/entrain), for all processes of this user.
     """
     digest = hashlib.sha256(repr(sorted((defines or {}).items())).encode())
     for path in [source, *sorted(source.parent.glob("*.h"))]:

@@ -1,4 +1,4 @@
-"""Errors of the loader, with the verifier's log cut to what matters."""
+"""Errors of the loader, with the relevant part of the verifier's log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from machine.errors import EntrainError
 
 _CONTEXT_LINES = 20
 
-# What the verifier or libbpf says (regular expression) -> what to do about it.
+# Remedies, by a regular expression for the message of the verifier or libbpf.
 _REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"invalid access to packet",
@@ -83,9 +83,9 @@ _ERRNO_REMEDIES: dict[int, str] = {
 
 
 class EbpfError(EntrainError):
-    """A BPF object could not be compiled, opened, loaded, attached, or a map operation failed.
+    """Compiling, opening, loading or attaching a BPF object, or an operation on a map, failed.
 
-    `errno` is the kernel's error number (0: none); `log` is libbpf's whole log, the verifier's included.
+    `errno` is the kernel's error number, or 0. `log` is libbpf's whole log, including the verifier's.
     """
 
     def __init__(self, message: str, *, errno: int = 0, log: str = "") -> None:
@@ -95,11 +95,11 @@ class EbpfError(EntrainError):
 
 
 class CompilerError(EbpfError):
-    """The compiler refused a program; the message holds what it said."""
+    """The compiler rejected a program. The message has the compiler's output."""
 
 
 def describe(action: str, error: int, log: str = "") -> EbpfError:
-    """The error for a failed `action` with positive error number `error` and libbpf's `log`."""
+    """Return the error for a failed `action` with positive error number `error` and libbpf's `log`."""
     parts = [f"{action}: {os.strerror(error)}" if error else action]
     excerpt = verifier_excerpt(log)
     if excerpt:
@@ -113,7 +113,7 @@ def describe(action: str, error: int, log: str = "") -> EbpfError:
 
 
 def remedy(log: str, error: int = 0) -> str | None:
-    """What to do about a failure, where the cause is known."""
+    """Return the remedy for a failure, or None if its cause is unknown."""
     for pattern, text in _REMEDIES:
         if re.search(pattern, log):
             return text
@@ -121,7 +121,7 @@ def remedy(log: str, error: int = 0) -> str | None:
 
 
 def verifier_excerpt(log: str) -> str:
-    """The verifier's complaint, the source line it is about, and the last instructions before it.
+    """Return the verifier's complaint, the source line it is about, and the last instructions before it.
 
     Empty when `log` holds no verifier log.
     """

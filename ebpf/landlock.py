@@ -1,6 +1,6 @@
-"""Landlock (Linux 5.13): run a call, and the processes it starts, with access to few files.
+"""Landlock (Linux 5.13): run a call, and the processes that it starts, with access to few files.
 
-The kernel holds root to it too, so it protects where file permissions do not. See landlock(7).
+Landlock restricts root too, unlike file permissions. See landlock(7).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VERSION = 1  # flag of landlock_create_ruleset: return the ABI's version
 _PATH_BENEATH = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _EXECUTE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 2, 1 << 3
-# Number of rights over files, and over TCP ports, that each version of the ABI knows.
+# The number of rights over files, and over TCP ports, in each version of the ABI.
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 _TCP_RIGHTS = {4: 2}
 
@@ -41,18 +41,18 @@ def _syscall(number: int, *arguments: object) -> int:
 
 
 def version() -> int:
-    """The kernel's version of Landlock's ABI; 0 where the kernel has none, or has it switched off."""
+    """Return the kernel's Landlock ABI version, or 0 if it has none or Landlock is disabled."""
     return max(0, _syscall(_CREATE_RULESET, None, ct.c_size_t(0), ct.c_uint32(_VERSION)))
 
 
 def confined(call: Callable[[], T], readable: Iterable[Path]) -> T:
-    """Return the result of `call()`, made where only `readable` files and directories can be opened.
+    """Run `call()` with only `readable` files and directories accessible, and return its result.
 
-    Those can be read and executed, nothing can be written, and no TCP port can be bound or connected to.
-    Descriptors that are already open stay usable. The call runs in a thread of its own, which takes the
-    restriction with it; processes that the call starts inherit it. Paths that do not exist are skipped.
+    They can be read and executed. Nothing can be written, and no TCP port can be bound or connected to. Open
+    descriptors stay usable. The call runs in its own thread, and only that thread is restricted. Processes
+    that the call starts inherit the restriction. Paths that do not exist are skipped.
 
-    Raises EbpfError where the kernel refuses, and whatever `call` raises. Needs `version() > 0`.
+    Raises EbpfError if the kernel refuses, and whatever `call` raises. Needs `version() > 0`.
     """
 
     def restricted() -> T:
@@ -64,7 +64,7 @@ def confined(call: Callable[[], T], readable: Iterable[Path]) -> T:
 
 
 def _restrict(readable: Iterable[Path]) -> None:
-    """Restrict the calling thread for good."""
+    """Restrict the calling thread permanently."""
     abi = version()
     attributes = _Ruleset((1 << _at(_FILE_RIGHTS, abi)) - 1, (1 << _at(_TCP_RIGHTS, abi)) - 1)
     size = ct.sizeof(attributes) if abi >= min(_TCP_RIGHTS) else ct.sizeof(ct.c_uint64)

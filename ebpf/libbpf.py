@@ -1,4 +1,4 @@
-"""The system's libbpf.so.1 through ctypes: signatures, option structures and its log. Nothing else."""
+"""The system's libbpf.so.1 through ctypes: signatures, option structures and its log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VA_LIST_BYTES = 32  # 24 on x86-64, 32 on arm64; both pass a va_list as a point
 
 
 class Opts(ct.Structure):
-    """Base of libbpf's option structures: `sz` is the size that the caller knows of."""
+    """Base of libbpf's option structures. `sz` is the caller's size of the structure."""
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**fields)
@@ -98,7 +98,7 @@ _PTR, _STR, _INT, _U32, _U64, _SIZE = (
     ct.c_size_t,
 )
 
-# name: (result, arguments). Pointers to libbpf's objects are plain void pointers here; object.py types them.
+# By name: (result, arguments). Pointers to libbpf's objects are plain void pointers; object.py types them.
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "libbpf_set_print": (_PTR, (PrintFn,)),
     "libbpf_version_string": (_STR, ()),
@@ -183,7 +183,7 @@ def _libc() -> ct.CDLL:
 
 @functools.cache
 def lib() -> Any:
-    """The library, its functions typed. Raises MissingTool when the system has none."""
+    """Return the library, its functions typed. Raises MissingTool if it is not installed."""
     try:
         library = ct.CDLL(_SONAME, use_errno=True)
     except OSError as error:
@@ -197,7 +197,7 @@ def lib() -> Any:
 
 @contextlib.contextmanager
 def capture() -> Iterator[Callable[[], str]]:
-    """Within, what libbpf logs on this thread is kept; the value returns the log so far."""
+    """Capture libbpf's log messages of this thread. Yields a function that returns the log so far."""
     before = getattr(_captured, "lines", None)
     lines: list[str] = []
     _captured.lines = lines

@@ -1,4 +1,4 @@
-"""BPF links: attachments that end with their last descriptor, so with the process that holds it."""
+"""BPF links: attachments that end when their last descriptor is closed, or its process ends."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ebpf.errors import describe
 
 
 class Link:
-    """One attachment. `close` ends it, and so does the end of the process, unless it was pinned."""
+    """One attachment. It ends with `close` or with the process, unless it is pinned."""
 
     def __init__(self, fd: int, what: str) -> None:
         self.fd = fd
         self.what = what
 
     def pin(self, path: Path) -> None:
-        """Keep the attachment at `path` (in a BPF file system) beyond this process."""
+        """Keep the attachment after this process, pinned at `path` in a BPF file system."""
         if libbpf.lib().bpf_obj_pin(self.fd, str(path).encode()) < 0:
             raise describe(f"cannot pin {self.what} at {path}", ct.get_errno())
 
     def close(self) -> None:
-        """End the attachment; a second call does nothing."""
+        """End the attachment. A second call does nothing."""
         if self.fd >= 0:
             with contextlib.suppress(OSError):
                 os.close(self.fd)
@@ -41,7 +41,7 @@ class Link:
 
 
 def create_link(fd: int, target: int, attach_type: int, what: str) -> Link:
-    """The kernel's BPF_LINK_CREATE of program (or struct_ops map) `fd` to `target`."""
+    """Attach program (or struct_ops map) `fd` to `target`, with the kernel's BPF_LINK_CREATE."""
     with libbpf.capture() as log:
         link_fd = int(libbpf.lib().bpf_link_create(fd, target, attach_type, None))
     if link_fd < 0:
@@ -50,7 +50,7 @@ def create_link(fd: int, target: int, attach_type: int, what: str) -> Link:
 
 
 def adopt(pointer: int | None, what: str, log: str) -> Link:
-    """A Link from libbpf's struct bpf_link, which is freed; raises where `pointer` is NULL."""
+    """Convert libbpf's struct bpf_link to a Link, and free it. Raises EbpfError if `pointer` is NULL."""
     if not pointer:
         raise describe(f"cannot attach {what}", ct.get_errno(), log)
     fd = int(libbpf.lib().bpf_link__fd(pointer))

@@ -22,10 +22,10 @@ _NO_BATCH = {errno.EINVAL, errno.EOPNOTSUPP, 524}  # 524 is the kernel's ENOTSUP
 
 @functools.cache
 def _quick() -> Any:
-    """libbpf called without letting other threads run meanwhile: for what takes no longer than that would.
+    """libbpf for quick calls, which keep Python's lock because releasing it would take longer than the call.
 
-    Its functions are not typed, because converting each argument would cost a third more: they take int (as
-    C int), bytes, and ctypes' objects. They do not set ctypes' errno, but return it, negative.
+    The functions are untyped, because converting each argument would cost a third more. They take int (as C
+    int), bytes, and ctypes objects. They return negative error numbers and do not set ctypes' errno.
     """
     return ct.PyDLL(None, handle=libbpf.lib()._handle)
 
@@ -34,10 +34,10 @@ _flags = functools.cache(ct.c_uint64)  # each is made once
 
 
 class Map(MutableMapping[bytes, bytes]):
-    """One map. Keys and values are bytes of exactly `key_size` and `value_size`; a missing key is a KeyError.
+    """One map. Keys and values are bytes of exactly `key_size` and `value_size`.
 
-    Every other failure is an EbpfError with the kernel's `errno`. Per-CPU maps have one value per possible
-    CPU: read and write those with `lookup_cpus` and `update_cpus`.
+    A missing key raises KeyError. Every other failure raises EbpfError with the kernel's `errno`. Per-CPU
+    maps have one value per possible CPU: read and write them with `lookup_cpus` and `update_cpus`.
     """
 
     def __init__(self, name: str, fd: int) -> None:
@@ -63,25 +63,25 @@ class Map(MutableMapping[bytes, bytes]):
 
     @classmethod
     def open_pinned(cls, path: Path) -> Map:
-        """The map pinned at `path`; the caller closes its `fd`."""
+        """Return the map pinned at `path`. The caller closes its `fd`."""
         fd = libbpf.lib().bpf_obj_get(str(path).encode())
         if fd < 0:
             raise describe(f"no map pinned at {path}", ct.get_errno())
         return cls(path.name, fd)
 
     def pin(self, path: Path) -> None:
-        """Keep the map alive at `path` (in a BPF file system) beyond this process."""
+        """Keep the map after this process, pinned at `path` in a BPF file system."""
         if libbpf.lib().bpf_obj_pin(self.fd, str(path).encode()) < 0:
             raise describe(f"map {self.name}: cannot pin it at {path}", ct.get_errno())
 
     def lookup(self, key: bytes, flags: int = 0) -> bytes:
-        """The value of `key`; KeyError when there is none. `flags` may be LOCK."""
+        """Return the value of `key`. Raises KeyError if there is none. `flags` may be LOCK."""
         if self.per_cpu:
             raise TypeError(f"map {self.name} is per CPU: use lookup_cpus")
         return self._lookup(key, flags)
 
     def lookup_cpus(self, key: bytes, flags: int = 0) -> list[bytes]:
-        """The values of `key`, one per possible CPU."""
+        """Return the values of `key`, one per possible CPU."""
         raw = self._lookup(key, flags)
         return [raw[at : at + self.value_size] for at in range(0, len(raw), self._stride)]
 
@@ -95,9 +95,9 @@ class Map(MutableMapping[bytes, bytes]):
         return raw
 
     def update(self, key: bytes, value: bytes, flags: int = ANY) -> None:  # type: ignore[override]
-        """Set `key` to `value`; `flags` is ANY, NOEXIST or EXIST, plus LOCK where the value has a lock.
+        """Set `key` to `value`. `flags` is ANY, NOEXIST or EXIST, plus LOCK if the value has a lock.
 
-        NOEXIST with a key that exists, and EXIST with one that does not, are KeyErrors.
+        Raises KeyError for NOEXIST if the key exists, and for EXIST if it does not.
         """
         if self.per_cpu:
             raise TypeError(f"map {self.name} is per CPU: use update_cpus")
@@ -115,7 +115,7 @@ class Map(MutableMapping[bytes, bytes]):
             raise self._error("update", key, -result)
 
     def lookup_batch(self) -> list[tuple[bytes, bytes]]:
-        """All entries of a map that is not per CPU, by batched system calls where the kernel has them."""
+        """Return all entries of a map that is not per CPU, with batched system calls if available."""
         items: list[tuple[bytes, bytes]] = []
         room = min(self.max_entries, 4096)
         token_in: ct.Array[ct.c_char] | None = None
@@ -144,7 +144,7 @@ class Map(MutableMapping[bytes, bytes]):
             token_in = token_out
 
     def mmap(self, *, writable: bool = True) -> mmap.mmap:
-        """The values of an array with BPF_F_MMAPABLE (.data and .bss are such) as shared memory.
+        """Return the values of an array with BPF_F_MMAPABLE, such as .data and .bss, as shared memory.
 
         Entry i begins at i times `value_size` rounded up to 8.
         """

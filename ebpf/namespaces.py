@@ -1,4 +1,4 @@
-"""Running a call inside another network namespace."""
+"""Run a call inside another network namespace."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ T = TypeVar("T")
 
 
 def netns_path(netns: str) -> Path:
-    """Where a namespace can be opened: `netns` is a name of `ip netns`, or a path (/proc/PID/ns/net)."""
+    """Return the path of a namespace: `netns` is a name of `ip netns`, or a path (/proc/PID/ns/net)."""
     return Path(netns) if "/" in netns else Path("/run/netns") / netns
 
 
 def in_netns(netns: str | int | None, call: Callable[[], T]) -> T:
-    """The result of `call()` made inside `netns` (a name, a path or an open descriptor; None: here).
+    """Run `call()` inside `netns` and return its result.
 
-    It runs in a thread of its own, which ends with it: the caller's namespace never changes.
+    `netns` is a name, a path or an open descriptor; None runs the call here.
+
+    The call runs in its own thread, so the caller's namespace never changes.
     """
     if netns is None:
         return call()

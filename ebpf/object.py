@@ -1,4 +1,4 @@
-"""BPF objects: open, adjust, load; their programs, maps and global variables."""
+"""BPF objects, with their programs, maps and global variables: open, adjust and load them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TestRun:
 
 @dataclass(frozen=True)
 class Variable:
-    """A global variable: `size` bytes at `offset` in the one value of map `section` (such as .bss)."""
+    """A global variable: `size` bytes at `offset` in the single value of map `section`, such as .bss."""
 
     section: str
     offset: int
@@ -52,20 +52,20 @@ class Program:
     def test_run(
         self, data: bytes = b"", ctx_in: bytes = b"", repeat: int = 1, data_out_size: int | None = None
     ) -> TestRun:
-        """Run the program in the kernel on packet `data` and context `ctx_in`, without any network.
+        """Run the program in the kernel on packet `data` and context `ctx_in`, without a network.
 
-        With `repeat`, changes to the packet accumulate over the runs. `data_out_size` is the room for the
-        packet afterwards (default: that of `data` and 4096 more); EbpfError with ENOSPC when it does not fit.
+        With `repeat`, changes to the packet accumulate over the runs. `data_out_size` limits the resulting
+        packet (default: 4096 bytes more than `data`). Raises EbpfError, with ENOSPC if the packet exceeds it.
         """
         room = (len(data) + 4096 if data else 0) if data_out_size is None else data_out_size
         data_out = ct.create_string_buffer(max(room, 1))
         ctx = ct.create_string_buffer(ctx_in, max(len(ctx_in), 1))
         ctx_out = ct.create_string_buffer(max(len(ctx_in), 1))
-        in_place = self.section.startswith("syscall")  # the kernel writes such a context back where it was
+        in_place = self.section.startswith("syscall")  # the kernel writes this context back in place
         opts = libbpf.TestRunOpts(
             data_in=data or None,
             data_size_in=len(data),
-            data_out=ct.addressof(data_out) if room else None,  # with a buffer, size 0 would mean: no limit
+            data_out=ct.addressof(data_out) if room else None,  # with a buffer, size 0 would mean no limit
             data_size_out=room,
             ctx_in=ct.addressof(ctx) if ctx_in else None,
             ctx_size_in=len(ctx_in),
@@ -92,7 +92,7 @@ class Program:
         *,
         replace: bool = False,
     ) -> TcAttachment:
-        """Attach at clsact of an interface (in `netns`: a name or a path). See ebpf.tc."""
+        """Attach to an interface's clsact qdisc. `netns` is a name or a path. See ebpf.tc."""
         return attach_tc(
             self.fd,
             self.name,
@@ -105,17 +105,17 @@ class Program:
         )
 
     def attach_tcx(self, ifindex: int, direction: Direction, netns: str | None = None) -> Link:
-        """Attach by a tcx link (Linux 6.6), which ends with this process. See ebpf.tc."""
+        """Attach with a tcx link (Linux 6.6), which ends with this process. See ebpf.tc."""
         return attach_tcx(self.fd, self.name, ifindex, direction, netns=netns)
 
     def attach(self) -> Link:
-        """Attach as the program's section says (tracepoint, fentry, iterator, ...)."""
+        """Attach to the hook that the program's section names (tracepoint, fentry, iterator, ...)."""
         with libbpf.capture() as log:
             pointer = libbpf.lib().bpf_program__attach(self._pointer)
         return adopt(pointer, f"program {self.name} ({self.section})", log())
 
     def read_iterator(self, link: Link) -> bytes:
-        """Run an attached iterator program once: everything that it writes."""
+        """Run an attached iterator program once, and return everything that it writes."""
         fd = libbpf.lib().bpf_iter_create(link.fd)
         if fd < 0:
             raise describe(f"iterator {self.name}", -fd)
@@ -127,10 +127,10 @@ class Program:
 
 
 class Object:
-    """An object file. Open it, adjust it, `load()` it; `close` (or leaving `with`) frees programs and maps.
+    """An object file. Open it, adjust it, then `load()` it. `close`, or leaving `with`, frees it.
 
-    `programs` and `maps` are there after load, by name; the compiler's sections are `.data`, `.bss`, ...
-    What is attached by tc lives on without the object; links live as long as their own descriptor.
+    `programs` and `maps`, by name, exist after loading. The compiler's sections are maps, too: `.data`,
+    `.bss` and so on. Attachments by tc outlive the object, and links live as long as their own descriptor.
     """
 
     def __init__(self, path: Path, pointer: int) -> None:
@@ -151,7 +151,7 @@ class Object:
 
     @classmethod
     def open(cls, path: Path) -> Object:
-        """Read an object file. Raises EbpfError that names it and the cause."""
+        """Read an object file. Raises EbpfError, naming it and the cause."""
         if not path.is_file():
             raise EbpfError(f"{path}: no such BPF object; build it first (make build)")
         with libbpf.capture() as log:
@@ -184,17 +184,17 @@ class Object:
             raise describe(f"{self.path}: {action}", -result)
 
     def resize(self, name: str, max_entries: int) -> None:
-        """Set a map's number of entries, before load."""
+        """Set a map's maximum number of entries, before loading."""
         result = libbpf.lib().bpf_map__set_max_entries(self.map_pointer(name), max_entries)
         self._checked(result, f"cannot resize map {name} to {max_entries}")
 
     def reuse_map(self, name: str, other: Map) -> None:
-        """Share map `other` (of a loaded object, or pinned) as this object's map `name`, before load."""
+        """Use map `other`, loaded or pinned, as this object's map `name`. Call it before loading."""
         result = libbpf.lib().bpf_map__reuse_fd(self.map_pointer(name), other.fd)
         self._checked(result, f"cannot reuse map {other.name} as {name}")
 
     def add_map_flags(self, name: str, flags: int) -> None:
-        """Add BPF_F_... flags to a map, before load."""
+        """Add BPF_F_... flags to a map, before loading."""
         pointer = self.map_pointer(name)
         before = libbpf.lib().bpf_map__map_flags(pointer)
         self._checked(libbpf.lib().bpf_map__set_map_flags(pointer, before | flags), f"flags of map {name}")
@@ -204,7 +204,7 @@ class Object:
         self._types().check_record(name, codec.members())
 
     def check_enum(self, name: str, values: Mapping[str, int]) -> None:
-        """Raise EbpfError where `enum name` gives other values to the names in `values`."""
+        """Raise EbpfError if `enum name` gives other values to the names in `values`."""
         self._types().check_enum(name, values)
 
     def _types(self) -> Btf:
@@ -216,7 +216,7 @@ class Object:
         return Btf(ct.string_at(data, size.value), str(self.path))
 
     def variable(self, name: str) -> Variable:
-        """Where global variable `name` lies. EbpfError when there is none."""
+        """Return the location of global variable `name`. Raises EbpfError if there is none."""
         lib = libbpf.lib()
         btf = lib.bpf_object__btf(self._pointer)
         for section in (".rodata", ".data", ".bss"):
@@ -233,7 +233,7 @@ class Object:
         raise EbpfError(f"{self.path}: no global variable {name!r}")
 
     def set_rodata(self, name: str, value: bytes) -> None:
-        """Set the initial value of a global (`const volatile` or not), before load; `value` has its size."""
+        """Set the initial value of a global variable, before loading. `value` must have its size."""
         variable = self.variable(name)
         if len(value) != variable.size:
             raise EbpfError(f"{self.path}: global {name} has {variable.size} bytes, not {len(value)}")
@@ -248,9 +248,9 @@ class Object:
         return struct_ops.register(self, name)
 
     def load(self) -> None:
-        """Create the maps and have the verifier check and load the programs.
+        """Create the maps, and load the programs into the kernel, where the verifier checks them.
 
-        Raises EbpfError with the verifier's log cut to what matters, and the remedy where the cause is known.
+        Raises EbpfError, with the relevant part of the verifier's log, and a remedy if the cause is known.
         """
         with libbpf.capture() as log:
             result = int(libbpf.lib().bpf_object__load(self._pointer))
@@ -269,7 +269,7 @@ class Object:
         }
 
     def close(self) -> None:
-        """Free everything; a second call does nothing."""
+        """Free everything. A second call does nothing."""
         if self._pointer is not None:
             libbpf.lib().bpf_object__close(self._pointer)
             self._pointer = None
@@ -286,6 +286,6 @@ class Object:
 
 
 def _map_name(pointer: int) -> str:
-    """A map's name; that of a section without the object's name that libbpf puts in front (`fabric.bss`)."""
+    """Return a map's name, for a section without the object's name that libbpf prepends (`fabric.bss`)."""
     name: str = libbpf.lib().bpf_map__name(pointer).decode()
     return "." + name.partition(".")[2] if libbpf.lib().bpf_map__is_internal(pointer) else name

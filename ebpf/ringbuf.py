@@ -1,4 +1,4 @@
-"""Reading BPF ring buffers."""
+"""Read BPF ring buffers."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class RingBuffer:
         self.fd: int = libbpf.lib().ring_buffer__epoll_fd(self._pointer)
 
     def poll(self, timeout_ms: int = -1) -> int:
-        """Wait for records, at most `timeout_ms` (-1: for ever), and deliver them; returns how many.
+        """Wait at most `timeout_ms` (-1: forever) for records, deliver them, and return their number.
 
-        What the callback raises comes out here; the records behind it stay.
+        An exception from the callback is raised here, and the records after it stay.
         """
         return self._checked(libbpf.lib().ring_buffer__poll(self._pointer, timeout_ms))
 
     def consume(self) -> int:
-        """Deliver what is there without waiting; returns how many."""
+        """Deliver the available records without waiting, and return their number."""
         return self._checked(libbpf.lib().ring_buffer__consume(self._pointer))
 
     def _checked(self, result: int) -> int:
@@ -50,7 +50,7 @@ class RingBuffer:
         return result
 
     def close(self) -> None:
-        """Free it; a second call does nothing."""
+        """Free the reader. A second call does nothing."""
         if self._pointer:
             libbpf.lib().ring_buffer__free(self._pointer)
             self._pointer = None

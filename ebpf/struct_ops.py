@@ -1,7 +1,7 @@
-"""Registering struct_ops (such as a TCP congestion control), so that it ends with the process.
+"""Register struct_ops, such as a TCP congestion control, so that the registration ends with the process.
 
-libbpf before 1.2 registers a struct_ops without a kernel link, and then it outlives even `kill -9`. With the
-map flag BPF_F_LINK (set by `Object.open` where the kernel has it, Linux 6.4) the registration is a link.
+Before version 1.2, libbpf registers a struct_ops without a kernel link, so that it survives even `kill -9`.
+With the map flag BPF_F_LINK (Linux 6.4), which `Object.open` sets if possible, the registration is a link.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BTF_KIND_STRUCT = 4
 
 @functools.cache
 def kernel_has_links() -> bool:
-    """Whether this kernel can register a struct_ops by a link."""
+    """Return whether this kernel can register a struct_ops with a link."""
     btf = libbpf.lib().btf__load_vmlinux_btf()
     if not btf:
         return False
@@ -37,9 +37,9 @@ def kernel_has_links() -> bool:
 
 
 def register(obj: Object, name: str) -> Link:
-    """Register the struct_ops variable `name` of a loaded object; it ends with the link or with this process.
+    """Register the struct_ops variable `name` of a loaded object, until the link or this process ends.
 
-    Raises EbpfError; with errno EEXIST somebody has registered one of the same name. Needs Linux 6.4.
+    Needs Linux 6.4. Raises EbpfError, with errno EEXIST if one of the same name is already registered.
     """
     if not kernel_has_links():
         raise EbpfError(
@@ -61,7 +61,7 @@ def register(obj: Object, name: str) -> Link:
 
 
 def available_congestion_controls() -> tuple[str, ...]:
-    """Names that a socket may choose."""
+    """Return the congestion controls that a socket can choose."""
     with contextlib.suppress(OSError):
         return tuple(Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split())
     return ()

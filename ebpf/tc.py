@@ -1,4 +1,4 @@
-"""Attaching programs to the traffic-control hooks of an interface, also in another network namespace."""
+"""Attach programs to the traffic-control hooks of an interface, possibly in another network namespace."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _GONE = {
     errno.ENODEV,
     errno.ENOENT,
     errno.EINVAL,
-}  # the interface or its clsact went away, and the filter with it
+}  # the interface or its clsact has been removed, and the filter with it
 
 
 @dataclass
 class TcAttachment:
-    """A program on clsact. It outlives this process, until `detach` or the end of the interface."""
+    """A program attached to clsact. It survives this process, until `detach` or removal of the interface."""
 
     ifindex: int
     direction: Direction
@@ -37,7 +37,7 @@ class TcAttachment:
     _attached: bool = field(repr=False, default=True)
 
     def detach(self) -> None:
-        """Take the program off; it is not an error that the interface is already gone."""
+        """Detach the program. Do nothing if the interface no longer exists."""
         if not self._attached:
             return
         self._attached = False
@@ -66,9 +66,9 @@ def attach_tc(
     handle: int = 1,
     replace: bool = False,
 ) -> TcAttachment:
-    """Attach in direct-action mode; makes the clsact qdisc where there is none.
+    """Attach in direct-action mode. Create the clsact qdisc if there is none.
 
-    A filter that is already there with this priority and handle is an EbpfError with EEXIST unless `replace`.
+    Raises EbpfError, with EEXIST if this priority and handle have a filter already, unless `replace` is set.
     """
 
     def call() -> tuple[int, int, str]:
@@ -93,7 +93,7 @@ def attach_tc(
 def attach_tcx(
     prog_fd: int, name: str, ifindex: int, direction: Direction, *, netns: str | None = None
 ) -> Link:
-    """Attach by a tcx link (Linux 6.6): needs no qdisc, and the kernel removes it when this process ends."""
+    """Attach with a tcx link (Linux 6.6), which needs no qdisc and ends with this process."""
     where = f"tcx {direction} of interface {ifindex}" + (f" in {netns}" if netns else "")
     return in_netns(
         netns, lambda: create_link(prog_fd, ifindex, _TCX[direction], f"program {name} at {where}")

@@ -18,7 +18,10 @@ V = TypeVar("V")
 
 
 class Codec(Generic[T]):
-    """Between bytes and `kind`: int for a format of one number, else a named tuple (formats: `struct`)."""
+    """Converts between bytes and `kind`: int for a format of one number, otherwise a named tuple.
+
+    Formats are those of `struct`.
+    """
 
     def __init__(self, form: str, kind: type[T]) -> None:
         self._struct = struct.Struct(form)
@@ -42,19 +45,19 @@ class Codec(Generic[T]):
         return found
 
     def pack(self, value: T) -> bytes:
-        """The bytes of `value`; struct.error when a field is out of range."""
+        """Return the bytes of `value`. Raises struct.error if a field is out of range."""
         fields: Iterable[Any] = value if isinstance(value, tuple) else (value,)
         return self._struct.pack(*fields)
 
     def unpack(self, data: bytes) -> T:
-        """The value of `data`, which may be longer."""
+        """Return the value of `data`, which may be longer."""
         fields = self._struct.unpack_from(data)
         result: T = fields[0] if self._kind is int else self._kind(*fields)
         return result
 
 
 class TypedMap(MutableMapping[K, V]):
-    """`raw` seen through codecs. A codec shorter than the map's keys or values leaves the rest zero."""
+    """A map through codecs. A codec shorter than the map's keys or values leaves the rest zero."""
 
     def __init__(self, raw: Map, key: Codec[K], value: Codec[V]) -> None:
         self.raw = raw
