@@ -15,7 +15,7 @@ from pathlib import Path
 from hostbpf.scheduling.monitor import Direction, Monitor, Phase, Publisher
 from wire.flow import Flow
 
-HEADER = Path(__file__).parents[1] / "hostbpf"
+HEADER = Path(__file__).parents[1] / "wire"
 FLOWS = (1, 8, 64)
 _LOOP = """
 #include "progress.h"

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from machine.errors import EntrainError
-from machine.progress import Address
+from wire.progress import Address
 from workloads.jobs import SOURCE_PORTS, JobSpec
 from workloads.pattern import Buffer
 from workloads.rendezvous import Control, JobFailed

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 import numpy as np
 
 from machine.errors import EntrainError
-from machine.progress import Publisher
+from wire.progress import Publisher
 from workloads.collectives import DDP, contributors, tasks
 from workloads.connections import HEADER_BYTES, Incoming, Outgoing, PeerLost, connect_all, raw
 from workloads.jobs import JobSpec

@@ -1,12 +1,12 @@
-"""How far a rank's connections are, for the host's scheduler (`machine.progress`; docs/monitor.md)."""
+"""How far a rank's connections are, for the host's scheduler (`wire.progress`; docs/monitor.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from machine.progress import Direction, Entry, Phase, Publisher
 from schedulers.slots.roles import Role
+from wire.progress import Direction, Entry, Phase, Publisher
 from workloads.collectives import Program
 from workloads.connections import Incoming, Outgoing
 from workloads.jobs import JobSpec

@@ -49,7 +49,7 @@ class Iteration:
 
 
 @dataclass(frozen=True)
-class Flow:
+class TransferRecord:
     """One transfer of one step: from the sender's first call to the receiver's last byte."""
 
     job: str
@@ -82,7 +82,7 @@ class Records:
 
     clocks: tuple[Clock, ...]
     iterations: tuple[Iteration, ...]
-    flows: tuple[Flow, ...]
+    flows: tuple[TransferRecord, ...]
     ends: tuple[End, ...]
 
 
@@ -145,7 +145,7 @@ class Summary:
         }
 
 
-R = TypeVar("R", Clock, Iteration, Flow, End)
+R = TypeVar("R", Clock, Iteration, TransferRecord, End)
 
 
 def read_records(where: Path) -> Records:
@@ -156,7 +156,7 @@ def read_records(where: Path) -> Records:
     """
     paths = sorted(where.glob("*.jsonl")) if where.is_dir() else [where]
     found: dict[str, list[Any]] = {"clock": [], "iteration": [], "flow": [], "end": []}
-    types: dict[str, type[Any]] = {"clock": Clock, "iteration": Iteration, "flow": Flow, "end": End}
+    types: dict[str, type[Any]] = {"clock": Clock, "iteration": Iteration, "flow": TransferRecord, "end": End}
     for path in paths:
         try:
             lines = path.read_text().splitlines()

@@ -1,7 +1,7 @@
 """Bytes on this process's own TCP connections, as the kernel counts them, whoever has opened them.
 
 Descriptors are looked at by number and never turned into Python sockets: those could close them, or change
-their mode, under the library that owns them. Standard library only: see `machine.progress`.
+their mode, under the library that owns them. Standard library only: see `wire.progress`.
 """
 
 from __future__ import annotations

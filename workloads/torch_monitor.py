@@ -26,8 +26,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch.distributed as dist
 
-from machine.progress import JOB_VARIABLE, Direction, Entry, Phase, Publisher
 from schedulers.slots.roles import Role
+from wire.progress import JOB_VARIABLE, Direction, Entry, Phase, Publisher
 from workloads.tcp_counters import (
     CONTROL_VARIABLE,
     MARK_VARIABLE,

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from machine.progress import DIRECTORY_VARIABLE, JOB_VARIABLE
+from wire.progress import DIRECTORY_VARIABLE, JOB_VARIABLE
 from workloads import torch_monitor
 from workloads.jobs import JobSpec
 from workloads.rendezvous import Control, JobFailed

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from machine.errors import BadInput, EntrainError
-from machine.progress import DIRECTORY_VARIABLE, JOB_VARIABLE, make_directory, progress_directory
+from wire.progress import DIRECTORY_VARIABLE, JOB_VARIABLE, make_directory, progress_directory
 from workloads.tcp_counters import CONTROL_VARIABLE, MARK_VARIABLE
 
 HOOK = Path(__file__).parents[2] / "workloads" / "torch_hook"

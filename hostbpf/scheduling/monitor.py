@@ -1,6 +1,6 @@
 """The monitoring block (flow-scheduling paper, III-A): how far the training processes of a host are.
 
-Processes publish in files of shared memory (`machine.progress`, progress.h). Any user may write them, so
+Processes publish in files of shared memory (`wire.progress`, progress.h). Any user may write them, so
 they are untrusted: a file is read and never mapped, which makes a file that shrinks harmless; entries are
 validated; and what a user's files cost per reading is limited (`hostbpf.scheduling.quota`), root's excepted.
 
@@ -31,7 +31,9 @@ from hostbpf.flow import netns_cookie
 from hostbpf.rates.sockets import SocketDiag
 from hostbpf.scheduling import quota
 from hostbpf.scheduling.quota import ROOT, Quota, Quotas
-from machine.progress import (
+from schedulers.slots.roles import Role
+from wire.flow import Flow
+from wire.progress import (
     CAPACITY_MAX,
     ENTRY,
     HEADER,
@@ -46,8 +48,6 @@ from machine.progress import (
     make_directory,
     progress_directory,
 )
-from schedulers.slots.roles import Role
-from wire.flow import Flow
 
 __all__ = ["Direction", "Entry", "FlowProgress", "Monitor", "Phase", "Publisher", "Role"]
 

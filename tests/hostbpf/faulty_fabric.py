@@ -60,7 +60,7 @@ TABLES = {
 }
 NONSENSE = """
 import sys, time
-from machine.progress import Phase, Publisher
+from wire.progress import Phase, Publisher
 source, port, destination, other = sys.argv[1:]
 with Publisher("nonsense") as publisher:
     flow = (source, int(port), destination, int(other), 6)

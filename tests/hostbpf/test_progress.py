@@ -24,12 +24,12 @@ from hostbpf.scheduling import quota
 from hostbpf.scheduling.monitor import BYTES_MAX, Direction, FlowProgress, Monitor, Phase, Publisher, Role
 from hostbpf.scheduling.quota import Quota
 from machine.errors import BadInput, EntrainError
-from machine.progress import ENTRY, HEADER, Fields, Header, make_directory
 from tests.hostbpf.conftest import Pair
 from wire.flow import Flow
+from wire.progress import ENTRY, HEADER, Fields, Header, make_directory
 
 HERE = Path(__file__).parent
-INCLUDE = HERE.parents[1] / "hostbpf"
+INCLUDE = HERE.parents[1] / "wire"
 FLOW = Flow("10.0.0.1", 20000, "10.0.0.2", 7000)
 NOBODY = 65534
 _CLONE_NEWPID = 0x20000000
@@ -154,7 +154,7 @@ def test_reading_is_whole_while_an_entry_is_written(program: Path, tmp_path: Pat
 def test_a_python_writer_is_read_whole(tmp_path: Path, monitor: Monitor) -> None:
     code = (
         "import itertools, sys\n"
-        "from machine.progress import *\n"
+        "from wire.progress import *\n"
         "with Publisher('fast') as publisher:\n"
         "    entry = publisher.flow(('10.0.0.1', 1, '10.0.0.2', 2, 6), Direction.SENT)\n"
         "    for i in itertools.count():\n"
@@ -405,7 +405,7 @@ def test_a_file_that_nobody_keeps_locked_is_removed_whatever_process_it_names(tm
 
 FORK = (
     "import os, signal\n"
-    "from machine.progress import *\n"
+    "from wire.progress import *\n"
     "publisher = Publisher('job')\n"
     "publisher.flow(('10.0.0.1', 20000, '10.0.0.2', 7000, 6), Direction.SENT)\n"
     "if os.fork():\n"
@@ -831,7 +831,7 @@ def test_a_file_that_somebody_has_put_in_the_way_is_not_written(
 ) -> None:
     """At names with the job's name and the process's number, which others can guess."""
     code = (
-        "from machine.progress import Publisher; import sys\n"
+        "from wire.progress import Publisher; import sys\n"
         "with Publisher('from-c') as publisher: print('ready', flush=True); sys.stdin.read(1)\n"
     )
     command = [str(program), "publish"] if language == "c" else [sys.executable, "-c", code]

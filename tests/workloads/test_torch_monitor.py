@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hostbpf.scheduling.monitor import Direction, Monitor, Phase, Role
-from machine.progress import ENTRY, HEADER, Fields, Header
+from wire.progress import ENTRY, HEADER, Fields, Header
 
 pytestmark = [
     pytest.mark.slow,

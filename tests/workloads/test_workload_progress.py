@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hostbpf.scheduling.monitor import Direction, FlowProgress, Monitor, Phase, Role
-from machine.progress import ENTRY, HEADER, Fields, Header
+from wire.progress import ENTRY, HEADER, Fields, Header
 from workloads.collectives import COLLECTIVES, Options, program_of
 from workloads.connections import HEADER_BYTES
 from workloads.progress import role_of
@@ -20,7 +20,7 @@ from workloads.progress import role_of
 JobFile = Callable[..., Path]
 RunJob = Callable[..., subprocess.CompletedProcess[str]]
 
-KEEP = "import machine.progress; machine.progress.Publisher.close = lambda self: None"
+KEEP = "import wire.progress; wire.progress.Publisher.close = lambda self: None"
 
 
 def _entries(path: Path) -> list[Fields]:

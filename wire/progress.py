@@ -1,4 +1,4 @@
-"""How a training process publishes its progress: a file of shared memory, laid out as in hostbpf/progress.h.
+"""How a training process publishes its progress: a file of shared memory, laid out as in wire/progress.h.
 
     with Publisher("vgg16") as publisher:
         entry = publisher.flow(flow, Direction.SENT, role=Role.RING, chunk=1_000_000)
