@@ -150,9 +150,9 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks placement")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--states", type=int, default=100_000, help="random states (100,000)")
-    parser.add_argument("--jobs", type=int, default=5_000, help="jobs of the run at 2,048 GPUs (5,000)")
+    parser.add_argument("--jobs", type=int, default=3_000, help="jobs of the run at 2,048 GPUs (3,000)")
     parser.add_argument(
-        "--large-jobs", type=int, default=6_000, help="jobs of the run at 65,536 GPUs (6,000)"
+        "--large-jobs", type=int, default=2_000, help="jobs of the run at 65,536 GPUs (2,000)"
     )
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)

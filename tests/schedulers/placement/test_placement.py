@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedulers.placement.cluster import (
+    DARK,
+    Circuit,
     Cluster,
     Placement,
     Port,
@@ -23,6 +25,7 @@ from schedulers.placement.cluster import (
     release,
     reserve,
 )
+from schedulers.placement.search import FOUND, NONE, UNDECIDED, find
 from schedulers.placement.shapes import leafwise_halving, shapes
 from schedulers.placement.stages import Cause, ocs_vclos, unreserved, vclos
 from schedulers.placement.strategies import STRATEGIES, Strategy
@@ -95,8 +98,28 @@ def steps_of(placement: Placement, pattern: str, cluster: Cluster) -> Iterator[F
 
 
 def load(placement: Placement, flows: Flows) -> Counter[tuple[int, int, str]]:
-    """Flows on each link and direction."""
-    return Counter(hop for source, destination in flows for hop in placement.hops(source, destination))
+    """Flows on each link and direction, whose ways are whole."""
+    spine = {
+        (leaf, port): link.spine
+        for leaf, port, link in zip(placement.leaves, placement.ports, placement.links, strict=False)
+    }
+    circuits = {each.a[1:]: each.b[1:] for each in placement.circuits}
+    count: Counter[tuple[int, int, str]] = Counter()
+    for source, destination in flows:
+        hops = placement.hops(source, destination)
+        ends = placement.leaves[source], placement.leaves[destination]
+        if len(hops) == 2:  # up to a spine, and down from the same one
+            (up, down) = hops
+            assert spine[up[:2]] == spine[down[:2]]
+            assert (up[0], down[0]) == ends
+        elif hops:  # over a circuit
+            near = hops[0][:2]
+            far = circuits[near] if near in circuits else {b: a for a, b in circuits.items()}[near]
+            assert (near[0], far[0]) == ends
+        else:
+            assert ends[0] == ends[1]
+        count.update(hops)
+    return count
 
 
 @pytest.mark.parametrize("strategy", ISOLATED, ids=lambda each: each.name)
@@ -167,17 +190,19 @@ def test_a_placement_has_enough_gpus_of_its_own_and_release_undoes_reserve(
         release(after, placement)
 
 
-@given(states(), st.integers(2, 64))
-@settings(max_examples=100, deadline=None)
-def test_circuits_join_each_port_once_and_leave_those_in_use_alone(state: State, gpus: int) -> None:
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_circuits_join_each_port_once_and_leave_those_in_use_alone(data: st.DataObject) -> None:
+    state = data.draw(states())
     c = state.cluster
     held: list[Placement] = []
-    for number in range(4):
-        placement = ocs_vclos(state, Request(f"j{number}", min(gpus, c.gpus)))
-        if not isinstance(placement, Placement):
-            break
-        state = reserve(state, placement)
-        held.append(placement)
+    for number in range(8):
+        if held and data.draw(st.booleans()):
+            state = release(state, held.pop(data.draw(st.integers(0, len(held) - 1))))
+        placement = ocs_vclos(state, Request(f"j{number}", data.draw(st.integers(1, c.gpus))))
+        if isinstance(placement, Placement):
+            state = reserve(state, placement)
+            held.append(placement)
         assert all(changes(state, other) == 0 for other in held)
     up = state.uplink_peer
     for n, p in itertools.product(range(c.leaves), range(c.uplinks)):
@@ -186,6 +211,18 @@ def test_circuits_join_each_port_once_and_leave_those_in_use_alone(state: State,
             assert state.spine_peer.reshape(-1)[peer] == own
         elif peer <= -2:
             assert up.reshape(-1)[-2 - peer] == -2 - own
+
+
+def test_a_port_that_gets_another_circuit_leaves_its_old_peer_dark() -> None:
+    cluster = Cluster(leaves=3, spines=2, servers_per_leaf=1, gpus_per_server=2, ocs=True)
+    state = empty(cluster)
+    for one, other in ((1, 2), (0, 2)):
+        circuit = Circuit(Port("leaf", one, 0), Port("leaf", other, 0))
+        pair = (2 * one, 2 * other), (one, other)
+        placement = Placement("j", 2, *pair, shape=(2, 1), ports=(0, 0), circuits=(circuit,))
+        state = release(reserve(state, placement), placement)
+    assert state.uplink_peer[:, 0].tolist() == [-2 - 4, DARK, -2]
+    assert state.spine_peer[0].tolist() == [DARK, DARK, DARK]
 
 
 def brute_force(state: State, gpus: int) -> bool:
@@ -219,6 +256,35 @@ def test_vclos_finds_a_placement_whenever_there_is_one(state: State, data: st.Da
         return
     one_leaf = (state.idle_servers * c.gpus_per_server >= gpus).any()
     assert isinstance(found, Placement) == (one_leaf or brute_force(state, gpus))
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    count=st.integers(2, 7),
+    width=st.integers(2, 7),
+    density=st.floats(0.4, 0.9),
+    links_per_pair=st.integers(1, 2),
+)
+@settings(max_examples=300, deadline=None)
+def test_the_search_goes_back_where_its_first_choices_lead_nowhere(
+    seed: int, count: int, width: int, density: float, links_per_pair: int
+) -> None:
+    random = np.random.default_rng(seed)
+    free = (random.random((11, 11, links_per_pair)) < density).sum(axis=2)
+    exists = any(
+        free[list(chosen)].min(axis=0).sum() >= width
+        for chosen in itertools.combinations(range(len(free)), count)
+    )
+    status, leaves = find(free, links_per_pair, count, width, 10**6)
+    assert status == (FOUND if exists else NONE)
+    if exists:
+        assert len(set(leaves.tolist())) == count
+        assert free[leaves].min(axis=0).sum() >= width
+
+
+def test_a_search_that_takes_too_long_says_so() -> None:
+    free = (np.random.default_rng(1).random((40, 40)) < 0.8).astype(np.int64)
+    assert find(free, 1, 14, 14, 10)[0] == UNDECIDED
 
 
 @pytest.mark.parametrize("place", [vclos, ocs_vclos])

@@ -88,7 +88,7 @@ def test_orders_differ_in_who_comes_first() -> None:
 
 def test_backfilling_uses_what_the_first_job_leaves_and_never_delays_it() -> None:
     given_jobs = [
-        one("running", 12, 0, 10),
+        one("running", 8, 0, 10),
         one("first", 16, 1, 10),
         one("short", 4, 2, 8),  # done when `first` can start
         one("long", 2, 3, 30),  # would hold `first` up
