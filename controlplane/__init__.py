@@ -1,1 +1,1 @@
-"""The controller: topology, P4Runtime, routes, state."""
+"""The controller: topology, P4Runtime, routes and state."""

@@ -1,4 +1,4 @@
-"""The command line's side of the controller's API: which networks are up, and calls to one of them."""
+"""The client of the controller's API: find the networks that are up, and call one of them."""
 
 from __future__ import annotations
 
@@ -20,24 +20,27 @@ SOCKET = "api.sock"
 
 @dataclass(frozen=True)
 class RunningNetwork:
-    """A network that `entrain up` started, by its directory."""
+    """A network started by `entrain up`, with its directory."""
 
     name: str
     directory: Path
 
     @property
     def socket(self) -> Path:
-        """The Unix socket of its controller."""
+        """The controller's Unix socket."""
         return self.directory / SOCKET
 
 
 def running_networks(root: Path = NETWORKS) -> list[RunningNetwork]:
-    """The networks that have a directory; one whose controller died is found out by calling it."""
+    """Return the networks that have a directory. Only a call shows whether a controller is alive."""
     return [RunningNetwork(path.parent.name, path.parent) for path in sorted(root.glob(f"*/{SOCKET}"))]
 
 
 def choose(name: str | None, root: Path = NETWORKS) -> RunningNetwork:
-    """The network called `name`, or the only one. Raises EntrainError (there is none), BadInput (unclear)."""
+    """Return the network called `name`, or the only one.
+
+    Raises EntrainError if there is none, and BadInput if there are several and `name` is not given.
+    """
     networks = running_networks(root)
     names = ", ".join(network.name for network in networks)
     if name is not None:
@@ -49,13 +52,13 @@ def choose(name: str | None, root: Path = NETWORKS) -> RunningNetwork:
     if not networks:
         raise EntrainError("no network is up: `entrain up TOPOLOGY.toml`")
     if len(networks) > 1:
-        raise BadInput(f"several networks are up ({names}): say which with --network")
+        raise BadInput(f"several networks are up ({names}): choose one with --network")
     return networks[0]
 
 
 @contextlib.contextmanager
 def call(network: RunningNetwork) -> Iterator[Any]:
-    """A stub of the network's controller; what the controller raises comes out as it was."""
+    """Connect to the network's controller. The controller's errors are raised here unchanged."""
     options = [("grpc.enable_http_proxy", 0)]
     with grpc.insecure_channel(f"unix:{network.socket}", options=options) as channel:
         try:

@@ -1,4 +1,4 @@
-"""The controller's API over gRPC: what `api.proto` defines, served from a fabric on a Unix socket."""
+"""The controller's gRPC API (`api.proto`), served for a fabric on a Unix socket."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from machine.errors import BadInput, EntrainError
 
 
 class Controller(api_grpc.ControllerServicer):
-    """Holds the fabric of one running network and answers for it.
+    """Controls the fabric of one running network, and serves its API.
 
-    `stopped` is set when a Shutdown was asked for. A context manager: inside, the switches are connected.
+    `stopped` is set when a client requests Shutdown. As a context manager, it keeps the switches connected.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Controller(api_grpc.ControllerServicer):
         await self._fabric.__aenter__()
 
     async def deploy(self, routing: Routing, pipeline: Pipeline | None = None) -> list[Applied]:
-        """Pipeline and desired state on every switch; a program other than the fabric's gets no entries.
+        """Set the pipeline and the desired state on every switch. Only the fabric's program gets entries.
 
-        Raises what kept a switch from it; the former pipeline and state are then set again.
+        Raises the error of a switch that fails, after restoring the previous pipeline and state.
         """
         if routing not in get_args(Routing):
             raise BadInput(f"routing {routing!r}: use {' or '.join(get_args(Routing))}")
@@ -171,19 +171,19 @@ class Controller(api_grpc.ControllerServicer):
 
 
 async def apply_routing(fabric: Fabric, policy: FabricPolicy) -> list[Applied]:
-    """Bring a fabric into the state of `policy`; where it runs another program, leave its tables alone."""
+    """Bring a fabric into the state of `policy`. If it runs another program, leave its tables alone."""
     if not fabric.pipeline.is_fabric:
         return list(fabric.last_applied().values())
     return await fabric.apply(desired_state(fabric.topology, policy), routing=policy.routing)
 
 
 def topology_hash(topology: Topology) -> str:
-    """The same for two topologies exactly when they are the same."""
+    """Return a fingerprint, which is equal for two topologies if and only if they are equal."""
     return hashlib.sha256(repr(topology).encode()).hexdigest()
 
 
 async def serve(controller: Controller, socket: Path) -> grpc.aio.Server:
-    """Serve the API on a Unix socket that only its owner may use; stop the server that is returned."""
+    """Serve the API on a Unix socket that only its owner can use. The caller stops the returned server."""
     server = grpc.aio.server()
     api_grpc.add_ControllerServicer_to_server(controller, server)
     umask = os.umask(0o177)

@@ -1,7 +1,7 @@
-"""P4Runtime entities as desired state: what identifies one, what it says, and the difference of two states.
+"""Desired state as P4Runtime entities: their keys, their canonical form, and the difference of two states.
 
-A state is a set of table entries, action-profile members and groups. Two entities with one key are the same
-thing; the target's spelling (leading zeros, order of fields, counters) does not count.
+A state is a set of table entries, action-profile members and groups. Two entities with the same key are the
+same object. The target's encoding (leading zeros, order of fields, counters) does not matter.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ State = Mapping[bytes, p4r.Entity]
 """Canonical entities by key."""
 
 READ_ALL = (fy.P4TableEntry(), fy.P4ActionProfileMember(), fy.P4ActionProfileGroup())
-"""What to ask of a switch to get its whole state."""
+"""The wildcard entities that read a switch's whole state."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Updates that turn one state into another, in an order in which each finds what it refers to."""
+    """Updates that turn one state into another, ordered so that references always resolve."""
 
     updates: tuple[p4r.Update, ...]
 
     def count(self, kind: int) -> int:
-        """How many of the updates are of that type (`p4r.Update.INSERT`, `.MODIFY`, `.DELETE`)."""
+        """Return the number of updates of a type (`p4r.Update.INSERT`, `.MODIFY`, `.DELETE`)."""
         return sum(update.type == kind for update in self.updates)
 
 
 def state_of(entities: Iterable[p4r.Entity], schema: fy.P4Schema) -> dict[bytes, p4r.Entity]:
-    """The state made of `entities`, without what no controller may change (const tables, default entries)."""
+    """Return the state of `entities`, without const tables and default entries."""
     const = {table.id for table in schema.tables if table.is_const}
     state = {}
     for entity in entities:
@@ -46,7 +46,7 @@ def state_of(entities: Iterable[p4r.Entity], schema: fy.P4Schema) -> dict[bytes,
 
 
 def key_of(entity: p4r.Entity) -> bytes:
-    """What identifies a canonical entity: table, match and priority; or profile and id."""
+    """Return the key of a canonical entity: table, match and priority, or profile and id."""
     key = p4r.Entity()
     match entity.WhichOneof("entity"):
         case "table_entry":
@@ -66,12 +66,12 @@ def key_of(entity: p4r.Entity) -> bytes:
 
 
 def difference(actual: State, desired: State) -> Difference:
-    """What to write so that a switch in state `actual` gets into state `desired`."""
+    """Return the updates that bring a switch from state `actual` to `desired`."""
     inserts = [entity for key, entity in desired.items() if key not in actual]
     modifies = [entity for key, entity in desired.items() if key in actual and entity != actual[key]]
     deletes = [entity for key, entity in actual.items() if key not in desired]
-    # Members before the groups that hold them, groups before the entries that name them, removal in reverse;
-    # entries go before others come, because a table may be full.
+    # Insert members before groups, and groups before the entries that refer to them; delete in reverse order.
+    # Delete entries before inserting others, because a table may be full.
     order = [
         *_updates(p4r.Update.INSERT, inserts, "action_profile_member"),
         *_updates(p4r.Update.MODIFY, modifies, "action_profile_member"),
@@ -124,7 +124,7 @@ def _canonical_action(action: p4r.Action) -> None:
 
 
 def _shortest(field: p4r.FieldMatch) -> p4r.FieldMatch:
-    """The match with every byte string in P4Runtime's canonical form (spec 1.4, section 8.4)."""
+    """Return the match with every byte string in P4Runtime's canonical form (spec 1.4, section 8.4)."""
     result = p4r.FieldMatch()
     result.CopyFrom(field)
     kind = getattr(result, result.WhichOneof("field_match_type"))

@@ -1,8 +1,8 @@
-"""All switches at once: each is kept connected, with the pipeline and in the desired state.
+"""Keeps all switches connected, with the pipeline, and in the desired state.
 
-Per switch one task connects, becomes primary, sets the pipeline where it is missing, reads the state back,
-writes the difference in one batch, and then waits until the connection breaks or another controller takes
-over; then it begins anew. So a switch that restarts converges without anybody asking.
+One task per switch connects, becomes primary, sets the pipeline if it is missing, reads the state back, and
+writes the difference in one batch. It starts again when the connection breaks or another controller takes
+over. So a switch that restarts converges by itself.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from machine.errors import EntrainError
 
 CONNECT_TIMEOUT_S = 10.0
 RETRY_S = 0.2
-"""The pause before a switch whose connection broke is tried again."""
+"""Seconds to wait before reconnecting to a switch."""
 
 
 @dataclass(frozen=True)
 class Applied:
-    """What it took to bring one switch into the desired state; all zero where it was there already.
+    """The changes that brought one switch into the desired state; all zero if it was in it already.
 
-    `pipeline_set`: since the last `Fabric.apply`, so that a first one tells of what connecting did.
+    `pipeline_set` counts from the last `Fabric.apply`, so that the first one includes connecting.
     """
 
     switch: str
@@ -44,7 +44,7 @@ class Applied:
 
     @property
     def written(self) -> int:
-        """How many updates were written."""
+        """The number of updates written."""
         return self.inserted + self.modified + self.deleted
 
 
@@ -56,7 +56,7 @@ class _Change:
 
 @dataclass
 class _Managed:
-    """One switch and its task. Without a `desired` state, what the switch has is left alone."""
+    """One switch and its task. Without a `desired` state, the switch's state is left alone."""
 
     switch: Switch
     client: SwitchClient | None = None
@@ -76,9 +76,11 @@ class Fabric:
         async with Fabric(topology, pipeline) as fabric:
             await fabric.apply(desired_state(topology))
 
-    With a `store`, what was last applied is applied again at the start. on_event gets a line for each thing
-    that happens to a switch. Raises at the start what keeps a switch from becoming ready: Unreachable,
-    NotPrimary, Refused; unless not `strict`, when `statuses` tells, and the switch is tried again.
+    With a `store`, the state last applied is applied again at the start. `on_event` receives a line for each
+    event of a switch.
+
+    If a switch does not become ready at the start, raises its error: Unreachable, NotPrimary or Refused. If
+    not `strict`, retries instead, and `statuses` reports the error.
     """
 
     def __init__(
@@ -127,7 +129,7 @@ class Fabric:
         await self.close()
 
     async def close(self) -> None:
-        """Disconnect; the switches keep their state."""
+        """Disconnect. The switches keep their state."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -138,7 +140,7 @@ class Fabric:
     async def apply(self, desired: Mapping[str, Iterable[Any]], **facts: object) -> list[Applied]:
         """Bring every switch into `desired` (finsy entities by switch) and remember it with `facts`.
 
-        Where one switch refuses, all are put back as they were and its error is raised.
+        If one switch refuses, restores all of them and raises its error.
         """
         states = {
             name: state_of([entity.encode(self.pipeline.schema) for entity in entities], self.pipeline.schema)
@@ -163,11 +165,11 @@ class Fabric:
             return [result.applied for result in results if isinstance(result, _Change)]
 
     def statuses(self) -> dict[str, str]:
-        """Per switch "ready", or what keeps it from being so."""
+        """By switch: "ready", or its error."""
         return {name: managed.status for name, managed in self._managed.items()}
 
     def last_applied(self) -> dict[str, Applied]:
-        """What the last reconciliation of each switch wrote."""
+        """Return what the last reconciliation of each switch has written."""
         return {name: m.applied for name, m in self._managed.items() if m.applied is not None}
 
     # -- packets
@@ -177,7 +179,7 @@ class Fabric:
         self._packet_handlers.append(handler)
 
     def send_packet(self, switch: str, payload: bytes, **metadata: int) -> None:
-        """A packet-out; raises Unreachable."""
+        """Send a packet-out. Raises Unreachable."""
         self._client(switch).send_packet(payload, **metadata)
 
     # -- the task of one switch
@@ -189,12 +191,12 @@ class Fabric:
         return managed.client
 
     async def _supervise(self, managed: _Managed) -> None:
-        """Session after session; only what fails in the first one, before it is ready, is final."""
+        """Run one session after another. Only a failure of the first, before it is ready, is final."""
         timeout_s: float | None = self._connect_timeout_s
         while True:
             try:
                 await self._session(managed, timeout_s)
-            except Exception as error:  # nothing may end the supervision of a switch unseen
+            except Exception as error:  # never stop supervising a switch silently
                 self._report(managed, str(error) if isinstance(error, EntrainError) else repr(error))
                 if not managed.settled.is_set() and self._strict:
                     managed.failure = error
@@ -237,7 +239,7 @@ class Fabric:
             await client.close()
 
     async def _reconcile(self, managed: _Managed) -> _Change:
-        """Pipeline, read back, difference, one batch; on failure the switch is put back as it was found."""
+        """Set the pipeline, read the state, and write the difference in one batch. Undo it on failure."""
         client = managed.client
         if client is None or not client.connected:
             raise Unreachable(f"{managed.switch.name}: {managed.status}")
@@ -265,14 +267,14 @@ class Fabric:
 
 
 async def _undo(managed: _Managed, result: _Change | BaseException) -> None:
-    """Put one switch back where another one's refusal has made the whole application fail."""
+    """Restore one switch after another one has refused its state."""
     if isinstance(result, _Change) and result.applied.written and managed.client is not None:
         async with managed.lock:
             await _restore(managed.client, result.before)
 
 
 async def _restore(client: SwitchClient, before: State) -> None:
-    """Undo what a failed batch left; what cannot be undone now is found by the next reconciliation."""
+    """Undo a failed batch as far as possible. The next reconciliation corrects the rest."""
     try:
         back = difference(await client.read_state(), before)
         if back.updates:

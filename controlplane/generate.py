@@ -1,9 +1,9 @@
-"""Makes what is generated here: `python -m controlplane.generate`.
+"""Generates modules of this package: `python -m controlplane.generate`.
 
-`constants.py` comes from the program alone: P4Info names tables, match fields, actions, parameters, counters
-and registers, and gives their sizes; `headers.p4` gives the drop reasons, which P4Info omits. So a renamed
-table is an import error, not an entry that goes nowhere. `api_pb2*` come from `api.proto`, where grpcio-tools
-(a development dependency) is installed.
+`constants.py` comes from the program. P4Info has names and sizes of tables, match fields, actions,
+parameters, counters and registers. `headers.p4` has the drop reasons, which P4Info omits. So a renamed table
+causes an import error instead of a wrong entry. `api_pb2*` come from `api.proto`, if grpcio-tools, a
+development dependency, is installed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DROP = re.compile(r"^const bit<32> DROP_(\w+) = (\d+); *// (.+)$", re.MULTILINE
 def constants(p4info: p4i.P4Info, headers: str) -> str:
     """Return the text of a Python module with a constant for each name, size and drop reason.
 
-    `p4info` describes the program; `headers` is the text of `headers.p4`.
+    `p4info` describes the program, and `headers` is the text of `headers.p4`.
     """
     lines = (*_lines(p4info), "", "", *_drop_reasons(headers))
     return _HEADER + "".join(f"\n{line}" if line else "\n" for line in lines) + "\n"

@@ -1,6 +1,6 @@
-"""The link load tables, read by QUERY carriers: a packet-out per port, whose answer comes back by packet-in.
+"""Reads the link load tables with QUERY carriers: a packet-out per port, answered by a packet-in.
 
-P4Runtime cannot read registers on every target; this way works alike on all of them (design, section 3).
+Not every target lets P4Runtime read registers. This works on all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MINIMUM_FRAME = 60
 
 @dataclass(frozen=True)
 class PortLoad:
-    """What one egress port's table holds. Rates are in Mbit/s; `slots` maps slot numbers to planned rates."""
+    """One egress port's load table. Rates are in Mbit/s; `slots` maps slot numbers to planned rates."""
 
     switch: str
     port: int
@@ -37,7 +37,7 @@ class PortLoad:
 
 
 class LoadReader:
-    """Reads load tables through a fabric's switches; make one per fabric."""
+    """Reads the load tables of a fabric's switches. Create one per fabric."""
 
     def __init__(self, fabric: Fabric, rate_unit_mbps: float = 1.0) -> None:
         self._fabric = fabric
@@ -47,7 +47,7 @@ class LoadReader:
         fabric.on_packet(self._answer)
 
     async def read(self) -> list[PortLoad]:
-        """The table of every port of every switch; raises EntrainError where a switch does not answer."""
+        """Return the table of every port of every switch. Raises EntrainError if a switch does not answer."""
         if not self._fabric.pipeline.is_fabric:
             raise EntrainError(
                 f"the switches run {self._fabric.pipeline.name}, which has no load tables; `entrain deploy`"
@@ -93,14 +93,14 @@ class LoadReader:
 
 
 def query(port: int, number: int) -> bytes:
-    """The frame that asks for the table of egress port `port`; its answer carries `number` as its flow."""
+    """Return a frame that queries egress port `port`. The answer has `number` as its flow."""
     header = SlotHeader(kind=Kind.QUERY, port=port, flow=number, next_ethertype=0)
     frame = _ADDRESSES + ETHERTYPE.to_bytes(2, "big") + header.pack()
     return frame.ljust(_MINIMUM_FRAME, b"\0")
 
 
 def stored_slots(lanes: tuple[Lane, ...]) -> Iterator[tuple[int, int]]:
-    """Slot number and load of each lane ever written: slot s is in lane s mod K with epoch s div K."""
+    """Return the slot number and load of each lane ever written (slot s: lane s mod K, epoch s div K)."""
     for number, lane in enumerate(lanes):
         if lane.load or lane.epoch:
             yield lane.epoch * LANES + number, lane.load

@@ -1,4 +1,4 @@
-"""A network as values: switches, hosts, links, and the check that they fit together."""
+"""A network as values: switches, hosts and links, checked for consistency."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Role = Literal["leaf", "spine", "switch"]
 Target = Literal["softswitch", "bmv2", "tofino"]
 
 MAX_PORT = 254
-"""Ports are 9 bits wide in the program; 255 is the CPU port, and the per-port registers end there."""
+"""The largest port number. 255 is the CPU port, and per-port registers end there."""
 
 MAX_INTERFACE_NAME = 15
-"""IFNAMSIZ - 1: `leaf1-eth12` has to fit."""
+"""Length limit of interface names such as `leaf1-eth12` (IFNAMSIZ - 1)."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Switch:
-    """A P4 switch; `role` tells leaves (which have hosts) from spines, `switch` is anything else."""
+    """A P4 switch. Its `role` is `leaf` (with hosts), `spine`, or `switch` for anything else."""
 
     name: str
     role: Role
@@ -52,7 +52,7 @@ class Switch:
         return f"{self.name}-eth{port}"
 
     def port(self, number: int) -> Port:
-        """The port with that number; raises KeyError."""
+        """Return the port with that number. Raises KeyError."""
         for port in self.ports:
             if port.number == number:
                 return port
@@ -78,7 +78,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Link:
-    """A duplex link; rate and queue hold for each direction. `loss` is a fraction, `delay_ms` is one way."""
+    """A duplex link. Rate and queue apply to each direction. `loss` is a fraction, `delay_ms` is one-way."""
 
     a: str
     a_port: int
@@ -92,7 +92,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Topology:
-    """Switches, hosts and links, checked: names, addresses and ports are unique, and all is connected."""
+    """Switches, hosts and links. Names, addresses and ports are unique, and the network is connected."""
 
     name: str
     switches: tuple[Switch, ...]
@@ -119,18 +119,21 @@ class Topology:
         )
 
     def hosts_of(self, switch: str) -> tuple[Host, ...]:
-        """The hosts on that switch, by port."""
+        """Return the hosts on that switch, by port."""
         return tuple(
             sorted((host for host in self.hosts if host.leaf == switch), key=lambda host: host.leaf_port)
         )
 
     def with_target(self, target: Target) -> Topology:
-        """The same topology with every switch of `target`."""
+        """Return the same topology with every switch of `target`."""
         return replace(self, switches=tuple(replace(switch, target=target) for switch in self.switches))
 
 
 def build(name: str, switches: Iterable[Switch], hosts: Iterable[Host], links: Iterable[Link]) -> Topology:
-    """A checked topology; the switches' ports follow from `links`. Raises ValueError, a line per problem."""
+    """Return a checked topology, with the switches' ports from `links`.
+
+    Raises ValueError, with one line per problem.
+    """
     switches, hosts, links = tuple(switches), tuple(hosts), tuple(links)
     ports: dict[str, list[Port]] = defaultdict(list)
     for link in links:

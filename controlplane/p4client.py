@@ -1,8 +1,8 @@
-"""One switch over P4Runtime: arbitration, pipeline, reading, writing, packets.
+"""A P4Runtime client for one switch: arbitration, pipeline, reads, writes and packets.
 
-Election ids are made so that the loser of an arbitration can say who won: the low 64 bits are the
-controller's process id, the high 64 bits grow with each change of hands. A controller first asks with its
-bare process id, which is lower than any claimed one, and claims only where there is no primary.
+Election ids tell the loser of an arbitration who won. The low 64 bits are the controller's process id, and
+the high 64 bits increase with each change of primary. A controller first uses its bare process id, which is
+lower than any claimed id, and claims the switch only if there is no primary.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from machine.errors import EntrainError
 
 RPC_TIMEOUT_S = 30.0
 PIPELINE_TIMEOUT_S = 120.0
-"""Setting a pipeline may compile it."""
+"""Time limit for setting a pipeline, which the switch may have to compile."""
 
 CLOSE_TIMEOUT_S = 2.0
 
@@ -41,7 +41,7 @@ _CHANNEL_OPTIONS = [
 
 
 class Unreachable(EntrainError):
-    """The switch does not answer, or the connection to it broke."""
+    """The switch does not answer, or the connection has broken."""
 
 
 class NotPrimary(EntrainError):
@@ -53,14 +53,14 @@ class Refused(EntrainError):
 
 
 class NoPipeline(EntrainError):
-    """The switch has no pipeline (any more)."""
+    """The switch has no pipeline, or has lost it."""
 
 
 class SwitchClient:
-    """A connection to one switch. Use it within one event loop; `close` it, it does not reconnect.
+    """A connection to one switch, which does not reconnect. Use it in one event loop, and `close` it.
 
-    on_packet gets the payload and metadata of each packet-in; on_change is called when `primary` changes and
-    when the connection ends. `identity` is what the election ids tell of us: our process id.
+    `on_packet` receives the payload and metadata of each packet-in. `on_change` is called when `primary`
+    changes and when the connection ends. `identity`, by default our process id, is part of the election ids.
     """
 
     def __init__(
@@ -83,16 +83,16 @@ class SwitchClient:
         self._channel = grpc.aio.insecure_channel(switch.grpc_address, options=_CHANNEL_OPTIONS)
         self._stub = p4r_grpc.P4RuntimeStub(self._channel)
         self._stream: Any = None
-        # gRPC takes one write at a time, and a cancelled write ends the stream: so one task writes.
+        # gRPC allows one write at a time, and a cancelled write ends the stream. So a single task writes.
         self._outgoing: asyncio.Queue[p4r.StreamMessageRequest] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
 
     # -- connection and arbitration
 
     async def connect(self, timeout_s: float | None) -> None:
-        """Open the stream and try to become primary (`self.primary` says whether). None waits for ever.
+        """Open the stream and try to become primary: see `self.primary`. None waits forever.
 
-        Raises Unreachable when the switch does not answer within `timeout_s`.
+        Raises Unreachable if the switch does not answer within `timeout_s`.
         """
         try:
             await asyncio.wait_for(self._open(), timeout_s)
@@ -119,9 +119,9 @@ class SwitchClient:
                 return
             if message.arbitration.status.code == grpc.StatusCode.ALREADY_EXISTS.value[0]:
                 if claimed and self.primary_id < self._election_id:
-                    continue  # another one asks at the same time; our claim is on its way and will win
+                    continue  # another controller asks too, but our claim is under way and wins
                 return
-            # Nobody is primary, or we are by the bare id, below which nobody else could ask.
+            # There is no primary, or we are, by the bare id, which nobody can undercut.
             await self._stream.write(self._claim())
 
     def _bid(self) -> p4r.StreamMessageRequest:
@@ -171,13 +171,13 @@ class SwitchClient:
         return bool(self._tasks) and not self._tasks[0].done()
 
     def not_primary(self) -> NotPrimary:
-        """The error that says who is primary."""
+        """Return the error that says who is primary."""
         return NotPrimary(f"{self._name}: another controller is primary: {describe_primary(self.primary_id)}")
 
     async def close(self) -> None:
-        """End the connection; the switch keeps its state.
+        """End the connection. The switch keeps its state.
 
-        The switch is given time to notice, so that whoever connects next does not find us primary still.
+        Wait for the switch to notice, so that the next client does not find us still primary.
         """
         if self.connected:
             reader, writer = self._tasks
@@ -196,7 +196,7 @@ class SwitchClient:
     # -- requests
 
     async def set_pipeline(self, *, force: bool = False) -> bool:
-        """Set the pipeline unless the switch runs it already; returns whether it was set. Raises Refused."""
+        """Set the pipeline unless the switch runs it already. Return whether it was set. Raises Refused."""
         if not force:
             request = p4r.GetForwardingPipelineConfigRequest(
                 device_id=self.switch.device_id,
@@ -222,7 +222,7 @@ class SwitchClient:
         return True
 
     async def read(self, entities: Sequence[Any]) -> list[p4r.Entity]:
-        """What the switch has of `entities` (wildcards as in P4Runtime), undecoded."""
+        """Return the switch's entities that match `entities` (with P4Runtime's wildcards), undecoded."""
         request = p4r.ReadRequest(
             device_id=self.switch.device_id,
             entities=[entity.encode(self._pipeline.schema) for entity in entities],
@@ -236,11 +236,11 @@ class SwitchClient:
         return found
 
     async def read_state(self) -> State:
-        """All table entries, members and groups that a controller may change."""
+        """Return all table entries, members and groups that a controller can change."""
         return state_of(await self.read(READ_ALL), self._pipeline.schema)
 
     async def write(self, updates: Sequence[p4r.Update]) -> None:
-        """One batch; raises Refused that names each refused update and the switch's reason."""
+        """Write one batch. Raises Refused, naming each refused update and the switch's reason."""
         request = p4r.WriteRequest(
             device_id=self.switch.device_id, election_id=U128.encode(self._election_id), updates=updates
         )
@@ -250,7 +250,7 @@ class SwitchClient:
             raise self._broken(error, self._describe(error, updates)) from None
 
     def send_packet(self, payload: bytes, **metadata: int) -> None:
-        """A packet-out with the controller header's fields as `metadata`; raises Unreachable."""
+        """Send a packet-out, with the controller header's fields as `metadata`. Raises Unreachable."""
         if not self.connected:
             raise Unreachable(f"{self._name}: the connection broke")
         packet = fy.P4PacketOut(payload, **metadata)
@@ -306,7 +306,7 @@ def _update_text(update: p4r.Update, schema: fy.P4Schema) -> str:
 
 
 def describe_primary(election_id: int) -> str:
-    """Who holds an election id, as far as it tells."""
+    """Return the holder of an election id, as far as the id tells."""
     generation, pid = election_id >> 64, election_id & (2**64 - 1)
     if not generation:
         return f"election id {election_id}, which is not one of entrain's"

@@ -1,4 +1,4 @@
-"""The program that switches run: P4Info and what p4c made for the target, checked to belong together."""
+"""The switches' program: P4Info and the compiled target configuration, checked to match."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUILD = Path(__file__).resolve().parents[1] / "p4src/build"
 
 @dataclass(frozen=True)
 class Pipeline:
-    """P4Info as a schema, and the configuration of the target (BMv2 JSON) as bytes."""
+    """P4Info as a schema, and the target's configuration (BMv2 JSON) as bytes."""
 
     name: str
     schema: fy.P4Schema
@@ -32,9 +32,9 @@ class Pipeline:
         *,
         opaque: bool = False,
     ) -> Pipeline:
-        """Read both files; raises BadInput where one is unreadable or they are not of one program.
+        """Read both files. Raises BadInput if one is unreadable, or if they are from different programs.
 
-        Only what p4c makes for BMv2 (and softswitch) can be looked into; with `opaque`, nothing is.
+        Only p4c's output for BMv2 and softswitch can be checked. With `opaque`, nothing is checked.
         """
         for path, made_by in ((p4info, "--p4runtime-files"), (config, "-o")):
             if not path.is_file():
@@ -57,24 +57,24 @@ class Pipeline:
 
     @property
     def cookie(self) -> int:
-        """Identifies P4Info and configuration; a switch returns it, so that no pipeline is set twice."""
+        """A hash of P4Info and configuration. A switch returns it, so that no pipeline is set twice."""
         return self.schema.p4cookie
 
     @property
     def is_fabric(self) -> bool:
-        """Whether this is the fabric's program (of this or another version), for which we have entries."""
+        """Whether this is a version of the fabric's program, for which we have entries."""
         names = {table.name for table in self.schema.tables}
         return {p4.TABLE_VRF, p4.TABLE_ROUTE, p4.TABLE_LINK} <= names
 
 
 def _missing(schema: fy.P4Schema, program: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What P4Info names and the JSON lacks."""
+    """Yield what P4Info names and the JSON lacks."""
     tables = {
         table["name"]: table for pipeline in program.get("pipelines", []) for table in pipeline["tables"]
     }
     for table in schema.tables:
         keys = len(tables.get(table.name, {}).get("key", []))
-        # Selector fields are in the JSON's selector, not in the key.
+        # The JSON has selector fields in the selector, not in the key.
         if table.name not in tables or keys != len(table.match_fields):
             yield "table", table.name
     for what, section, entities in (

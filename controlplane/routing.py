@@ -1,13 +1,13 @@
-"""The desired state: which entries each switch must have, as a pure function of the topology.
+"""The desired state: each switch's entries, as a pure function of the topology.
 
-Every switch routes by destination along shortest paths. Where several ports are equally near, the route names
-a group of ports; then the 5-tuple's hash chooses (`ecmp`), or the ingress port does (`source`): port i of
-those that face hosts maps one-to-one to port f(i) of the group (vClos, section IV). On a spine with parallel
-links the k-th link of one leaf maps to the k-th link of another, so that a flow keeps its index end to end.
+Every switch routes by destination along shortest paths. If several ports are equally near, the route names a
+group of ports. With `ecmp`, the 5-tuple's hash selects the port. With `source`, the ingress port does: the
+i-th port that faces a host maps one-to-one to port f(i) of the group (vClos, section IV). On a spine with
+parallel links, the k-th link of one leaf maps to the k-th link of another, so that a flow keeps its index.
 
-A host's port is in the VRF of the host, which knows the hosts of that VRF and no others. Ports between
-switches are in the fabric VRF, which knows all hosts, but on a leaf only its own, so that nothing comes up
-twice.
+A host's port is in the host's VRF, which has routes only to the hosts of that VRF. Ports between switches
+are in the fabric VRF, which has routes to all hosts. On a leaf it has only the leaf's own hosts, so that no
+packet goes up twice.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ ECN_THRESHOLD_PACKETS = 20
 
 @dataclass(frozen=True)
 class FabricPolicy:
-    """How a fabric routes and marks.
+    """A fabric's routing and ECN marking.
 
-    vrfs: by host name, its VRF (1 and above); a host not in it is in VRF 1. ecn_threshold_packets: with how
-    many packets in a port's queue the switch marks ECN, for all ports or by port; 0 never marks.
+    `vrfs` has the VRF (1 and above) of each host by name. A host that it does not list is in VRF 1.
+    `ecn_threshold_packets` is the queue length from which a switch marks ECN, for all ports or by port. 0
+    never marks.
     """
 
     routing: Routing = "ecmp"
@@ -51,7 +52,7 @@ class FabricPolicy:
 
 
 def desired_state(topology: Topology, policy: FabricPolicy | None = None) -> dict[str, Entities]:
-    """The entries of every switch by its name; raises BadInput where they do not fit the program's tables."""
+    """Return the entries of every switch, by name. Raises BadInput if they exceed the program's tables."""
     policy = policy or FabricPolicy()
     last_vrf = p4.COUNTER_VRF_COUNTER_SIZE - 1
     for name, vrf in policy.vrfs.items():
@@ -64,17 +65,17 @@ def desired_state(topology: Topology, policy: FabricPolicy | None = None) -> dic
 
 
 def next_hops(topology: Topology, switch: Switch, host: Host) -> tuple[int, ...]:
-    """The ports of `switch` on shortest paths to `host`, ascending."""
+    """Return the ports of `switch` on shortest paths to `host`, ascending."""
     return _next_hops(topology, switch, host, {host.leaf: switch_hops(topology, host.leaf)})
 
 
 def source_port(topology: Topology, switch: Switch, ingress: int, group: Sequence[int]) -> int:
-    """f(i): which port of `group` source routing takes for what enters `switch` by port `ingress`."""
+    """Return f(i): the port of `group` that source routing uses for packets from port `ingress`."""
     return group[_index(topology, switch, ingress) % len(group)]
 
 
 def check_source_routing(topology: Topology) -> None:
-    """Raise BadInput where `source` routing cannot give each host port of a leaf an uplink of its own."""
+    """Raise BadInput if `source` routing cannot give each host port of a leaf its own uplink."""
     if not topology.is_leaf_spine:
         raise BadInput(
             "maps host ports to uplinks, so it needs leaves and spines; use a leaf-spine topology or ecmp"
@@ -92,9 +93,9 @@ def check_source_routing(topology: Topology) -> None:
 def fixed_path(
     topology: Topology, routing: Routing, source: Host, destination: Host
 ) -> tuple[tuple[str, int], ...]:
-    """Names of the switches on the way from `source` to `destination`, each with the port it is left by.
+    """Return the switches from `source` to `destination`, each with its egress port.
 
-    Raises BadInput where there is no one way, because a hash chooses for each flow.
+    Raises BadInput if the path is not fixed, because a hash selects it for each flow.
     """
     switch, ingress = topology.switch_by_name[source.leaf], source.leaf_port
     path: list[tuple[str, int]] = []
@@ -114,7 +115,7 @@ def fixed_path(
 
 
 def switch_hops(topology: Topology, root: str) -> dict[str, int]:
-    """Hops to the switch `root` from every switch that reaches it, by name."""
+    """Return the hops to switch `root` from every switch that reaches it, by name."""
     distances, queue = {root: 0}, deque([root])
     while queue:
         name = queue.popleft()
@@ -139,7 +140,7 @@ def _next_hops(
 
 
 def _index(topology: Topology, switch: Switch, ingress: int) -> int:
-    """i of f(i): the place of a port among the host ports, or among the parallel links to its peer."""
+    """Return i of f(i): a port's index among the host ports, or among the parallel links to its peer."""
     port = switch.port(ingress)
     alike = [
         other.number
@@ -187,7 +188,7 @@ def _knows(switch: Switch, vrf: int, host: Host, policy: FabricPolicy) -> bool:
 
 
 def _ecmp(groups: Mapping[tuple[int, ...], int]) -> Iterable[Entity]:
-    """A member per uplink, its id the port's number; a group per set of equally near ports."""
+    """Yield a member per uplink, with the port's number as its id, and a group per set of near ports."""
     profile = p4.PROFILE_ECMP_SELECTOR
     for port in sorted({port for ports in groups for port in ports}):
         action = fy.Action(p4.ACTION_TO_UPLINK, **{p4.PARAM_TO_UPLINK_PORT: port})
@@ -228,7 +229,7 @@ def _source_routes(
     hops: Mapping[Host, tuple[int, ...]],
     groups: Mapping[tuple[int, ...], int],
 ) -> Iterable[fy.P4TableEntry]:
-    """Per ingress port and group one entry; the table is asked only for what is routed to a group."""
+    """Yield an entry per ingress port and group. Only packets routed to a group look up this table."""
     for ports in groups:
         inside = [host.ip for host in hops if hops[host] == ports]
         outside = [host.ip for host in hops if len(hops[host]) > 1 and hops[host] != ports]
@@ -238,7 +239,7 @@ def _source_routes(
                 if network.prefixlen:
                     match[p4.MATCH_SOURCE_ROUTE_DST] = (int(network.network_address), int(network.netmask))
                 uplink = source_port(topology, switch, port.number, ports)
-                # What came up by an uplink is never routed to a group that leads up again.
+                # Packets from an uplink are never routed to a group of uplinks again.
                 if port.number not in ports:
                     yield fy.P4TableEntry(
                         p4.TABLE_SOURCE_ROUTE,
@@ -249,7 +250,7 @@ def _source_routes(
 
 
 def _cover(inside: Sequence[str], outside: Sequence[str]) -> list[ipaddress.IPv4Network]:
-    """Few prefixes that hold every address of `inside` and none of `outside`."""
+    """Return a few prefixes that cover every address of `inside` and none of `outside`."""
     excluded = [int(ipaddress.IPv4Address(address)) for address in outside]
 
     def split(network: ipaddress.IPv4Network, addresses: list[int]) -> list[ipaddress.IPv4Network]:
@@ -281,7 +282,7 @@ def _link(port: Port, policy: FabricPolicy) -> fy.P4TableEntry:
     threshold = policy.ecn_threshold_packets
     if callable(threshold):
         threshold = threshold(port)
-    threshold = min(threshold, port.queue_packets - 1)  # the last packet that fits is marked, at the latest
+    threshold = min(threshold, port.queue_packets - 1)  # mark at least the last packet that fits
     parameters = {
         p4.PARAM_SET_LINK_CAPACITY: capacity + HEADROOM_OFFSET,
         p4.PARAM_SET_LINK_ECN_THRESHOLD: threshold,

@@ -1,4 +1,4 @@
-"""The desired state on disk (SQLite), so that a restarted controller converges to what was last applied."""
+"""The desired state on disk (SQLite), from which a restarted controller converges."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WIT
 
 
 class Store:
-    """Desired entities per switch, and facts about them (JSON values by name), in one file."""
+    """The desired entities of each switch, and facts about them (JSON values by name), in one file."""
 
     def __init__(self, path: Path) -> None:
-        """Open or make the file; raises EntrainError where it is no such file."""
+        """Open or create the file. Raises EntrainError if it is not a state file."""
         self.path = path
         with closing(self._open()) as connection, connection:
             try:
@@ -55,7 +55,7 @@ class Store:
             )
 
     def load(self) -> tuple[dict[str, State], dict[str, object]]:
-        """What `save` last wrote; empty for a new file."""
+        """Return what `save` last wrote, or nothing for a new file."""
         desired: dict[str, dict[bytes, p4r.Entity]] = {}
         with closing(self._open()) as connection:
             for switch, blob in connection.execute("SELECT switch, entity FROM entity"):

@@ -1,8 +1,7 @@
-"""Topologies: what is connected to what, with which addresses and ports.
+"""Topologies: nodes, links, addresses and ports.
 
-A topology comes from a TOML file, by parameters (`leaf_spine`, `dumbbell`) or explicitly. Every name, address
-and port number that is not given follows from the order alone, so the same file gives the same network
-everywhere.
+A TOML file describes a topology, by parameters (`leaf_spine`, `dumbbell`) or explicitly. Names, addresses and
+port numbers that it omits follow from the order alone, so a file gives the same network everywhere.
 
     [topology]
     kind = "leaf-spine"
@@ -54,10 +53,10 @@ __all__ = [
 ]
 
 FIRST_GRPC_PORT = 9559
-"""The P4Runtime port that IANA assigned; the i-th switch listens on the i-th port from it."""
+"""P4Runtime's port, assigned by IANA. The i-th switch listens on the i-th port from it."""
 
 TABLES = ("topology", "switch", "host", "link")
-"""The tables of a TOML file that make up a topology (an experiment file has others beside them)."""
+"""The tables of a TOML file that describe a topology. An experiment's file has others, too."""
 
 
 Name = Annotated[
@@ -109,7 +108,7 @@ class SwitchTable(Strict):
 
 
 class HostTable(Strict):
-    """A `[[host]]` table; `ip` with its prefix length, as `10.1.1.2/8`."""
+    """A `[[host]]` table. `ip` includes the prefix length, as in `10.1.1.2/8`."""
 
     name: Name
     ip: str | None = None
@@ -117,7 +116,7 @@ class HostTable(Strict):
 
 
 class LinkTable(Strict):
-    """A `[[link]]` table between nodes `a` and `b`; a host has no port number."""
+    """A `[[link]]` table between nodes `a` and `b`. A host has no port number."""
 
     a: str
     b: str
@@ -154,13 +153,13 @@ _REQUIRED = {"leaf-spine": ("leaves", "spines", "hosts_per_leaf"), "dumbbell": (
 
 
 def load_topology(path: Path | str) -> Topology:
-    """The topology in the TOML file `path`; raises BadInput that names file, key and remedy."""
+    """Return the topology in the TOML file `path`. Raises BadInput, naming file, key and remedy."""
     path = Path(path)
     return parse_topology(read_toml(path), str(path), default_name=path.stem)
 
 
 def parse_topology(tables: Mapping[str, Any], source: str, *, default_name: str = "topology") -> Topology:
-    """The topology of already parsed TOML tables (`TABLES`); `source` is what errors call the file."""
+    """Return the topology of parsed TOML tables (`TABLES`). Errors call the file `source`."""
     file = check(TopologyFile, tables, source)
     table = file.topology
     name = table.name or default_name
@@ -213,10 +212,10 @@ def leaf_spine(
     target: Target = "softswitch",
     grpc_port: int = FIRST_GRPC_PORT,
 ) -> Topology:
-    """A folded Clos of two tiers. Raises ValueError where it does not fit the switches.
+    """Return a folded Clos of two tiers. Raises ValueError if it does not fit the switches.
 
-    Leaf: ports 1..h are hosts; h+1.. are uplinks, those of spine 1 first (`links_per_pair` of them). Spine:
-    its ports go by leaf in the same way. Host H of leaf L is 10.L.H.2/8.
+    On a leaf, ports 1..h lead to hosts, and ports from h+1 are uplinks, `links_per_pair` for each spine in
+    order. On a spine, the ports lead to the leaves in the same way. Host H of leaf L is 10.L.H.2/8.
     """
     uplinks = spines * links_per_pair
     if hosts_per_leaf + uplinks > MAX_PORT:
@@ -267,10 +266,10 @@ def dumbbell(
     target: Target = "softswitch",
     grpc_port: int = FIRST_GRPC_PORT,
 ) -> Topology:
-    """Two switches, one link between them; hosts h1..hn left, hn+1..h2n right. Raises ValueError.
+    """Return two switches and a link between them, with hosts h1..hn left and hn+1..h2n right.
 
-    Ports 1..n of each switch are hosts, port n+1 is the bottleneck; `delay_ms` and `loss` are those of the
-    bottleneck.
+    On each switch, ports 1..n lead to hosts, and port n+1 is the bottleneck. `delay_ms` and `loss` apply to
+    the bottleneck. Raises ValueError if a switch has too few ports.
     """
     if hosts_per_side + 1 > MAX_PORT:
         raise ValueError(f"[topology], hosts_per_side: must be below {MAX_PORT}, the ports of a switch")
@@ -291,7 +290,7 @@ def dumbbell(
 
 
 def _address(leaf: int, host: int) -> tuple[str, str]:
-    """IP and MAC of the host-th host of the leaf-th switch: 10.L.H.2 and, from it, 02:00:0a:L:H:02."""
+    """Return IP 10.L.H.2 and MAC 02:00:0a:L:H:02 for host H of leaf L."""
     if leaf > 255 or host > 255:
         raise ValueError(f"ip: no automatic address for host {host} of switch {leaf}; give ip and mac")
     return f"10.{leaf}.{host}.2", f"02:00:0a:{leaf:02x}:{host:02x}:02"
@@ -338,7 +337,7 @@ def _explicit(file: TopologyFile, name: str) -> Topology:
 
 
 def _number_links(file: TopologyFile, switch_index: Mapping[str, int]) -> list[Link]:
-    """The links with port numbers: those given, and for the others the lowest that is free, in order."""
+    """Return the links with port numbers. Links without one get the lowest free number, in order."""
     known = {*switch_index, *(entry.name for entry in file.host)}
     taken: dict[str, set[int]] = defaultdict(set)
     for number, entry in enumerate(file.link, 1):
