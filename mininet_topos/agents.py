@@ -14,7 +14,7 @@ from machine.record import Record
 from mininet_topos.network import Network
 
 READY_TIMEOUT_S = 60.0
-"""How long an agent may take to start: as many as there are hosts compile and load programs at once."""
+"""Seconds that an agent may take to start. All hosts' agents compile and load programs at once."""
 
 
 @contextlib.contextmanager
@@ -27,13 +27,14 @@ def agents(
     scheduling: Scheduling | None = None,
     paths: Mapping[str, Path] | None = None,
 ) -> Iterator[dict[str, str]]:
-    """Within, `entrain-agent` serves every host of a running network; yields gRPC addresses by host.
+    """Run `entrain-agent` for every host of a running network. Yields gRPC addresses by host.
 
-    With `scheduling` the agents schedule their hosts' flows; `paths` are the hosts' paths files, where they
-    ask emulated switches. What they say is in `directory`/agent-HOST.log.
-    The agents stay in the caller's namespaces, and only their eBPF programs are on the hosts. Where the
-    machine's congestion controls are not registered yet, the first holds them for all. An agent that ends is
-    found by `network.check`. Raises EntrainError with the log's end of an agent that does not start.
+    With `scheduling` the agents schedule their hosts' flows. `paths` are the hosts' paths files, if they use
+    emulated switches. Agents log to `directory`/agent-HOST.log.
+
+    The agents stay in the caller's namespaces: only their eBPF programs are on the hosts. If the machine's
+    congestion controls are not yet registered, the first agent registers them for all. `network.check` finds
+    an agent that has ended. Raises EntrainError, with the end of its log, for an agent that does not start.
     """
     with contextlib.ExitStack() as stack:
         started = []
@@ -60,7 +61,7 @@ def agent_command(
     scheduling: Scheduling | None = None,
     paths: Path | None = None,
 ) -> list[str]:
-    """The command line of the agent of `host`, which listens at `address`."""
+    """Return the command line of the agent of `host`, which listens at `address`."""
     rates = {end: link.rate_mbps for link in network.topology.links for end in (link.a, link.b)}
     return [
         *(sys.executable, "-m", "hostbpf", "--interface", host.interface),

@@ -1,8 +1,7 @@
-"""DCTCP's mark threshold K on emulated links, in packets as the switches count them.
+"""DCTCP's marking threshold K on emulated links, in packets as counted by the switches.
 
-The guideline is K >= C RTT / 7 (Alizadeh et al., SIGCOMM 2010, equation 13), and beyond that room for what
-senders emit at once (section 3.5); an emulated link emits a shaper's bucket at once. docs/decisions.md has
-the derivation.
+The guideline is K >= C RTT / 7 (Alizadeh et al., SIGCOMM 2010, equation 13), plus room for senders' bursts
+(section 3.5). On an emulated link, a burst is a shaper's bucket. docs/decisions.md has the derivation.
 """
 
 from __future__ import annotations
@@ -20,8 +19,10 @@ PACKETS_PER_FRAME = 1.5
 
 
 def round_trip_ms(topology: Topology) -> float:
-    """The round trip between the hosts furthest apart, ms, without queues: per link its delay both ways, and
-    the millisecond that an offloaded packet may hold it."""
+    """Return the round-trip time in ms between the hosts furthest apart, without queues.
+
+    It is the sum of each link's delay in both directions, and the time that an offloaded packet may hold it.
+    """
     names = [switch.name for switch in topology.switches]
     links = 2 + max(hops for name in names for hops in switch_hops(topology, name).values())
     delay_ms = max(link.delay_ms or 0.0 for link in topology.links)
@@ -29,13 +30,13 @@ def round_trip_ms(topology: Topology) -> float:
 
 
 def threshold_packets(rate_mbps: float, round_trip_ms: float, shaping: Shaping) -> int:
-    """K for a link of that rate: `PACKETS_PER_FRAME` (C RTT / 7 + burst), in packets of a full frame."""
+    """Return K for a link of that rate: `PACKETS_PER_FRAME` (C RTT / 7 + burst), in full-size packets."""
     pipe_bytes = rate_mbps * 1e3 / 8 * round_trip_ms / 7
     burst = gso_max_bytes(rate_mbps) if shaping == "none" else burst_bytes(rate_mbps)
     return math.ceil(PACKETS_PER_FRAME * (pipe_bytes + burst) / FRAME_BYTES)
 
 
 def thresholds(topology: Topology, shaping: Shaping) -> Callable[[Port], int]:
-    """K by port, for `controlplane.routing.FabricPolicy`."""
+    """Return K by port, for `controlplane.routing.FabricPolicy`."""
     trip = round_trip_ms(topology)
     return lambda port: threshold_packets(port.rate_mbps, trip, shaping)

@@ -15,11 +15,11 @@ from machine.record import Record
 from mininet_topos.network import Network
 
 READY_TIMEOUT_S = 60.0
-"""How long an emulated switch may take to start, together with all others."""
+"""Seconds that an emulated switch may take to start, together with all others."""
 
 
 def switch_file(switch: Switch, listen: str, slot_ms: float = 60.0) -> str:
-    """The file of the emulated switch that stands for `switch` (`hostbpf.emulated.server`)."""
+    """Return the configuration file of the emulated switch for `switch` (`hostbpf.emulated.server`)."""
     lines = [f"name = {json.dumps(switch.name)}", f"listen = {json.dumps(listen)}", f"slot_ms = {slot_ms}"]
     for port in switch.ports:
         lines += ["", f"[[port]]  # to {port.peer}"]
@@ -28,9 +28,9 @@ def switch_file(switch: Switch, listen: str, slot_ms: float = 60.0) -> str:
 
 
 def paths_file(topology: Topology, routing: Routing, source: Host, addresses: Mapping[str, str]) -> str:
-    """The paths file of host `source` (`hostbpf.emulated.client`); `addresses` are those of the switches.
+    """Return the paths file of host `source` (`hostbpf.emulated.client`), with the switches' `addresses`.
 
-    Raises BadInput where a path is not fixed.
+    Raises BadInput if a path is not fixed.
     """
     lines = []
     for destination in topology.hosts:
@@ -52,9 +52,9 @@ def write_files(
     addresses: Mapping[str, str],
     slot_ms: float = 60.0,
 ) -> tuple[dict[str, Path], dict[str, Path]]:
-    """Write all of them into `directory`; the switches' files and the hosts' paths files, by name.
+    """Write all files into `directory`. Return the switches' files and the hosts' paths files, by name.
 
-    Raises BadInput where a path is not fixed; then nothing is written.
+    Raises BadInput if a path is not fixed, before writing anything.
     """
     paths = {host.name: paths_file(topology, routing, host, addresses) for host in topology.hosts}
     switches = {each.name: switch_file(each, addresses[each.name], slot_ms) for each in topology.switches}
@@ -71,11 +71,11 @@ def write_files(
 def emulated_switches(
     network: Network, routing: Routing, record: Record, directory: Path, *, slot_ms: float = 60.0
 ) -> Iterator[dict[str, Path]]:
-    """Within, a process stands for every switch of `network`; yields the hosts' paths files, by host.
+    """Run an emulated switch for every switch of `network`. Yields the hosts' paths files, by host.
 
     They listen on Unix sockets in `directory`, as the agents do, and log to `directory`/emulated-SWITCH.log.
-    One that ends is found by `network.check`. Raises EntrainError with the log's end of one that does not
-    start.
+    `network.check` finds one that has ended. Raises EntrainError, with the end of its log, for one that does
+    not start.
     """
     topology = network.topology
     addresses = {switch.name: f"unix:{directory}/{switch.name}.sock" for switch in topology.switches}

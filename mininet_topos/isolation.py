@@ -1,9 +1,8 @@
-"""A network namespace for one run, so that runs on one machine cannot collide.
+"""A private network namespace for each run, so that runs on one machine cannot collide.
 
-Within it, switch interfaces (`leaf1-eth1`) and gRPC ports may have the same names and numbers in every run;
-whatever is in it ends with it; and the machine's own namespace (with its address managers, firewalls and IPv6
-autoconfiguration) never sees any of it. It has a name, so that `ip netns exec NAME tcpdump -i leaf1-eth5`
-works.
+Interfaces (`leaf1-eth1`) and gRPC ports in it can have the same names and numbers in every run. Everything in
+it ends with it. The machine's own namespace, with its address managers, firewalls and IPv6
+autoconfiguration, is not affected. It has a name, so that `ip netns exec NAME tcpdump -i leaf1-eth5` works.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(namespace: Path) -> None:
-    """Move the calling thread, and the threads and processes it will start, into a network namespace.
+    """Move the calling thread, and the threads and processes that it starts, into a network namespace.
 
-    Threads that run already stay where they are: call this before a library starts any (gRPC does).
+    Running threads stay where they are, so call this before a library such as gRPC starts any.
     """
     handle = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -39,9 +38,9 @@ def enter(namespace: Path) -> None:
 
 @contextlib.contextmanager
 def private_namespace(record: Record) -> Iterator[str]:
-    """Make a namespace that `record` owns and be in it; yields its name. Leaves and removes it at the end.
+    """Create a namespace owned by `record` and enter it. Yields its name; leaves and removes it at the end.
 
-    It is called after the record, whose name no other live one on this machine has.
+    It has the name of the record, which is unique among the live ones on this machine.
     """
     name = f"entrain-{record.path.stem}"
     resource = record.own(Resource("netns", name))

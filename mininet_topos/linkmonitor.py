@@ -1,8 +1,8 @@
-"""Which flows are on each link of the fabric, and when: measured in the network, whatever the switches are.
+"""Measures which flows are on each fabric link, and when, independently of the switches.
 
-An eBPF program at tc egress of every fabric interface notes each flow's bursts (`bpf/link_monitor.bpf.c`). It
-costs about 0.2 µs a packet, offloaded ones as one, and does not change what it sees. All times are
-CLOCK_MONOTONIC of one machine, so intervals of different links compare without any skew.
+An eBPF program at tc egress of every fabric interface records each flow's bursts
+(`bpf/link_monitor.bpf.c`). It costs about 0.2 µs per packet, or per offloaded packet, and does not change
+packets. All times are one machine's CLOCK_MONOTONIC, so different links have no clock skew.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from wire.flow import Flow
 
 SOURCE = Path(__file__).parent / "bpf" / "link_monitor.bpf.c"
 GAP_MS = 5.0
-"""A flow that is silent for longer has left the link. Longer than any queue of the emulated links holds."""
+"""A flow that is silent for longer has left the link. It exceeds the delay of any emulated queue."""
 
 
 class _Flow(NamedTuple):
-    """`struct flow`; addresses and ports in network byte order."""
+    """`struct flow`, with addresses and ports in network byte order."""
 
     ifindex: int
     source: bytes
@@ -49,9 +49,9 @@ _ACTIVITY = Codec("=QQQQ", _Activity)
 
 @dataclass(frozen=True)
 class Burst:
-    """`flow`, marked `dscp`, sent over the link behind `ifindex` from `first_ns` to `last_ns`.
+    """A burst of `flow`, with DSCP `dscp`, over the link of `ifindex` from `first_ns` to `last_ns`.
 
-    Times are when packets entered the link's queue; `bytes` are payload, `packets` as on the wire.
+    Times are when packets entered the link's queue. `bytes` counts payload, `packets` counts as on the wire.
     """
 
     ifindex: int
@@ -64,9 +64,9 @@ class Burst:
 
 
 class LinkMonitor:
-    """Watches `ports`; a context manager. `poll` while traffic runs, `collect` when it has ended.
+    """Monitors `ports`, as a context manager. Call `poll` during traffic, and `collect` afterwards.
 
-    Raises EbpfError or MissingTool where the program cannot be compiled, loaded or attached.
+    Raises EbpfError or MissingTool if the program cannot be compiled, loaded or attached.
     """
 
     def __init__(self, ports: Iterable[FabricPort], *, gap_ms: float = GAP_MS) -> None:
@@ -105,7 +105,7 @@ class LinkMonitor:
         self._object.close()
 
     def poll(self) -> None:
-        """Take over what has been noted. Several times a second: the buffer holds some 60,000 bursts."""
+        """Read the recorded bursts. Call it several times a second: the buffer holds some 60,000 bursts."""
         self._ring.consume()
 
     def collect(self) -> list[Burst]:
@@ -113,7 +113,7 @@ class LinkMonitor:
         self._ring.consume()
         flows = self._object.maps["flows"]
         for key, value in flows.lookup_batch():
-            self._note(key, value[-_ACTIVITY.size :])  # behind the lock
+            self._note(key, value[-_ACTIVITY.size :])  # after the lock
             del flows[key]
         bursts, self._bursts = sorted(self._bursts, key=lambda burst: burst.first_ns), []
         return bursts

@@ -1,12 +1,12 @@
-"""Links with a rate and a bounded queue, made of what every kernel has: HTB or TBF over a byte FIFO.
+"""Links with a rate and a bounded queue, from what every kernel has: HTB or TBF over a byte FIFO.
 
-The queue limit is stated in full-size packets and enforced in bytes: with segmentation offload one packet of
-the kernel carries up to 64 KB, so a limit in the kernel's packets would mean anything. For the same reason an
-offloaded packet is capped to one millisecond of its link: at 100 Mbit/s a 64 KB packet would hold the link
-for 5 ms, and flows that share it would take turns of that length.
+Queue limits are specified in full-size packets and enforced in bytes. With segmentation offload, one kernel
+packet carries up to 64 KB, so a limit in kernel packets would be meaningless. For the same reason, an
+offloaded packet is capped to one millisecond of its link. At 100 Mbit/s a 64 KB packet would hold the link
+for 5 ms, and flows that share it would alternate in turns of that length.
 
-With HTB, carriers do not wait in that queue, as in switches with a queue for control: a full one would delay
-or lose what has to be known before data are sent.
+With HTB, carriers bypass that queue, as in switches with a control queue. A full queue would delay or lose
+information that is needed before data are sent.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ from wire.slot_header import ETHERTYPE
 Shaping = Literal["htb", "tbf", "none"]
 
 _CARRIERS = f"protocol all u32 match u16 {ETHERTYPE:#x} 0xffff at -2"
-"""By the EtherType in the frame: the kernel's own note still says IPv4 where a program has changed it."""
+"""Matches the EtherType in the frame, since the kernel's protocol field may be outdated after a program."""
 
 FRAME_BYTES = 1514
 """Ethernet header and MTU: what one full-size packet costs on the wire, as the shapers count it."""
 
 TURN_MS = 1.0
-"""The longest that one offloaded packet may hold its link."""
+"""The longest time that one offloaded packet may hold its link."""
 
 BURST_MS = 2.0
-"""What a shaper may send at once after a silence, and catch up when its timer was late."""
+"""A shaper's burst, after a pause or when its timer is late."""
 
 CARRIERS_PART = 0.05
-"""Of the link's rate carriers get so much before all else; they need a tenth of it."""
+"""Fraction of the link's rate with priority for carriers, which need a tenth of that."""
 
 _MAX_GSO_BYTES = 65536
 
 
 def gso_max_bytes(rate_mbps: float) -> int:
-    """The largest offloaded packet on a link of that rate: `TURN_MS` of it, from two frames to 64 KB."""
+    """Return the size limit of offloaded packets: `TURN_MS` of the rate, from two frames to 64 KB."""
     turn = int(rate_mbps * 1e6 / 8 * TURN_MS / 1e3)
     return min(_MAX_GSO_BYTES, max(2 * FRAME_BYTES, turn))
 
 
 def burst_bytes(rate_mbps: float) -> int:
-    """A shaper's bucket: `BURST_MS` of the rate, and at least two of the largest packets.
+    """Return a shaper's bucket: `BURST_MS` of the rate, and at least two of the largest packets.
 
-    TBF cuts up (or drops) what exceeds its bucket, and what a late timer would have sent beyond it is lost:
-    with 16 KB, HTB gave 937 of 1000 Mbit/s.
+    TBF segments or drops packets that exceed its bucket, and a late timer cannot make up for more than the
+    bucket: with 16 KB, HTB gave 937 of 1000 Mbit/s.
     """
     return max(int(rate_mbps * 1e6 / 8 * BURST_MS / 1e3), 2 * gso_max_bytes(rate_mbps))
 
 
 def queue_bytes(link: Link) -> int:
-    """The queue limit of each direction of `link` in bytes; room for one offloaded packet in any case."""
+    """Return the queue limit in bytes for each direction of `link`, at least one offloaded packet."""
     return max(link.queue_packets * FRAME_BYTES, gso_max_bytes(link.rate_mbps))
 
 
 def tc_commands(interface: str, link: Link, shaping: Shaping) -> list[str]:
-    """Lines for `tc -batch` that shape what leaves `interface` onto `link`."""
+    """Return lines for `tc -batch` that shape traffic from `interface` onto `link`."""
     if shaping == "none":
         return []
     rate, burst, limit = f"{link.rate_mbps * 1e6:.0f}bit", burst_bytes(link.rate_mbps), queue_bytes(link)
@@ -82,8 +82,8 @@ def tc_commands(interface: str, link: Link, shaping: Shaping) -> list[str]:
         impairments = [f"delay {link.delay_ms:g}ms"] if link.delay_ms else []
         impairments += [f"loss {link.loss * 100:g}%"] if link.loss else []
         in_flight = int(link.rate_mbps * 1e3 * (link.delay_ms or 0) / 8 / FRAME_BYTES)
-        packets = link.queue_packets + in_flight  # netem's limit counts what it delays, too
-        # A link delays and loses carriers as it does data, so each class of HTB has its own netem.
+        packets = link.queue_packets + in_flight  # netem's limit includes the packets that it delays
+        # A link delays and loses carriers just like data, so each class of HTB has its own netem.
         for handle, below in enumerate(("1:2", "1:3") if shaping == "htb" else ("1:1",), start=10):
             lines.append(
                 f"qdisc add {device} parent {below} handle {handle}: netem limit {packets} "
@@ -95,7 +95,7 @@ def tc_commands(interface: str, link: Link, shaping: Shaping) -> list[str]:
 
 
 def check_classifier(shaping: Shaping) -> None:
-    """Raise MissingTool where this kernel cannot tell carriers from data at a shaped link."""
+    """Raise MissingTool if this kernel cannot distinguish carriers from data at a shaped link."""
     if shaping == "htb" and not _tried("htb", f"filter add dev lo parent 1: {_CARRIERS}"):
         raise MissingTool(
             'shaping "htb" needs the qdisc htb and the classifier u32, of which this kernel lacks one '
@@ -104,7 +104,7 @@ def check_classifier(shaping: Shaping) -> None:
 
 
 def check_impairments(topology: Topology, shaping: Shaping) -> None:
-    """Raise MissingTool where a link asks for delay or loss and this kernel, or the shaping, has none."""
+    """Raise MissingTool if a link needs delay or loss that the kernel or the shaping does not support."""
     impaired = [link for link in topology.links if link.delay_ms or link.loss]
     if not impaired:
         return
@@ -120,13 +120,13 @@ def check_impairments(topology: Topology, shaping: Shaping) -> None:
 
 
 def has_netem() -> bool:
-    """Whether this kernel can delay and lose packets."""
+    """Return whether this kernel can delay and lose packets."""
     return _tried("netem delay 1ms")
 
 
 @functools.cache
 def _tried(qdisc: str, *further: str) -> bool:
-    """Whether the loopback of a namespace that ends with the command takes `qdisc` and `further` commands."""
+    """Return whether a temporary namespace's loopback accepts `qdisc` and the `further` commands."""
     lines = [f"qdisc add dev lo root handle 1: {qdisc}", *further]
     trial = ["unshare", "--net", "tc", "-batch", "-"]
     done = subprocess.run(trial, input="\n".join(lines), text=True, capture_output=True, check=False)

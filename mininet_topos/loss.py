@@ -1,4 +1,4 @@
-"""Random loss on links, made in eBPF: it needs no netem. An offloaded packet is lost whole."""
+"""Random loss on links, in eBPF, without netem. An offloaded packet is lost as a whole."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ SOURCE = Path(__file__).parent / "bpf" / "loss.bpf.c"
 
 @dataclass(frozen=True)
 class Losses:
-    """What became of the packets of all lossy interfaces so far."""
+    """Packet counts of all lossy interfaces so far."""
 
     passed: int
     lost: int
 
 
 class Loss:
-    """Loss in force; `count` says what it did."""
+    """Active loss. `count` returns its effect."""
 
     def __init__(self, obj: Object) -> None:
         self._obj = obj
 
     def count(self) -> Losses:
-        """Packets so far."""
+        """Return the packet counts so far."""
         values = self._obj.maps[".bss"][bytes(4)]
         places = (self._obj.variable("passed").offset, self._obj.variable("lost").offset)
         passed, lost = (struct.unpack_from("=Q", values, place)[0] for place in places)
@@ -37,9 +37,9 @@ class Loss:
 
 @contextlib.contextmanager
 def lossy(ifindexes: Iterable[int], probability: float, *, netns: str | None = None) -> Iterator[Loss]:
-    """Within, each packet that leaves these interfaces is lost with `probability` (0 to 1).
+    """Lose each packet that leaves these interfaces with `probability` (0 to 1), in this context.
 
-    It ends with the process in any case. Raises EbpfError where it cannot be attached (Linux before 6.6).
+    The loss ends with the process at the latest. Raises EbpfError if it cannot attach (before Linux 6.6).
     """
     if not 0 <= probability <= 1:
         raise ValueError(f"probability {probability}: must be from 0 to 1")

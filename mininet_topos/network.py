@@ -1,12 +1,12 @@
-"""A topology, running: hosts as namespaces, switches as processes, shaped links between them.
+"""A running topology: hosts as namespaces, switches as processes, and shaped links between them.
 
     with Record("run") as record, private_namespace(record) as namespace:
         with Network(topology, record, directory, namespace=namespace) as network:
             network.popen("h1", ["ping", "-c", "1", "10.2.1.2"])
 
-Mininet's objects are what is built (`network.net`), so that its command line and everything written for it
-work; the interfaces behind them are made in batches, because sixteen hosts and eight switches by one shell
-command after the other take longer than the experiment.
+The network consists of Mininet's objects (`network.net`), so that Mininet's command line and tools work. The
+interfaces behind them are created in batches. For sixteen hosts and eight switches, one shell command after
+another takes longer than the experiment.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ except ModuleNotFoundError as error:  # pragma: no cover
     ) from error
 
 LOSSY_FEATURES = ("tx", "tso", "gso", "gro")
-"""What hosts must not leave to their NIC when a switch (BMv2) takes packets as they are on a wire."""
+"""Offloads to disable if a switch (BMv2) needs packets in wire format."""
 
 
 class _ReadyInterface(MininetIntf):  # type: ignore[misc]
-    """Mininet's view of an interface that is made and configured already."""
+    """Mininet's view of an interface that is already created and configured."""
 
     def config(self, **_: object) -> dict[str, object]:
         return {}
 
 
 class _ReadyLink(MininetLink):  # type: ignore[misc]
-    """Mininet's view of a link that is made already, and is removed by its owner."""
+    """Mininet's view of a link that already exists, and that its owner removes."""
 
     def __init__(self, intf1: _ReadyInterface, intf2: _ReadyInterface) -> None:
         self.intf1, self.intf2 = intf1, intf2
@@ -66,11 +66,11 @@ class _ReadyLink(MininetLink):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class Tcp:
-    """The hosts' TCP; None leaves what the kernel has.
+    """TCP settings of the hosts. None keeps the kernel's default.
 
-    rto_min_ms: the shortest retransmission timeout (Linux: 200 ms, for wide areas). slow_start_after_idle:
-    whether a connection that was silent begins anew with a small window, as Linux has it.
-    receive_buffer_bytes: the most that a receiver holds for a connection; its window is about half of it.
+    `rto_min_ms` is the minimum retransmission timeout (Linux: 200 ms, for wide-area networks).
+    `slow_start_after_idle` restarts an idle connection with a small window, as Linux does by default.
+    `receive_buffer_bytes` limits a connection's receive buffer; the window is about half of it.
     """
 
     congestion_control: str | None = None
@@ -78,7 +78,7 @@ class Tcp:
     slow_start_after_idle: bool | None = None
     receive_buffer_bytes: int | None = None
     queue_packets: int | None = None
-    """The queue in front of a host's own link; None: as long as the link's other queue."""
+    """The queue before a host's own link. None makes it as long as the link's other queue."""
 
 
 DEFAULT_TCP = Tcp()
@@ -86,7 +86,7 @@ DEFAULT_TCP = Tcp()
 
 @dataclass(frozen=True)
 class FabricPort:
-    """The sending end of a link between two switches: one direction of that link."""
+    """One direction of a link between two switches, at its sending end."""
 
     switch: str
     port: int
@@ -148,7 +148,7 @@ class Network:
         self.stop()
 
     def start(self) -> None:
-        """Make everything and wait until all switches serve. Call it in the main thread."""
+        """Create everything and wait until all switches serve. Call it in the main thread."""
         check_possible(self.topology, self.shaping)
         self._check_names_are_free()
         for host in self.topology.hosts:
@@ -173,7 +173,7 @@ class Network:
         self.net.built = True
 
     def stop(self) -> None:
-        """End every process in the network and remove it. Safe to call twice, and after half a start."""
+        """End every process in the network and remove it. Safe to call twice, and after a failed start."""
         self.end(list(self._children))
         for node in self.switches.values():  # all at once; `stop` waits for one
             node.ask_to_end()
@@ -196,7 +196,7 @@ class Network:
         return {node.name: node for node in self.net.switches}
 
     def check(self) -> None:
-        """Raise EntrainError with the end of its log if a switch, or a process that is watched, has ended."""
+        """Raise EntrainError, with the end of the log, if a switch or a watched process has ended."""
         for node in self.switches.values():
             node.check()
         for child in self._watched:
@@ -204,7 +204,7 @@ class Network:
 
     @contextlib.contextmanager
     def watching(self, children: Sequence[Child]) -> Iterator[None]:
-        """Within, the network needs `children`, too: `check` finds one that has ended."""
+        """Make `check` also watch `children`, in this context."""
         self._watched += children
         try:
             yield
@@ -212,23 +212,23 @@ class Network:
             self._watched = [child for child in self._watched if child not in children]
 
     def popen(self, host: str, command: Sequence[str], log: Path | None = None) -> subprocess.Popen[bytes]:
-        """Start `command` on `host`, owned by the record; `log` gets its output at the end, else nobody."""
+        """Start `command` on `host`, owned by the record. Append its output to `log`, or discard it."""
         inside = ["mnexec", "-a", str(self.net[host].pid), *command]
         child = launch(self._record, f"{command[0]} on host {host}", inside, log=log, death="KILL")
         self._children[child.process] = child
         return child.process
 
     def end(self, processes: Iterable[subprocess.Popen[bytes]]) -> None:
-        """End processes that `popen` started; those that have ended are only struck from the record."""
+        """End processes that `popen` started, and drop them from the record."""
         for process in processes:
             self._children.pop(process).end()
 
     def run(self, host: str, command: Sequence[str], *, timeout_s: float = 30.0) -> str:
-        """Run `command` on `host` and return its output; raises EntrainError with its error output."""
+        """Run `command` on `host` and return its output. Raises EntrainError with its error output."""
         return _run_in(self.net[host].pid, command, timeout_s=timeout_s)
 
     def fabric_ports(self) -> Iterator[FabricPort]:
-        """Both directions of every link between switches."""
+        """Yield both directions of every link between switches."""
         for switch in self.topology.switches:
             parallel = Counter(port.peer for port in switch.ports)
             for port in switch.ports:
@@ -309,7 +309,7 @@ class Network:
         return [f"route change {route} rto_min {self.tcp.rto_min_ms:g}ms"]
 
     def _host_script(self, host: Host, link: Link) -> str:
-        """What a host needs: an address, no IPv6 chatter, a shaped link, offloads as its switches allow."""
+        """Return a host's set-up: address, no IPv6, shaped link, and offloads as its switches allow."""
         sysctls = {"ipv6/conf/all/disable_ipv6": "1"}
         if self.tcp.congestion_control is not None:
             sysctls["ipv4/tcp_congestion_control"] = self.tcp.congestion_control
@@ -339,7 +339,7 @@ class Network:
 
 
 def check_possible(topology: Topology, shaping: Shaping = "htb") -> None:
-    """Whether this machine can emulate `topology`; looks only, makes nothing.
+    """Check that this machine can emulate `topology`, without creating anything.
 
     Raises EntrainError without the right to, BadInput for a target that does not run here, MissingTool for
     one that is not installed, and for links that need what this kernel lacks.
@@ -355,7 +355,7 @@ def check_possible(topology: Topology, shaping: Shaping = "htb") -> None:
 
 
 def _empty_mininet() -> Any:
-    """Mininet without its `init`, which changes the machine's sysctls for good; its limits only for us."""
+    """Return an empty Mininet without its `init`, which changes sysctls permanently. Raise our own limits."""
     Mininet.inited = True
     soft, hard = limits.getrlimit(limits.RLIMIT_NOFILE)
     limits.setrlimit(limits.RLIMIT_NOFILE, (max(soft, min(16384, hard)), hard))
@@ -363,7 +363,7 @@ def _empty_mininet() -> Any:
 
 
 def _batch(tool: str, lines: Sequence[str]) -> None:
-    """Run `ip -batch` or `tc -batch`; raises EntrainError with the line that failed."""
+    """Run `ip -batch` or `tc -batch`. Raises EntrainError with the line that failed."""
     if not lines:
         return
     done = subprocess.run(
@@ -385,7 +385,7 @@ def _run_in(pid: int, command: Sequence[str], *, timeout_s: float = 30.0) -> str
 
 
 def _disable_ipv6(interface: str) -> None:
-    """Else the kernel's own router solicitations would be traffic in the fabric."""
+    """Disable IPv6, since the kernel's router solicitations would be traffic in the fabric."""
     switch = Path(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6")
     if switch.exists():
         switch.write_text("1")

@@ -1,7 +1,7 @@
-"""Mininet nodes for P4 switches: each is one process that serves P4Runtime, whatever its target.
+"""Mininet nodes for P4 switches. For any target, a node is one process that serves P4Runtime.
 
-A node is started with the ports of its topology, is ready when its P4Runtime server answers, and when it does
-not become ready, or ends, says so with the end of its log.
+A node starts with the ports of its topology, and is ready when its P4Runtime server answers. If it does not
+become ready, or ends, the error shows the end of its log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CPU_PORT = 255
 """The port through which a switch and its controller exchange packets."""
 
 FIRST_THRIFT_PORT = 9090
-"""BMv2's own default, which all switches of a network would otherwise want."""
+"""BMv2's default, which all switches of a network would otherwise use."""
 
 _RECONNECT_AT_ONCE = [
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -42,7 +42,7 @@ _RECONNECT_AT_ONCE = [
 class SwitchNode(MininetSwitch):  # type: ignore[misc]
     """A P4 switch process. `start` returns at once; `wait_ready` returns when it serves.
 
-    What the process writes goes to `directory/NAME.log`.
+    The process logs to `directory/NAME.log`.
     """
 
     target: ClassVar[Target]
@@ -68,20 +68,20 @@ class SwitchNode(MininetSwitch):  # type: ignore[misc]
 
     @classmethod
     def require(cls) -> None:
-        """Raise MissingTool where the target is not installed."""
+        """Raise MissingTool if the target is not installed."""
 
     def command(self) -> list[str]:
-        """The command line of the switch process."""
+        """Return the command line of the switch process."""
         raise NotImplementedError
 
     def start(self, controllers: Sequence[object] = ()) -> None:
-        """Start the process; raises EntrainError where its gRPC port is taken."""
+        """Start the process. Raises EntrainError if its gRPC port is taken."""
         self._check_port()
         what = f"switch {self.name} ({self.target})"
         self._child = launch(self._record, what, self.command(), log=self.log, death="KILL")
 
     def wait_ready(self, timeout_s: float = 30.0) -> None:
-        """Wait until the P4Runtime server answers; raises EntrainError with the log's end if it does not."""
+        """Wait until the P4Runtime server answers. Raises EntrainError with the log's end if it does not."""
         child = self._running()
         deadline = time.monotonic() + timeout_s
         with grpc.insecure_channel(self.switch.grpc_address, options=_RECONNECT_AT_ONCE) as channel:
@@ -94,7 +94,7 @@ class SwitchNode(MininetSwitch):  # type: ignore[misc]
                     return
                 except grpc.RpcError as error:
                     if error.code() == grpc.StatusCode.UNIMPLEMENTED:
-                        return  # it serves, which is what was asked
+                        return  # it serves, which is all we need
                     if time.monotonic() > deadline:
                         raise child.failure(f"did not serve P4Runtime within {timeout_s:.0f} s") from error
 
@@ -114,19 +114,19 @@ class SwitchNode(MininetSwitch):  # type: ignore[misc]
             self._child = None
 
     def ask_to_end(self) -> None:
-        """Tell the process to end, without waiting for it."""
+        """Ask the process to end, without waiting for it."""
         if self._child is not None and self._child.process.poll() is None:
             self._child.process.terminate()
 
     def restart(self) -> None:
-        """End the process and start it anew; it comes back empty, for the controller to set again."""
+        """Restart the process. It comes back empty, and the controller restores its state."""
         self.stop()
         self.start()
         self.wait_ready()
 
     @property
     def process_id(self) -> int | None:
-        """The id of the switch's process while it runs."""
+        """The process id of the switch while it runs."""
         return self._child.process.pid if self._child is not None else None
 
     def _check_port(self) -> None:
@@ -151,7 +151,7 @@ class SwitchNode(MininetSwitch):  # type: ignore[misc]
 
 
 class SoftSwitchNode(SwitchNode):
-    """The embedded target: the program runs in the kernel, the process serves P4Runtime."""
+    """The embedded target: the program runs in the kernel, and the process serves P4Runtime."""
 
     target: ClassVar[Target] = "softswitch"
 
@@ -178,7 +178,7 @@ class Bmv2Node(SwitchNode):
 
     @classmethod
     def require(cls) -> None:
-        """Raise MissingTool where it is not on PATH."""
+        """Raise MissingTool if it is not on PATH."""
         if shutil.which(cls.program) is None:
             raise MissingTool(
                 f"{cls.program} is not on PATH: install BMv2 (github.com/p4lang/behavioral-model), "
@@ -196,7 +196,7 @@ class Bmv2Node(SwitchNode):
 
 @functools.cache
 def has_thrift(program: str = Bmv2Node.program) -> bool:
-    """Whether this BMv2 was built with Thrift: only then its help names the option for the port."""
+    """Return whether this BMv2 was built with Thrift: only then its help names the option for the port."""
     shown = subprocess.run([program, "--help"], capture_output=True, text=True, check=False, timeout=30)
     return "--thrift-port" in shown.stdout + shown.stderr
 
@@ -223,7 +223,7 @@ NODES: dict[Target, type[SwitchNode]] = {node.target: node for node in (SoftSwit
 
 
 def wait_ready(nodes: Iterable[SwitchNode], timeout_s: float = 30.0) -> None:
-    """Wait until all of `nodes`, already started, serve; raises EntrainError of the first that does not."""
+    """Wait until all of `nodes`, already started, serve. Raises EntrainError of the first that does not."""
     deadline = time.monotonic() + timeout_s
     for node in nodes:
         node.wait_ready(max(1.0, deadline - time.monotonic()))

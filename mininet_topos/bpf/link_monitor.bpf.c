@@ -1,9 +1,9 @@
 // Which flows send over a link, and when.
 //
-// Attached at tc egress of every interface that leads from a switch to a switch. A flow here is a 5-tuple with a
-// DSCP, in one direction of one link. Its packets form bursts: a burst ends when the flow has been silent for
-// `gap_ns`, and goes to user space when the flow's next packet arrives; the last burst of each flow stays in the
-// map, where user space collects it. Packets without payload (pure ACKs, SYN, FIN) are not seen.
+// Attached at tc egress of every interface from one switch to another. A flow here is a 5-tuple with a DSCP, in one
+// direction of one link. Its packets form bursts. A burst ends when the flow has been silent for `gap_ns`, and goes
+// to user space when the flow's next packet arrives. Each flow's last burst stays in the map, where user space
+// collects it. Packets without payload (pure ACKs, SYN, FIN) are ignored.
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -36,7 +36,7 @@ struct activity {
 };
 
 struct entry {
-	struct bpf_spin_lock lock; // both processors may send one flow's packets
+	struct bpf_spin_lock lock; // several CPUs may send one flow's packets
 	struct activity activity;
 };
 
@@ -57,7 +57,7 @@ struct {
 	__uint(max_entries, 4 << 20);
 } bursts SEC(".maps");
 
-__u64 lost; // bursts for which there was no room
+__u64 lost; // bursts lost because the buffer was full
 
 static __always_inline int payload_of(struct __sk_buff *skb, struct flow *flow)
 {
@@ -132,7 +132,7 @@ int monitor(struct __sk_buff *skb)
 		entry->activity.last_ns = now;
 		entry->activity.bytes = 0;
 	}
-	if (now > entry->activity.last_ns) // another processor may have been here with a later time
+	if (now > entry->activity.last_ns) // another CPU may have set a later time
 		entry->activity.last_ns = now;
 	entry->activity.bytes += payload;
 	entry->activity.packets += packets;
@@ -147,7 +147,7 @@ int monitor(struct __sk_buff *skb)
 		}
 		burst->flow = flow;
 		burst->activity = ended;
-		bpf_ringbuf_submit(burst, BPF_RB_NO_WAKEUP); // user space looks from time to time
+		bpf_ringbuf_submit(burst, BPF_RB_NO_WAKEUP); // user space polls
 	}
 	return TC_ACT_UNSPEC;
 }

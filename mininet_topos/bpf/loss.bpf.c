@@ -1,11 +1,11 @@
-// Loses packets at random, for kernels without netem. At tc egress, ahead of everything else there.
+// Drops packets at random, for kernels without netem. Attached at tc egress, before all other programs.
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
 
 char _license[] SEC("license") = "Dual MIT/GPL";
 
-const volatile __u32 threshold; // a packet is lost when a random number of 32 bits is below
+const volatile __u32 threshold; // a packet is lost if a random 32-bit number is below this
 
 __u64 passed;
 __u64 lost;

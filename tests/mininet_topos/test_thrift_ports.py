@@ -68,7 +68,7 @@ def test_the_port_is_given_where_bmv2_takes_it(
 
 @pytest.mark.parametrize(
     ("options", "told"),
-    [(WITH_THRIFT, "with Thrift: each switch gets a port of its own"), (WITHOUT_THRIFT, "without Thrift")],
+    [(WITH_THRIFT, "with Thrift: each switch gets its own Thrift port"), (WITHOUT_THRIFT, "without Thrift")],
 )
 def test_doctor_says_whether_bmv2_has_thrift(
     options: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
