@@ -339,7 +339,7 @@ def test_sockets_are_not_served_in_a_directory_that_others_may_change(
     with Record("agent", records=tmp_path) as record:
         agent: Any = SimpleNamespace(record=record)
         with (
-            pytest.raises(EntrainError, match=f"{agents}: other users may change it"),
+            pytest.raises(EntrainError, match=f"{agents}: other users can change it"),
             service.serving(agent, f"unix:{agents}/eth0.sock"),
         ):
             pass
