@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +79,16 @@ def test_the_packages_form_no_circle() -> None:
         assert leaves, f"a circle among {', '.join(sorted(remaining))}"
         for package in leaves:
             del remaining[package]
+
+
+def test_the_page_shows_the_rule() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    _, _, table = page.partition("| package | may import |\n|---|---|\n")
+    rows = [row.split("|")[1:3] for row in table.partition("\n\n")[0].splitlines()]
+    shown = {
+        re.findall(r"`(\w+)`", package)[0]: set(re.findall(r"`(\w+)`", below)) for package, below in rows
+    }
+    assert shown == ALLOWED
 
 
 def test_every_package_has_its_rule() -> None:

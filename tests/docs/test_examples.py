@@ -17,7 +17,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "KNOWN_ISSUES.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "KNOWN_ISSUES.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+GUIDES = [ROOT / "CONTRIBUTING.md", ROOT / "docs/architecture.md"]
 PACKAGES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 
 _BLOCK = re.compile(
@@ -113,6 +117,37 @@ def test_every_path_into_a_package_exists() -> None:
                 seen += 1
                 assert not _missing([ROOT], name), f"{page.name} names {name}"
     assert seen > 20
+
+
+_PATH = re.compile(r"[A-Za-z0-9_.*/-]+")
+_NEW = {"entrain/policies/NAME.py", "tests/entrain/test_NAME.py", "experiments/NAME.toml", "results/NAME"}
+"""Files that a recipe makes, or that a run does."""
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
+def test_every_path_that_a_guide_names_exists(guide: Path) -> None:
+    """Also directories, and what a command in an indented block is given."""
+    text = guide.read_text()
+    commands = [line for line in text.splitlines() if line.startswith("    ")]
+    named = {*_CODE.findall(text), *(word for line in commands for word in line.split())}
+    tops = {path.name for path in ROOT.iterdir()} - {".venv"}
+    paths = {name for name in named if _PATH.fullmatch(name) and "/" in name and name.split("/")[0] in tops}
+    assert len(paths) > 20
+    for name in paths - _NEW:
+        assert not _missing([ROOT], name), f"{guide.name} names {name}"
+
+
+_STEP = re.compile(r"^\d+\. `([^`]+)` `([^`]+)`:", re.MULTILINE)
+
+
+def test_every_step_of_a_walk_names_what_its_file_has() -> None:
+    steps = _STEP.findall((ROOT / "docs/architecture.md").read_text())
+    assert len(steps) > 40
+    for path, name in steps:
+        text = (ROOT / path).read_text()
+        for part in name.split("."):
+            defined = rf"\b(def|class|state|define|static \S+ \S+) {part}\b"
+            assert re.search(defined, text), f"{path} has no {name}"
 
 
 def test_every_section_says_something() -> None:
