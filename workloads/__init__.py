@@ -1,1 +1,1 @@
-"""What training jobs send: collectives over real sockets, with compute phases by time and checked sums."""
+"""Emulate training jobs: collectives over real sockets, timed compute phases, and checked sums."""

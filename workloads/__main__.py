@@ -1,4 +1,4 @@
-"""`python -m workloads`: run a job's ranks, and say what came out."""
+"""`python -m workloads`: run a job's ranks, and report the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 os.environ.setdefault(
     "OPENBLAS_NUM_THREADS", "1"
-)  # before numpy comes: threads that nobody uses cost start-up time
+)  # before numpy is imported: unused threads would slow down the start
 
 from machine.errors import BadInput, EntrainError
 from workloads.collectives import DDP, collectives
@@ -30,28 +30,26 @@ def _parser() -> argparse.ArgumentParser:
     worker.add_argument("--rank", type=int, required=True)
 
     launch = commands.add_parser(
-        "launch", help="run all ranks of jobs, each in the namespace that the job names"
+        "launch", help="run all ranks of one or more jobs, each in the job's network namespaces"
     )
     launch.add_argument("--job", type=Path, required=True, metavar="JOB.json", action="append", dest="jobs")
     launch.add_argument("--json", action="store_true")
 
-    local = commands.add_parser(
-        "local", help="run a job on loopback addresses, to try it without any network"
-    )
+    local = commands.add_parser("local", help="run a job on loopback addresses, without a network")
     what = local.add_mutually_exclusive_group(required=True)
     what.add_argument("--job", type=Path, metavar="JOB.json")
     what.add_argument("--model", choices=sorted(MODELS))
     what.add_argument("--bytes", type=int)
     local.add_argument("--collective", choices=sorted((*collectives(), DDP)))
-    local.add_argument("--ranks", type=int, help="default: as many as the job has hosts, or 4")
+    local.add_argument("--ranks", type=int, help="number of ranks; default: the job's hosts, or 4")
     local.add_argument("--iterations", type=int)
     local.add_argument("--scale", type=float)
     local.add_argument("--compute-ms", type=float)
-    local.add_argument("--out", type=Path, metavar="DIR", help="keep the records there")
+    local.add_argument("--out", type=Path, metavar="DIR", help="keep the records in this directory")
     local.add_argument("--json", action="store_true")
 
     summarize = commands.add_parser(
-        "summarize", help="iteration and completion times of the jobs in a directory of records"
+        "summarize", help="print iteration and completion times from a directory of records"
     )
     summarize.add_argument("directory", type=Path, metavar="DIR")
     summarize.add_argument("--json", action="store_true")
@@ -59,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status 0, 1 (failed) or 2 (bad input)."""
+    """Run the command line. Return the exit status: 0 (success), 1 (failure) or 2 (bad input)."""
     arguments = _parser().parse_args(argv)
     try:
         match arguments.command:

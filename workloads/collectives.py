@@ -1,15 +1,16 @@
-"""Which rank sends what to whom in each step of a collective. Pure descriptions: no socket, no byte.
+"""Describe collectives: which rank sends what to which rank in each step. This module does no I/O.
 
-Every rank holds a buffer of equal *units*. A step is a set of transfers that run at the same time; a rank is
-through with a step when it has sent and received all that the step asks of it, and there is no other barrier.
-Between parameter servers and workers there is not even that one: what can go, goes (`tasks`).
-An arriving run of units is added to the receiver's own (`reduce`) or takes its place.
+Every rank has a buffer of equal *units*. A step is a set of concurrent transfers. A rank completes a step
+when it has sent and received everything that belongs to it; there is no other barrier. Parameter servers and
+workers do without this barrier, too: a transfer starts as soon as its data is there. Arriving units are added
+to the receiver's units (`reduce`) or replace them.
 
-With the hosts of a job on consecutive ports of equal leaves, every collective here but the parameter server
-is a *leaf-wise permutation* in each step (vClos, definition 1, in the testable form: two flows that leave
-different leaves over the same local uplink never go to the same leaf), so that source routing puts at most
-one of its flows on a link. For that an all-to-all has to fill its last leaf, partners by XOR need a power of
-two of hosts per leaf, and the groups of a hierarchical ring lie within leaves or consist of whole leaves.
+If a job's hosts are on consecutive ports of equal leaves, each step of every collective except the parameter
+server is a *leaf-wise permutation* (vClos, definition 1; in testable form: two flows that leave different
+leaves over the same local uplink never go to the same leaf). Source routing then puts at most one of its
+flows on a link. This requires that an all-to-all fills its last leaf, that partners by XOR have a power of
+two of hosts per leaf, and that each group of a hierarchical ring is part of a leaf or consists of whole
+leaves.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from machine.plugins import extended
 
 
 class Transfer(NamedTuple):
-    """Units `first` .. `first + units - 1` of `src` go to units `into` .. of `dst`."""
+    """A transfer of `units` units: from unit `first` of rank `src` to unit `into` of rank `dst`."""
 
     src: int
     dst: int
@@ -35,7 +36,7 @@ class Transfer(NamedTuple):
 
 
 class RankFlow(NamedTuple):
-    """One transfer as the network sees it: `fraction` of the collective's bytes, from rank to rank."""
+    """A transfer as the network sees it: `fraction` of the collective's bytes from rank to rank."""
 
     src: int
     dst: int
@@ -66,26 +67,23 @@ class Program:
 
 @dataclass(frozen=True)
 class Options:
-    """The free parameters of the collectives; 0 takes the default.
-
-    `group` is the number of consecutive ranks in one group of the hierarchical ring (default: the largest
-    divisor of the ranks up to their square root), `servers` the number of parameter servers, which are the
-    first ranks (default: half), `parts` into how many parts a parameter server's share of the gradients, or
-    what a ring sends in a step, is cut (default: 1), `microbatches` how many parts a pipeline's batch is cut
-    into (default: 4).
-    """
+    """The parameters of the collectives. 0 stands for the default."""
 
     group: int = 0
+    """Consecutive ranks per group of a hierarchical ring (default: largest divisor up to the square root)."""
     servers: int = 0
+    """Number of parameter servers, which are the first ranks (default: half of the ranks)."""
     microbatches: int = 0
+    """Number of microbatches in a pipeline's batch (default: 4)."""
     parts: int = 0
+    """Number of parts of a parameter server's share, or of what a ring sends in a step (default: 1)."""
 
 
 def ring(ranks: int, options: Options = Options()) -> Program:
-    """Ring allreduce: N-1 steps of scatter-reduce, in which rank i sends unit i-t, and N-1 of all-gather.
+    """Return the ring allreduce: N-1 steps of scatter-reduce (rank i sends unit i-t), N-1 of all-gather.
 
-    With `parts` each step is that many, and a rank passes on a part as soon as it has it, as NCCL's pipeline
-    does: neighbours may then be apart by a whole chunk, and the steps are no longer kept apart.
+    `parts` divides each step. A rank then forwards each part as soon as it has it, like NCCL's pipeline.
+    Neighbours may differ by a whole chunk, and steps overlap.
 
     Source: vClos 5.3.
     """
@@ -102,10 +100,10 @@ def ring(ranks: int, options: Options = Options()) -> Program:
 
 
 def hierarchical_ring(ranks: int, options: Options = Options()) -> Program:
-    """Hierarchical ring allreduce: scatter-reduce in groups, rings among the groups, all-gather in groups.
+    """Return the hierarchical ring: scatter-reduce in groups, rings among groups, all-gather in groups.
 
-    The i-th ranks of all groups make a ring. These rings run side by side, each an independent
-    communication plane (vClos 5.3). Raises ValueError when `group` does not divide the number of ranks.
+    The i-th ranks of all groups form a ring. These rings run in parallel, each as an independent
+    communication plane (vClos 5.3). Raises ValueError if `group` does not divide the number of ranks.
     """
     group = options.group or max(d for d in range(1, ranks + 1) if ranks % d == 0 and d * d <= ranks)
     if ranks % group:
@@ -140,10 +138,10 @@ def hierarchical_ring(ranks: int, options: Options = Options()) -> Program:
 
 
 def halving_doubling(ranks: int, options: Options = Options()) -> Program:
-    """Recursive halving-doubling allreduce: in step t rank i exchanges with i XOR 2^t, then in reverse.
+    """Return recursive halving-doubling: in step t rank i exchanges with i XOR 2^t, then in reverse order.
 
-    Where N is no power of two, the ranks beyond the largest one in N first send all they have to a rank of
-    the power of two, and get the result at the end (vClos 5.3).
+    If N is not a power of two, each rank beyond the largest power first sends all its data to a rank below
+    it, and receives the result at the end (vClos 5.3).
     """
     power = 1 << (ranks.bit_length() - 1)
     bits = power.bit_length() - 1
@@ -173,19 +171,19 @@ def halving_doubling(ranks: int, options: Options = Options()) -> Program:
 
 
 def _range(rank: int, depth: int, units: int) -> int:
-    """First unit that `rank` holds after `depth` halvings: bit t of the rank picks the half in step t."""
+    """Return the first unit of `rank` after `depth` halvings: bit t of the rank selects step t's half."""
     return sum((rank >> t & 1) * (units >> (t + 1)) for t in range(depth))
 
 
 def all_to_all(ranks: int, options: Options = Options()) -> Program:
-    """Pairwise all-to-all: in step t rank i sends to rank i+t+1 modulo N its unit for it (vClos 5.3)."""
+    """Return the pairwise all-to-all: in step t rank i sends to rank i+t+1 modulo N (vClos 5.3)."""
     return _exchange("all-to-all", ranks, lambda i, step: (i + step + 1) % ranks)
 
 
 def all_to_all_xor(ranks: int, options: Options = Options()) -> Program:
-    """Pairwise all-to-all in which partners exchange: in step t rank i's partner is i XOR t+1.
+    """Return the pairwise all-to-all with exchanging partners: in step t rank i's partner is i XOR t+1.
 
-    Raises ValueError when the number of ranks is no power of two.
+    Raises ValueError if the number of ranks is not a power of two.
     """
     if ranks & (ranks - 1):
         raise ValueError(f"hosts: all-to-all-xor needs a power of two of ranks, not {ranks}; take all-to-all")
@@ -201,14 +199,14 @@ def _exchange(name: str, ranks: int, peer: Callable[[int, int], int]) -> Program
 
 
 def parameter_server(ranks: int, options: Options = Options()) -> Program:
-    """Push and pull: every worker sends share s of its gradients to server s, and gets the sum back.
+    """Return push and pull: every worker sends share s of its gradients to server s, which returns the sum.
 
-    A share goes part by part: while a server sends back the sum of part k-1, the workers send it part k. So
-    both directions of the links are in use, as with BytePS, which cuts tensors into partitions. A worker
-    waits for nothing in between: all its gradients are there.
+    Shares are sent in parts: while a server returns the sum of part k-1, the workers send part k. This uses
+    both directions of the links, as in BytePS, which partitions tensors. Workers do not wait between parts,
+    because all their gradients are there.
 
-    Servers are ranks 0 .. servers-1. By default half of the ranks: as many servers as workers (Parrot 6.1),
-    two of four (slot scheduler, VI-A). Raises ValueError when no worker is left.
+    Servers are ranks 0 to servers-1. The default is half of the ranks: as many servers as workers (Parrot
+    6.1), two of four (slot scheduler, VI-A). Raises ValueError if no worker is left.
     """
     servers = options.servers or ranks // 2
     if servers >= ranks:
@@ -228,10 +226,11 @@ def parameter_server(ranks: int, options: Options = Options()) -> Program:
 
 
 def pipeline(ranks: int, options: Options = Options()) -> Program:
-    """Pipeline parallelism: microbatch by microbatch from stage to stage forward, then backward.
+    """Return pipeline parallelism: microbatches go forward from stage to stage, then backward.
 
-    Sources: vClos 5.3, Cassini 4.1.     So that it can be checked, a stage adds its own values to what
-    comes forward, and the total goes backward.
+    To make the result checkable, each stage adds its values on the way forward, and the sum goes backward.
+
+    Sources: vClos 5.3, Cassini 4.1.
     """
     parts = options.microbatches or 4
     forward = [
@@ -261,16 +260,16 @@ COLLECTIVES: dict[str, Callable[[int, Options], Program]] = {
 
 
 GROUP = "entrain.collectives"
-"""The entry points by which other distributions register collectives."""
+"""Entry point group through which other distributions register collectives."""
 
 
 def collectives() -> dict[str, Callable[[int, Options], Program]]:
-    """All collectives by name. Raises EntrainError for one from outside that cannot be loaded."""
+    """Return all collectives by name. Raises EntrainError if a registered one cannot be loaded."""
     return extended(GROUP, COLLECTIVES)
 
 
 DDP = "ddp"
-"""Run by PyTorch (`torch_training`): DistributedDataParallel over Gloo, whose allreduce is a ring."""
+"""The collective that PyTorch runs (`torch_training`): DistributedDataParallel over Gloo, a ring."""
 
 
 @lru_cache(maxsize=64)
@@ -291,29 +290,28 @@ def program_of(collective: str, ranks: int, options: Options = Options()) -> Pro
 
 
 def steps(collective: str, ranks: int, options: Options = Options()) -> list[list[RankFlow]]:
-    """The flows (source rank, destination rank, fraction of the collective's bytes) of each step."""
+    """Return the flows (source rank, destination rank, fraction of the collective's bytes) of each step."""
     program = program_of(collective, ranks, options)
     return [[RankFlow(t.src, t.dst, t.units / program.units) for t in step] for step in program.steps]
 
 
 class Task(NamedTuple):
-    """A transfer of step `step` as one of its ranks sees it: it may begin when the rank is through with the
-    first `after` steps. Where there is no lockstep, a rank is through with what it has received."""
+    """A transfer as one of its ranks sees it."""
 
     step: int
     after: int
+    """The transfer may start when the rank has completed (without lockstep: received) this many steps."""
     transfer: Transfer
 
 
 def tasks(program: Program, rank: int) -> Iterator[Task]:
-    """All that a rank sends and receives, by steps. What it sends to one rank, or receives from it, stays in
-    this order."""
+    """Yield all transfers of a rank in the order of steps, which is also their order for each peer."""
     arrived: dict[int, int] = {}  # by unit: the number of steps after which the rank has it
     for index, step in enumerate(program.steps):
         own = [t for t in step if rank in (t.src, t.dst)]
         for t in own:
             after = index
-            if not program.lockstep:  # what comes back of a unit cannot come before it has gone
+            if not program.lockstep:  # a unit's result cannot arrive before the unit was sent
                 sent = range(t.first, t.first + t.units) if t.src == rank else ()
                 after = max((arrived.get(unit, 0) for unit in sent), default=0)
             yield Task(index, after, t)
@@ -323,10 +321,10 @@ def tasks(program: Program, rank: int) -> Iterator[Task]:
 
 
 def contributors(program: Program) -> list[list[int]]:
-    """Whose data ends up in unit u of rank r, as bit mask [r][u]; a mask of 0 is a unit that stays zero.
+    """Return the ranks whose data end up in unit u of rank r, as bit mask [r][u]; 0: the unit stays zero.
 
-    For an exchange it is the second buffer's: unit u comes from rank u alone. Found by running the program
-    on sets; raises ValueError if a program adds some rank's data twice.
+    For an exchange, the masks are those of the second buffer. They are computed by running the program on
+    sets. Raises ValueError if a program adds a rank's data twice.
     """
     if program.exchange:
         arrived = [[0] * program.units for _ in range(program.ranks)]

@@ -1,7 +1,8 @@
-"""TCP connections of a rank, kept for the whole job: one to each peer it sends to, one from each other.
+"""The TCP connections of a rank: one to each peer that it sends to, and one from each that it receives from.
 
-Sockets are non-blocking and watched edge-triggered: `advance` moves what the kernel will take or has, and
-is called again on the next event. Each transfer is a header of 32 bytes and then the values.
+They stay open for the whole job. Sockets are non-blocking and watched edge-triggered: `advance` moves as much
+as the kernel accepts or has, and is called again on the next event. A transfer is a header of 32 bytes
+followed by the values.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ HEADER_BYTES = _HEADER.size
 _MAGIC = b"ntrn"
 
 _SEGMENT = 256 * 1024
-"""Bytes received before they are added: about what stays in a processor's cache."""
+"""Bytes that are received before they are added: about what fits into a CPU cache."""
 _SEND = 256 * 1024
+"""Most bytes per call of send."""
 _NOTSENT_LOWAT = 128 * 1024
-"""Unsent bytes in a socket beyond which it takes no more: a large backlog would only delay the DSCP of the
-next step and hold the socket's lock for long."""
+"""Limit of unsent bytes in a socket: a larger backlog would delay the next step's DSCP and hold the lock."""
 _RCVLOWAT = 64 * 1024
-"""Bytes that must have arrived before the rank is woken: fewer wake-ups on shared processors."""
+"""Bytes that must have arrived before the rank is woken, to reduce wake-ups."""
 _SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes in the send queue that were never sent
 _PORT_ATTEMPTS = 64
 _HELLO_TIMEOUT_S = 5.0
@@ -48,10 +49,10 @@ class PeerLost(EntrainError):
 
 
 def source_port(job: JobSpec, src: int, dst: int, attempt: int) -> int:
-    """The source port from rank to rank: from the seed, so that ECMP hashes repeat; `attempt` counts
-    conflicts.
+    """Return the source port from rank to rank; `attempt` counts conflicts.
 
-    Not by a CRC: it is linear, as the switches' hash is, so every seed would make the same flows collide.
+    It derives from the seed, so that ECMP hashes are reproducible. A CRC would not do: it is linear like the
+    switches' hash, so the same flows would collide with every seed.
     """
     text = f"{job.seed}/{job.name}/{src}/{dst}/{attempt}".encode()
     digest = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
@@ -75,17 +76,17 @@ class Outgoing:
         epoll.register(self.fd, select.EPOLLOUT | select.EPOLLET)
 
     def begin(self, data: memoryview, iteration: int, step: int) -> None:
-        """Start to send `data`, marked with the step modulo 64 as DSCP."""
+        """Start sending `data`, with the step modulo 64 as DSCP."""
         self._header = _HEADER.pack(_MAGIC, iteration, step, len(data), time.monotonic_ns())
         self._data, self._position, self._wanted_dscp = data, 0, step % 64
 
     @property
     def moved(self) -> int:
-        """Bytes of the present transfer that the kernel has taken, the header included."""
+        """Bytes of the current transfer that the kernel has accepted, including the header."""
         return HEADER_BYTES - len(self._header) + self._position
 
     def advance(self) -> bool:
-        """Send what the kernel takes; True when it has taken all. Raises PeerLost."""
+        """Send what the kernel accepts. Return True when it has accepted everything. Raises PeerLost."""
         if self._wanted_dscp != self._dscp and not self._mark():
             return False
         try:
@@ -108,8 +109,7 @@ class Outgoing:
         return True
 
     def _mark(self) -> bool:
-        """Set the DSCP, once nothing of the step before waits unsent: the kernel marks packets as it sends
-        them."""
+        """Set the DSCP once nothing of the previous step is unsent: the kernel marks packets on sending."""
         unsent = int.from_bytes(fcntl.ioctl(self.fd, _SIOCOUTQNSD, bytes(4)), "little")
         if unsent:
             self._sock.setsockopt(
@@ -154,7 +154,7 @@ class Incoming:
         epoll.register(self.fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
 
     def begin(self, target: Buffer, reduce: bool, iteration: int, step: int) -> None:
-        """Start to receive values that are added to `target` or replace it."""
+        """Start receiving values, which are added to `target` or replace it."""
         self._target, self._reduce, self._expected = target, reduce, (iteration, step)
         self._bytes = raw(target)
         self.size = len(self._bytes)
@@ -166,13 +166,13 @@ class Incoming:
 
     @property
     def moved(self) -> int:
-        """Bytes of the present transfer that have come, the header included."""
+        """Bytes of the current transfer that have arrived, including the header."""
         return self._header_filled + self._received
 
     def advance(self) -> bool:
-        """Take what has arrived; True when the transfer is complete.
+        """Receive what has arrived. Return True when the transfer is complete.
 
-        Raises PeerLost, and JobFailed when it is another transfer than expected.
+        Raises PeerLost, and JobFailed if it is not the expected transfer.
         """
         try:
             while self._header_filled < _HEADER.size:
@@ -218,7 +218,7 @@ class Incoming:
         self._staged = rest
 
     def _ask(self, left: int) -> None:
-        """Be woken when as much as is worth it has arrived, but never wait for more than is to come."""
+        """Set how much must arrive before a wake-up, at most the rest of the transfer."""
         lowat = max(1, min(left, _RCVLOWAT))
         if lowat != self._lowat:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowat)
@@ -237,14 +237,14 @@ class Incoming:
 
 
 def raw(values: Buffer) -> memoryview:
-    """The bytes of an array, without a copy."""
+    """Return the bytes of an array without copying them."""
     return values.view(np.uint8).data
 
 
 def _close(sock: socket.socket) -> None:
-    """Close by reset, which leaves no TIME_WAIT, so that the next run gets the same ports.
+    """Close with a reset. It leaves no TIME_WAIT, so the next run can use the same ports.
 
-    Nothing is lost by it: all data have arrived, or the job has failed.
+    No data is lost: all of it has arrived, or the job has failed.
     """
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -254,7 +254,7 @@ def _close(sock: socket.socket) -> None:
 def connect_all(
     job: JobSpec, rank: int, control: Control, epoll: select.epoll
 ) -> tuple[dict[int, Outgoing], dict[int, Incoming]]:
-    """Connect this rank with all that it exchanges data with, by peer. Raises EntrainError."""
+    """Connect this rank with its peers. Return its connections by peer. Raises EntrainError."""
     transfers = [transfer for step in job.program().steps for transfer in step]
     receivers = sorted({t.dst for t in transfers if t.src == rank})
     senders = {t.src for t in transfers if t.dst == rank}
@@ -292,10 +292,10 @@ def _check_sum(job: JobSpec) -> int:
 
 
 def _socket(job: JobSpec) -> socket.socket:
-    """A socket with the job's congestion control and mark. Raises JobFailed.
+    """Return a socket with the job's congestion control and mark. Raises JobFailed.
 
-    Both ends of a connection get them: DCTCP asks for ECN on both ends of the handshake, and an accepted
-    connection has its listener's mark.
+    Both ends of a connection need them: DCTCP needs ECN at both ends of the handshake, and an accepted
+    connection inherits its listener's mark.
     """
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -370,7 +370,7 @@ def _set_mark(sock: socket.socket, mark: int) -> None:
 
 
 def _accept(job: JobSpec, listener: socket.socket) -> tuple[socket.socket, int, tuple[str, int]] | None:
-    """One connection of a peer with its rank and address; None for a stranger's."""
+    """Accept a peer's connection. Return it with rank and address, or None if it is not of this job."""
     sock, address = listener.accept()
     sock.settimeout(_HELLO_TIMEOUT_S)
     with contextlib.suppress(OSError):

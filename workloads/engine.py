@@ -1,4 +1,4 @@
-"""One rank of a job: compute, communicate, check, write down, again."""
+"""Run one rank of a job: in each iteration compute, communicate, check and record."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 _GO_POLL_S = 0.005
 _START_MARGIN_NS = 20_000_000
-"""From the end of the start barrier to the first iteration, so that all ranks have heard of it."""
+"""Time between the start barrier and the first iteration, so that all ranks know its start."""
 
 
 class Terminated(EntrainError):
-    """The rank was asked to end by SIGTERM or SIGINT."""
+    """SIGTERM or SIGINT asked the rank to end."""
 
 
 class WrongSum(EntrainError):
-    """A collective's result is not what the inputs say."""
+    """A collective's result differs from the sum of its inputs."""
 
 
 class Memory:
-    """A rank's buffers and what should be in them."""
+    """A rank's buffers, and their expected contents."""
 
     def __init__(self, job: JobSpec, rank: int) -> None:
         program = job.program()
@@ -56,15 +56,15 @@ class Memory:
         self._contributors = np.array(
             [[mask >> r & 1 for mask in masks] for r in range(program.ranks)]
         )  # (ranks, units)
-        self.fill(0)  # so that no page fault falls into the first iteration
+        self.fill(0)  # avoid page faults in the first iteration
         self.arrived += 0
 
     def part(self, values: Buffer, first: int, count: int) -> Buffer:
-        """Some units of a buffer."""
+        """Return `count` units of a buffer."""
         return values[first * self._elements : (first + count) * self._elements]
 
     def fill(self, iteration: int) -> None:
-        """This rank's input of an iteration."""
+        """Fill the buffer with this rank's input of an iteration."""
         if self._rank not in self._program.sources:
             self.values[:] = 0
             return
@@ -72,7 +72,7 @@ class Memory:
             self._pattern.fill(self.part(self.values, unit, 1), int(weight))
 
     def check(self, iteration: int) -> None:
-        """Compare the collective's result with the inputs' sum; raises WrongSum."""
+        """Compare the collective's result with the sum of the inputs. Raises WrongSum."""
         weights = self._pattern.weights(iteration)
         if self._program.exchange:
             weights = np.broadcast_to(
@@ -151,7 +151,7 @@ class Engine:
             self._publish(self._job.progress)
 
     def _divide(self) -> None:
-        """Find this rank's transfers of an iteration."""
+        """Prepare this rank's transfers of an iteration."""
         memory = self._memory
         for step, after, t in tasks(self._program, self._rank):
             each: _Send | _Receive
@@ -176,12 +176,12 @@ class Engine:
         self._reported = reported(self._publisher, self._job, self._rank, transfers)
 
     def run(self, start_ns: int) -> None:
-        """All iterations, the first at `start_ns`."""
+        """Run all iterations, the first at `start_ns`."""
         self._idle(start_ns)
         finished: dict[str, Any] | None = None
         for iteration in range(self._job.iterations):
             begin = time.monotonic_ns()
-            if finished:  # checking and writing belong to the next computation: they delay no other rank
+            if finished:  # check and record during the next compute phase, which delays no other rank
                 self._finish(finished)
             self._memory.fill(iteration)
             for each in self._reported.values():
@@ -221,7 +221,7 @@ class Engine:
             self._idle(until_ns)
 
     def _communicate(self, iteration: int) -> None:
-        """All steps of the collective."""
+        """Run all steps of the collective."""
         for each in self._reported.values():
             each.communicate()
         awaited, through = self._awaited.copy(), 0
@@ -241,7 +241,7 @@ class Engine:
                     moving.append(fd)
 
     def _release(self, through: int, iteration: int) -> Iterator[int]:
-        """Let go what has waited for the first `through` steps; returns the descriptors that were idle."""
+        """Start the transfers that waited for the first `through` steps. Yield descriptors that were idle."""
         for each in self._waiting.get(through, ()):
             fd = each.connection.fd
             if progress := self._reported.get(fd):
@@ -251,10 +251,10 @@ class Engine:
             else:
                 self._pending[fd] = deque([each])
                 each.begin(iteration)
-                yield fd  # what came before raises no event any more
+                yield fd  # earlier events are not raised again
 
     def _wait(self, iteration: int) -> list[int]:
-        """The descriptors on which something may move now."""
+        """Wait, and return the descriptors that are ready."""
         events = self._epoll.poll(self._stall_s)
         if not events:
             under_way = [transfers[0] for transfers in self._pending.values()]
@@ -268,7 +268,7 @@ class Engine:
         return [fd for fd, _ in events if fd in self._pending]
 
     def _advance(self, fd: int, iteration: int) -> _Send | _Receive | None:
-        """Move what goes of the transfer under way; returns it when it is complete."""
+        """Advance the current transfer of `fd`. Return it when it is complete."""
         present = self._pending[fd][0]
         try:
             complete = present.connection.advance()
@@ -350,7 +350,7 @@ def run_rank(job: JobSpec, rank: int) -> None:
 
 
 def _remove_stale(job: JobSpec) -> None:
-    """Remove records of ranks that the job of this name had in an earlier run, and has no more."""
+    """Remove records of an earlier run of the job, of ranks that it no longer has."""
     mine = {job.records(rank) for rank in range(len(job.hosts))}
     for path in job.output.glob(f"{job.name}-rank*.jsonl"):
         if path not in mine and path.stem.removeprefix(f"{job.name}-rank").isdigit():
@@ -386,7 +386,7 @@ def _engine(job: JobSpec, rank: int, control: Control, records: TextIO) -> Engin
 
 
 def _start_ns(job: JobSpec, control: Control) -> int:
-    """When the first iteration starts; called by rank 0 when all are connected."""
+    """Return the start time of the first iteration. Rank 0 calls it when all ranks are connected."""
     origin = time.monotonic_ns() + _START_MARGIN_NS
     if job.go:
         (job.rendezvous / f"{job.name}.ready").touch()
@@ -398,7 +398,7 @@ def _start_ns(job: JobSpec, control: Control) -> int:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM and SIGINT raise Terminated inside."""
+    """Raise Terminated inside the block on SIGTERM and SIGINT."""
 
     def end(number: int, _: FrameType | None) -> None:
         raise Terminated(f"ended by {signal.Signals(number).name}")

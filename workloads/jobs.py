@@ -1,4 +1,4 @@
-"""A job as the experiment runner writes it down and every rank reads it: one JSON file."""
+"""Job files: the runner writes one JSON file per job, and every rank reads it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workloads.collectives import DDP, Options, Program, collectives, program_of
 from workloads.models import MODELS
 
 SOURCE_PORTS = range(16384, 32768)
-"""Source ports come from this range: below the kernel's ephemeral ports, and no port base may lie in it."""
+"""Range of source ports: below the kernel's ephemeral ports, and without any port base."""
 
 
 class JobSpec(BaseModel):
@@ -33,12 +33,12 @@ class JobSpec(BaseModel):
     name: Annotated[str, NAME]
     hosts: Annotated[tuple[IPv4Address, ...], Field(min_length=2)]
     rendezvous: Path
-    """Directory for the start barrier; each job needs one of its own."""
+    """Directory for the start barrier; each job needs its own."""
     output: Path
     """Directory for the records, `NAME-rankR.jsonl` each."""
 
     collective: str = ""
-    """Default: the model's."""
+    """Name of the collective; default: the model's."""
     model: str | None = None
     bytes: Annotated[int | None, Field(gt=0)] = None
     scale: Annotated[float, Field(gt=0)] = 1.0
@@ -48,7 +48,7 @@ class JobSpec(BaseModel):
     compute_scale: Annotated[float, Field(gt=0)] = 1.0
     iterations: Annotated[int, Field(ge=1)] = 10
     busy: bool = False
-    """Compute by occupying the processor instead of sleeping."""
+    """Whether to compute by busy waiting instead of sleeping."""
     group: Annotated[int, Field(ge=0)] = 0
     servers: Annotated[int, Field(ge=0)] = 0
     microbatches: Annotated[int, Field(ge=0)] = 0
@@ -62,18 +62,16 @@ class JobSpec(BaseModel):
     start together."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     port_base: Annotated[int, Field(ge=1024, le=65535)] = 7000
-    """The port that every rank listens on, at its own address; jobs that share a host need different ones."""
+    """The port on which every rank listens, at its own address. Jobs on one host need different ones."""
     congestion_control: str | None = None
     """TCP congestion control of the senders; default: the system's."""
     mark: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    """The mark (SO_MARK) of its sockets, by which MLTCP tells the jobs of a host apart; other marks than 0
-    need CAP_NET_ADMIN."""
+    """The mark (SO_MARK) of its sockets, by which MLTCP identifies the job. Marks need CAP_NET_ADMIN."""
     dtype: Literal["int32", "float32"] = "int32"
     timeout_s: Annotated[float, Field(gt=0)] = 30.0
-    """How long a peer may take to appear, or stay silent in a step, before the job fails."""
+    """The job fails if a peer takes longer than this to appear, or is silent for this long in a step."""
     progress: Path | None = None
-    """Directory in which every rank publishes how far its connections are, for the host's scheduler; default:
-    it does not."""
+    """Directory to which every rank publishes its progress for the host's scheduler, or None."""
     netns: tuple[str, ...] = ()
     """For `python -m workloads launch`: the network namespace of each rank, as a path such as
     /proc/PID/ns/net."""
@@ -118,7 +116,7 @@ class JobSpec(BaseModel):
         return self
 
     def _trainable(self) -> None:
-        """Raises ValueError for what cannot be trained."""
+        """Raise ValueError for options that a trained model does not have."""
         trained = [name for name, model in MODELS.items() if model.collective == DDP]
         if self.model not in trained:
             raise ValueError(f"model: with collective ddp one that can be trained: {', '.join(trained)}")
@@ -131,17 +129,17 @@ class JobSpec(BaseModel):
         return Options(self.group, self.servers, self.microbatches, self.parts)
 
     def program(self) -> Program:
-        """Who sends what to whom."""
+        """Return the schedule of its collective."""
         return program_of(self.collective, len(self.hosts), self.options)
 
     def total_bytes(self) -> int:
-        """Bytes of the collective after scaling, before rounding up to whole elements per unit."""
+        """Return the collective's bytes after scaling, before rounding up to whole elements per unit."""
         if self.bytes is not None:
             return self.bytes
         return max(1, round(MODELS[self.model or ""].bytes / self.scale))
 
     def compute_s(self) -> float:
-        """Computation per iteration, in seconds."""
+        """Return the computation time per iteration in seconds."""
         if self.compute_ms is not None:
             return self.compute_ms / 1e3
         return MODELS[self.model].compute_ms / self.compute_scale / 1e3 if self.model else 0.0
@@ -153,12 +151,12 @@ class JobSpec(BaseModel):
         return self.rendezvous / f"{self.name}.exits"
 
     def records(self, rank: int) -> Path:
-        """Where a rank writes its records."""
+        """Return the file to which a rank writes its records."""
         return self.output / f"{self.name}-rank{rank}.jsonl"
 
 
 def parse_job(data: object, source: str) -> JobSpec:
-    """Check what stands in `source`; raises BadInput that names it, the key and the remedy."""
+    """Check the data of `source`. Raises BadInput, which names the source, the key and the remedy."""
     try:
         return JobSpec.model_validate(data)
     except ValidationError as error:
@@ -166,7 +164,7 @@ def parse_job(data: object, source: str) -> JobSpec:
 
 
 def load_job(path: Path) -> JobSpec:
-    """Read a job file; raises BadInput when it is missing, is no JSON, or says something wrong."""
+    """Read a job file. Raises BadInput if it is missing, not JSON, or invalid."""
     try:
         return parse_job(json.loads(path.read_text()), str(path))
     except FileNotFoundError as error:

@@ -60,8 +60,10 @@ def launch(jobs: Sequence[JobSpec]) -> dict[str, dict[int, int]]:
 
 
 def to_blame(job: JobSpec) -> tuple[int, int] | None:
-    """Of the ranks that `launch` has seen end, the one for which the job failed, and its status (negative: a
-    signal): the first that was killed, else the first that failed. None where no rank has failed."""
+    """Return the rank that made the job fail, and its status (negative: a signal); None if no rank failed.
+
+    It is the first rank that was killed, otherwise the first that failed.
+    """
     if not job.exits.exists():
         return None
     ends = [tuple(map(int, line.split())) for line in job.exits.read_text().splitlines()]
@@ -120,7 +122,7 @@ def _fork(job: JobSpec, rank: int) -> int:
 
 
 def run_status(job: JobSpec, rank: int) -> int:
-    """Run one rank; what went wrong is in its last record, and in the exit status that is returned."""
+    """Run one rank, and return its exit status. Its last record has the error, if any."""
     try:
         run_rank(job, rank)
     except Terminated:
@@ -131,7 +133,7 @@ def run_status(job: JobSpec, rank: int) -> int:
 
 
 def enter_netns(path: str) -> None:
-    """Move this process into a network namespace; raises EntrainError, MissingTool without the right to."""
+    """Move this process into a network namespace. Raises EntrainError; MissingTool without the privilege."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""How much a model sends and how long it computes in one iteration, as the papers have it.
+"""Bytes and computation time per iteration of each model, from the papers.
 
 Vision models' and BERT's megabytes are of 2^20 bytes: VGG16 has 138,357,544 parameters of 4 bytes, which is
 the papers' 528 MB only so. `compute_ms` is the part of an iteration in which the network idles, at the

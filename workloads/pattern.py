@@ -34,7 +34,7 @@ class Pattern:
         self._cells = (np.arange(ranks)[:, None] * 2**32 + np.arange(units)).astype(np.uint64)
 
     def weights(self, iteration: int) -> npt.NDArray[np.int64]:
-        """The weight of each rank and unit, shape (ranks, units), in 1 .. 15."""
+        """Return the weight of each rank and unit, of shape (ranks, units), from 1 to 15."""
         x: npt.NDArray[np.uint64] = self._cells + np.uint64(
             (self._seed * 1_000_003 + iteration * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
         )
@@ -50,7 +50,7 @@ class Pattern:
             part[:] = values[: len(part)]
 
     def first_difference(self, unit: Buffer, weight: int) -> int | None:
-        """The first element of the unit that is not what the weight says, or None when all are."""
+        """Return the first element of the unit that does not match the weight, or None."""
         values = self._tile * self._tile.dtype.type(weight)
         for start in range(0, self._elements, len(values)):
             part = unit[start : start + len(values)]

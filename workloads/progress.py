@@ -1,4 +1,4 @@
-"""How far a rank's connections are, for the host's scheduler (`wire.progress`; docs/monitor.md)."""
+"""Publish the progress of a rank's connections for the host's scheduler (docs/monitor.md)."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ class Reported:
 
     def __init__(self, entry: Entry, direction: Direction, total: int) -> None:
         self._entry, self._total = entry, total
-        # When its peer may send is not known to who receives.
+        # The receiver does not know when its peer may send.
         self._ready_before = 0 if direction is Direction.SENT else total
         self._before = self._moved = 0  # bytes of this iteration's earlier transfers, and of the present one
         self.compute(0)
 
     def compute(self, iteration: int) -> None:
-        """An iteration begins, with its computation."""
+        """Publish the start of an iteration, with its computation."""
         self._iteration, self._phase, self._ready = iteration, Phase.COMPUTING, self._ready_before
         self._before = self._moved = 0
         self._update()
 
     def communicate(self) -> None:
-        """Communication begins."""
+        """Publish the start of communication."""
         self._phase = Phase.COMMUNICATING
         self._update()
 
     def release(self, size: int) -> None:
-        """One more transfer, of `size` bytes, may go now, or after those that may."""
+        """Add a transfer of `size` bytes to those that may be sent."""
         self._ready = min(self._ready + size, self._total)
         self._update()
 
     def moved(self, size: int, complete: bool) -> None:
-        """So many bytes of the present transfer have gone or come."""
+        """Publish that so many bytes of the current transfer were sent or received."""
         self._moved = size
         self._update()
         if complete:

@@ -1,4 +1,4 @@
-"""What the ranks wrote down: reader and summaries.
+"""Read and summarize the ranks' records.
 
 Each rank writes `NAME-rankR.jsonl`, one JSON object a line: one `clock` at the start, per iteration one
 `iteration` and one `flow` for each transfer that the rank received, one `end`. Times are CLOCK_MONOTONIC in
@@ -68,7 +68,7 @@ class TransferRecord:
 
 @dataclass(frozen=True)
 class End:
-    """A rank's end: why it failed, or None, and the processor time it took in all."""
+    """A rank's end: the error, if it failed, and its total CPU time."""
 
     job: str
     rank: int
@@ -78,7 +78,7 @@ class End:
 
 @dataclass(frozen=True)
 class Records:
-    """The records of any number of jobs and ranks."""
+    """Records of any number of jobs and ranks."""
 
     clocks: tuple[Clock, ...]
     iterations: tuple[Iteration, ...]
@@ -111,8 +111,7 @@ class Summary:
 
     @property
     def loss_digest(self) -> str | None:
-        """Alike for runs whose losses are the same, bit for bit, on every rank; None where nothing was
-        trained."""
+        """A digest that is equal for runs with bit-identical losses on every rank; None without training."""
         return hashlib.sha256(repr(self.losses).encode()).hexdigest()[:16] if self.losses else None
 
     @property
@@ -127,7 +126,7 @@ class Summary:
         return float(np.percentile(self.iteration_ms, 99)) if self.iteration_ms else None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the summary as JSON data."""
         return {
             "name": self.job,
             "collective": self.collective,
@@ -149,7 +148,7 @@ R = TypeVar("R", Clock, Iteration, TransferRecord, End)
 
 
 def read_records(where: Path) -> Records:
-    """All records of a directory, or of one file.
+    """Read all records of a directory, or of one file.
 
     A last line that is cut off, as by `kill -9`, is left out. Raises BadInput that names file and line
     where a line is no record, and when there is no record at all.
@@ -177,7 +176,7 @@ def read_records(where: Path) -> Records:
 
 
 def summarize(records: Records) -> list[Summary]:
-    """One summary per job, in the order of their names."""
+    """Return one summary per job, sorted by name."""
     clocks: dict[str, list[Clock]] = _by_job(records.clocks)
     iterations = _by_job(records.iterations)
     ends = _by_job(records.ends)

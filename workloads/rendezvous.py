@@ -1,8 +1,8 @@
-"""How the ranks of a job find each other, start together and fail together, beside the network under test.
+"""Let the ranks of a job find each other, start together and fail together, outside the network under test.
 
-A star of Unix sockets in the job's rendezvous directory with rank 0 in the middle. It carries barriers, and
-when one rank fails the reason to all others before any connection closes, so that every rank tells the cause
-and not its consequences.
+The ranks form a star of Unix sockets in the job's rendezvous directory, with rank 0 in the middle. The star
+carries barriers. When a rank fails, it sends the reason to all others before any connection closes, so that
+every rank reports the cause and not its consequences.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from machine.errors import EntrainError
 
 _RETRY_S = 0.02
 _GATHER_S = 0.3
-"""How long rank 0 listens for what else went wrong: who complains first may only wait for who is to blame."""
+"""How long rank 0 collects further errors: the first may only be a consequence of another."""
 _MOST_REASONS = 4
+"""Number of reasons that rank 0 reports at most."""
 _ECHO_S = 2.0
-"""How long a rank that failed waits for what rank 0 makes of it."""
+"""How long a failed rank waits for rank 0's answer."""
 
 
 class JobFailed(EntrainError):
-    """The job cannot go on, and the other ranks have to be told (`Control.abort`)."""
+    """The job cannot continue, and the other ranks must be told (`Control.abort`)."""
 
 
 class Told(JobFailed):
-    """The job cannot go on, and all ranks know why."""
+    """The job cannot continue, and all ranks know why."""
 
 
 class Control:
     """One rank's end of the star. Use it as a context manager."""
 
     def __init__(self, directory: Path, name: str, rank: int, ranks: int, timeout_s: float) -> None:
-        """Join the star; raises JobFailed when the others do not come within `timeout_s`."""
+        """Join the star. Raises JobFailed if the other ranks do not join within `timeout_s`."""
         self._name, self._rank, self._ranks, self._timeout_s = name, rank, ranks, timeout_s
         self._peers: dict[socket.socket, int] = {}
         self._arrived: dict[str, dict[int, Any]] = {}
@@ -97,11 +98,11 @@ class Control:
 
     @property
     def sockets(self) -> list[socket.socket]:
-        """What to wait on beside the data; when one is readable, call `check`."""
+        """Sockets to watch besides the data's. If one is readable, call `check`."""
         return list(self._peers)
 
     def check(self, timeout_s: float = 0.0) -> None:
-        """Take in what the other ranks have said; raises Told when one has failed or is gone."""
+        """Process messages of the other ranks. Raises Told if one has failed or is gone."""
         reasons = self._listen(timeout_s)
         if not reasons:
             return
@@ -112,7 +113,7 @@ class Control:
         self._fail(reasons)
 
     def _listen(self, timeout_s: float) -> list[str]:
-        """Take in what has come; returns the reasons of those that failed."""
+        """Process received messages, and return the reasons of ranks that failed."""
         reasons = []
         for fd, _ in self._poll.poll(timeout_s * 1e3):
             peer = next(peer for peer in self._peers if peer.fileno() == fd)
@@ -144,9 +145,9 @@ class Control:
                 peer.send(data)
 
     def barrier(self, name: str, value: Callable[[], Any] | None = None) -> Any:
-        """Wait until all ranks are here. Rank 0 then asks `value`, and all ranks return what it said.
+        """Wait for all ranks. Rank 0 then calls `value`, and all ranks return its result.
 
-        Raises Told when a rank does not come within the job's timeout, which rank 0 watches.
+        Raises Told if a rank does not arrive within the job's timeout, which rank 0 enforces.
         """
         arrived = self._arrived.setdefault(name, {})
         if self._rank == 0:
@@ -168,7 +169,7 @@ class Control:
             self.check(left)
 
     def abort(self, reason: str) -> str:
-        """Tell all ranks that this one has failed; returns the reason that all ranks report."""
+        """Tell all ranks that this one has failed. Return the reason that all ranks report."""
         if self._rank != 0:
             self._broadcast({"abort": reason})
         deadline = time.monotonic() + (_GATHER_S if self._rank == 0 else _ECHO_S)
@@ -193,7 +194,7 @@ class Control:
 
 @contextlib.contextmanager
 def _short(directory: Path) -> Iterator[str]:
-    """A short name of a directory: the path of a Unix socket has room for 107 bytes."""
+    """Yield a short path of a directory: the path of a Unix socket is limited to 107 bytes."""
     fd = os.open(directory, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{fd}"
@@ -202,8 +203,8 @@ def _short(directory: Path) -> Iterator[str]:
 
 
 def _receive(peer: socket.socket) -> bytes | None:
-    """One message; empty when the peer is gone, None when nothing came after all."""
-    for _ in range(2):  # the first attempt may tell of the peer's end with a message still waiting
+    """Return one message: empty if the peer is gone, None if there is none."""
+    for _ in range(2):  # the first attempt may report the peer's end although a message is still waiting
         try:
             return peer.recv(65536)
         except ConnectionError:

@@ -1,7 +1,7 @@
-"""Bytes on this process's own TCP connections, as the kernel counts them, whoever has opened them.
+"""Read the kernel's byte counters of this process's TCP connections, whichever library opened them.
 
-Descriptors are looked at by number and never turned into Python sockets: those could close them, or change
-their mode, under the library that owns them. Standard library only: see `wire.progress`.
+Descriptors are used by number and never wrapped in Python sockets, which could close them or change their
+mode. Only the standard library is used: see `wire.progress`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 CONTROL_VARIABLE = "ENTRAIN_CONGESTION_CONTROL"
-"""The environment's variable with the congestion control of connections that carry gradients."""
+"""Environment variable with the congestion control of connections that carry gradients."""
 
 MARK_VARIABLE = "ENTRAIN_MARK"
-"""The environment's variable with the mark (SO_MARK) of connections that carry gradients."""
+"""Environment variable with the mark (SO_MARK) of connections that carry gradients."""
 
 _LIBC = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter: these calls take a microsecond
 _getsockname, _getpeername = _LIBC.getsockname, _LIBC.getpeername
@@ -44,10 +44,12 @@ class Connection(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """Bytes of a connection: that left (once each), that wait unsent in the socket, that came."""
+    """Byte counters of a connection."""
 
     left: int
+    """Bytes sent, without retransmissions."""
     unsent: int
+    """Bytes that wait in the socket."""
     received: int
 
     @property
@@ -57,7 +59,7 @@ class Counters(NamedTuple):
 
 
 def own_connections() -> list[Connection]:
-    """All connections of this process."""
+    """Return all established IPv4 TCP connections of this process."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         fd = int(entry.name)
@@ -70,10 +72,10 @@ def own_connections() -> list[Connection]:
 
 
 def count(connection: Connection) -> Counters:
-    """Its counters now; raises OSError when it is closed (or another has got its descriptor).
+    """Return a connection's counters. Raises OSError if it is closed, or its descriptor was reused.
 
-    What was handed to the kernel is what is acknowledged and what is queued: `tcpi_bytes_sent` counts a
-    segment again that the host's own queue has dropped.
+    The bytes handed to the kernel are the acknowledged plus the queued ones. `tcpi_bytes_sent` would count a
+    segment twice that the host's own queue dropped.
     """
     fd = connection.fd
     if (_end(fd, _getsockname), _end(fd, _getpeername)) != (connection.local, connection.remote):
@@ -87,14 +89,14 @@ def count(connection: Connection) -> Counters:
 
 
 def set_congestion_control(connection: Connection, name: str) -> None:
-    """Change the congestion control of an open connection; raises OSError where that is not allowed."""
+    """Change the congestion control of an open connection. Raises OSError if that is not allowed."""
     value = name.encode()
     result = _setsockopt(connection.fd, socket.IPPROTO_TCP, socket.TCP_CONGESTION, value, len(value))
     _check(result)
 
 
 def set_mark(connection: Connection, mark: int) -> None:
-    """Change the mark (SO_MARK) of an open connection; raises OSError without CAP_NET_ADMIN."""
+    """Change the mark (SO_MARK) of an open connection. Raises OSError without CAP_NET_ADMIN."""
     value = struct.pack("=I", mark)
     _check(_setsockopt(connection.fd, socket.SOL_SOCKET, socket.SO_MARK, value, len(value)))
 
@@ -115,7 +117,7 @@ def _end(fd: int, function: Callable[[int, object, object], int]) -> End:
 
 
 def _info(fd: int) -> tuple[int, int]:
-    """Bytes acknowledged and received."""
+    """Return the bytes acknowledged and received."""
     acknowledged, received = _INFO.unpack(_option(fd, socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size))
     return acknowledged, received
 

@@ -1,6 +1,6 @@
-"""Small models that are really trained, and the data that they learn, which are made from a seed.
+"""Small models for actual training, with data sets that derive from a seed.
 
-Their gradients' sizes stand in `models.MODELS`, where they are known without PyTorch.
+`models.MODELS` has the sizes of their gradients, because it works without PyTorch.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class Task(NamedTuple):
     batch: int
 
     def loss(self, model: Module, rows: Tensor) -> Tensor:
-        """Mean cross entropy of some samples."""
+        """Return the mean cross entropy of some samples."""
         outputs = model(self.inputs[rows])
         return nn.functional.cross_entropy(outputs.flatten(0, -2), self.targets[rows].flatten())
 
 
 def make_task(name: str, seed: int) -> Task:
-    """The task of a model by its name, alike for every rank with the same seed."""
+    """Return the task of a model, by its name. It is the same on every rank with the same seed."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed + 1)
     return _TASKS[name](generator)
 
 
 def _mlp(generator: Any) -> Task:
-    """Which of ten clouds in 64 dimensions does a point belong to?"""
+    """Return a task that classifies points of ten clouds in 64 dimensions."""
     model = nn.Sequential(
         nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, CLASSES)
     )
@@ -51,7 +51,7 @@ def _mlp(generator: Any) -> Task:
 
 
 def _cnn(generator: Any) -> Task:
-    """Which of ten pictures of 16 x 16 pixels is under the noise?"""
+    """Return a task that classifies ten noisy images of 16 x 16 pixels."""
     model = nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -68,7 +68,7 @@ def _clouds(shape: tuple[int, ...], noise: float, generator: Any) -> tuple[Tenso
 
 
 def _tiny_gpt(generator: Any) -> Task:
-    """Which token comes next in a text whose tokens each have four successors?"""
+    """Return a task that predicts the next token of a text whose tokens have four successors each."""
     successors = torch.randint(_TOKENS, (_TOKENS, 4), generator=generator)
     text = [torch.randint(_TOKENS, (SAMPLES,), generator=generator)]
     for _ in range(_CONTEXT):

@@ -1,9 +1,8 @@
-"""Progress of PyTorch's DistributedDataParallel for the host's scheduler (flow-scheduling paper, V).
+"""Publish the progress of DistributedDataParallel to the host's scheduler (flow-scheduling paper, V).
 
-A communication hook sees each bucket of gradients when it is ready and when it has been reduced; it does the
-allreduce that DDP does without a hook, bit for bit. How many bytes the connections have carried is the
-kernel's count, so nothing has to be known of how Gloo sends. A flow's bytes per iteration are those of the
-iteration before.
+A communication hook sees each bucket of gradients when it is ready and when it is reduced. Its allreduce is
+bit-identical to that of DDP without a hook. The connections' bytes are the kernel's counters, so the hook
+need not know how Gloo sends. The expected bytes per iteration of a flow are those of the previous iteration.
 
     entrain exec -- python train.py              # the script as it is: torch_hook/sitecustomize.py
     workloads.torch_monitor.watch(ddp_model)     # or one line in it
@@ -40,11 +39,11 @@ from workloads.tcp_counters import (
 )
 
 SAMPLE_S = 0.01
-"""How often the kernel's counts are published during communication: some times per slot."""
+"""How often the kernel's counters are published during communication: several times per slot."""
 SHARE = 0.01
-"""A connection that carries less than this part of the busiest one's bytes carries no gradients."""
+"""A connection with less than this fraction of the busiest one's bytes carries no gradients."""
 ALIKE = 0.1
-"""A process in a ring receives as much as it sends, up to this part."""
+"""Bytes sent and received by a process in a ring differ by at most this fraction."""
 
 P = ParamSpec("P")
 S = TypeVar("S", bound="_Process")
@@ -61,7 +60,7 @@ class _Gradients:
     bytes: int = 0
 
     def ready(self) -> float:
-        """Which part of an iteration's bytes may be sent by now."""
+        """Return the fraction of the iteration's bytes that may be sent by now."""
         if self.last_begun or not self.bytes:
             return 1.0
         return min(1.0, self.begun / self.bytes)
@@ -88,7 +87,7 @@ class _Watched:
         )
 
     def refresh(self) -> bool:
-        """Ask the kernel; False when the connection is closed."""
+        """Read the kernel's counters. Return False if the connection is closed."""
         try:
             now = count(self.connection)
             self.now = now if now.handed >= self.now.handed else self.now
@@ -101,7 +100,7 @@ class _Watched:
 
 
 def _harmless(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
-    """Training goes on whatever happens here: the monitor ends instead, and says so."""
+    """Catch all errors of a method: the monitor then stops with a warning, and training continues."""
 
     def guarded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> None:
         with self.lock:
@@ -131,14 +130,14 @@ class _Process:
         self._sampler: threading.Thread | None = None
 
     def add(self, ranks: int) -> int:
-        """A model's number."""
+        """Add a model, and return its number."""
         with self.lock:
             self._models[len(self._models)] = _Gradients(ranks)
             return len(self._models) - 1
 
     @_harmless
     def begin(self, number: int, size: int, last: bool) -> None:
-        """A bucket of `size` bytes is ready."""
+        """Note that a bucket of `size` bytes is ready."""
         model = self._models[number]
         if not model.begun:
             self._look()
@@ -150,7 +149,7 @@ class _Process:
 
     @_harmless
     def reduced(self, number: int, size: int) -> None:
-        """A bucket is reduced; after the last one the iteration is over."""
+        """Note that a bucket is reduced. After the last one, the iteration is over."""
         model = self._models[number]
         model.reduced += size
         if not model.last_begun or model.reduced < model.begun:
@@ -173,12 +172,12 @@ class _Process:
 
     @_harmless
     def sample(self) -> None:
-        """Publish the kernel's counts, if there is communication."""
+        """Publish the kernel's counters during communication."""
         if self._communicating.is_set():
             self._publish(Phase.COMMUNICATING)
 
     def _look(self) -> None:
-        """Find connections, until it is known which of them carry gradients."""
+        """Find new connections, until those that carry gradients are known."""
         if self._publisher is None:
             known = {each.connection for each in self._watched}
             new = [(each, count(each)) for each in own_connections() if each not in known]
@@ -216,7 +215,7 @@ class _Process:
             self._sampler.start()
 
     def _publish(self, phase: Phase, *, over: bool = False) -> None:
-        """Update all entries; `over` at an iteration's end, when all of it has been handed to the kernel."""
+        """Update all entries. `over`: the iteration has ended, so all its bytes are with the kernel."""
         self._watched = [each for each in self._watched if each.refresh()]
         if self._publisher is None or self._present is None:
             return
@@ -242,7 +241,7 @@ class _Process:
         self._watched = []
 
     def end(self) -> None:
-        """Publish no more."""
+        """Stop publishing."""
         with self.lock:
             self.ended = True
             self._forget()
@@ -270,7 +269,7 @@ class _State:
 
 
 def _allreduce(state: _State, bucket: Any) -> Any:
-    """Average the bucket over the ranks, as DDP does without a hook, and tell how far that is."""
+    """Average the bucket over the ranks, as DDP does without a hook, and report its progress."""
     gradients = bucket.buffer()
     ranks = state.group.size()
     if gradients.is_sparse:
@@ -298,9 +297,9 @@ _watched_models: weakref.WeakSet[Any] = weakref.WeakSet()
 def watch(ddp: Any) -> bool:
     """Publish the progress of a DistributedDataParallel model from its next backward pass on.
 
-    Returns whether it will be: a model that has a communication hook already keeps it, and one whose
-    gradients are views of the buckets may be averaged otherwise than by our hook (see docs/monitor.md); a
-    warning says so. A model that is watched already stays so.
+    Return whether it will be published. A model with its own communication hook keeps that hook, and with
+    gradients that are views of the buckets our hook may round differently (see docs/monitor.md). Both cause a
+    warning. A model that is already watched stays watched.
     """
     if ddp in _watched_models:
         return True
@@ -324,8 +323,10 @@ def watch(ddp: Any) -> bool:
 
 
 def watch_all(ddp: Any) -> None:
-    """Watch every model of the class `ddp`, from its first forward pass on: until then the script may
-    register a hook of its own."""
+    """Watch every model of the class `ddp` from its first forward pass on.
+
+    Until then, the script may register its own hook.
+    """
     construct = ddp.__init__
 
     @functools.wraps(construct)

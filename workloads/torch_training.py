@@ -1,6 +1,6 @@
-"""One rank of a job that really trains: PyTorch's DistributedDataParallel on CPUs, over Gloo.
+"""Run one rank of a job that actually trains: PyTorch's DistributedDataParallel on CPUs, over Gloo.
 
-Losses are the same, bit for bit, whenever packets come: Gloo adds up in the order of its ring, and every rank
+Losses are bit-identical whatever the timing of packets: Gloo sums in the order of its ring, and every rank
 computes with one thread.
 """
 
@@ -85,10 +85,10 @@ class Training:
             raise JobFailed(f"{key}: {getattr(job, key)!r} cannot be set: {error.strerror}") from error
 
     def run(self, start_ns: int) -> None:
-        """All iterations, the first at `start_ns`.
+        """Run all iterations, the first at `start_ns`.
 
-        Gloo waits where no signal is heard: so it does in a thread, while this one listens to signals and to
-        the other ranks.
+        Python handles no signal while Gloo waits. Training therefore runs in its own thread, while this one
+        handles signals and messages of the other ranks.
         """
         ended, ending = os.pipe()
         thread = threading.Thread(target=self._train, args=(start_ns, ending), daemon=True)
@@ -163,13 +163,13 @@ class Training:
         )
 
     def _rows(self, iteration: int) -> Any:
-        """This rank's samples of an iteration: ranks take turns through the data, again and again."""
+        """Return this rank's samples of an iteration. The ranks take turns, and start over at the end."""
         samples, batch, ranks = len(self._task.inputs), self._task.batch, len(self._job.hosts)
         first = (iteration * ranks + self._rank) * batch
         return torch.arange(first, first + batch) % samples
 
     def _count(self) -> dict[Connection, tuple[int, int]]:
-        """Bytes sent and received by connection since the last call."""
+        """Return the bytes sent and received by connection since the last call."""
         now = {each: count(each) for each in own_connections()}
         before, self._counted = self._counted, now
         zero = Counters(0, 0, 0)
@@ -183,13 +183,13 @@ class Training:
         self._records.flush()
 
     def close(self) -> None:
-        """Leave the process group; not if our thread may wait in it for others, who may be gone."""
+        """Leave the process group, unless our thread may still wait in it for ranks that are gone."""
         if self._complete:
             dist.destroy_process_group()
 
 
 def _interface(address: str) -> str:
-    """The network interface that has an address; Gloo takes its name. Raises JobFailed."""
+    """Return the name of the network interface with an address, for Gloo. Raises JobFailed."""
     if address.startswith("127."):
         return "lo"
     for name, addresses in psutil.net_if_addrs().items():

@@ -1,7 +1,7 @@
-"""Put on PYTHONPATH by `entrain exec`: watches DistributedDataParallel in whatever Python is started.
+"""Watch DistributedDataParallel in every Python process of `entrain exec`, which puts this on PYTHONPATH.
 
-Nothing is imported before the script imports PyTorch, and none of our modules stays in `sys.modules`, so that
-a script's own `machine.py` or `workloads.py` is found as ever.
+Nothing is imported before the script imports PyTorch. None of our modules stays in `sys.modules`, so that a
+script's own `machine.py` or `workloads.py` is still found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DDP = "torch.nn.parallel.distributed"
 
 
 class _Finder(MetaPathFinder):
-    """Finds DDP's module as ever, and has its class watched once it is loaded."""
+    """Finds DDP's module as usual, and watches its class once it is loaded."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
