@@ -1,5 +1,7 @@
-"""Writes what an experiment found: summary.json, jobs.csv, coflows.csv, on demand flows.csv and usage.csv,
-Parquet beside each where pyarrow is there, and plots."""
+"""Write an experiment's results: summary.json, jobs.csv, coflows.csv and plots.
+
+On request, also flows.csv and usage.csv. If pyarrow is installed, each CSV file has a Parquet file.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,14 @@ HIDDEN = (
     "flow_times",
     "usage_s",
 )
-"""Parts of a point that are the same for all points of an experiment, or that `scale` tells."""
+"""Parameters that are the same for all points of an experiment, or that `scale` includes."""
 
 LISTS = ("jobs", "coflows", "flow_times", "usage")
-"""Parts of a result that go to files of their own."""
+"""Parts of a result that are written to separate files."""
 
 
 def parameters(point: Point) -> dict[str, Any]:
-    """Return what distinguishes a point from the others of its experiment."""
+    """Return the parameters that distinguish a point from the others of its experiment."""
     return {key: value for key, value in point.items() if key not in HIDDEN}
 
 
@@ -113,7 +115,7 @@ def _write_details(directory: Path, experiment: str, points: list[Point], result
         for point, result in pairs:
             setting = ", ".join(f"{k} = {v}" for k, v in parameters(point).items() if k != "policy")
             settings.setdefault(setting, []).append((point["policy"], result["usage"]))
-        detail.plot_usage(directory / "usage.png", f"{experiment}: how much of the links is used", settings)
+        detail.plot_usage(directory / "usage.png", f"{experiment}: link utilisation", settings)
 
 
 def _extend(columns: detail.Columns, point: Point) -> detail.Columns:

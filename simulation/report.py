@@ -1,4 +1,4 @@
-"""The simulator's sections of docs/results.md, made from experiments' summaries."""
+"""Write the simulator's sections of docs/results.md from the experiments' summaries."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Summary = dict[str, Any]
 
 
 def change(a: float, b: float) -> str:
-    """`a` against `b`."""
+    """Return the change from `b` to `a` in per cent."""
     return f"{100.0 * (a / b - 1.0):+.1f} %"
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """In Markdown."""
+    """Return a Markdown table."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
 
@@ -157,7 +157,7 @@ def _slots(summary: Summary) -> str:
 
 
 def _means(summary: Summary, key: str) -> str:
-    """Mean JCT, a row per value of `key` and a column per policy."""
+    """Return a table of mean JCT with a row per value of `key` and a column per policy."""
     cell = {(p["policy"], p[key]): p for p in summary["points"]}
     policies = list(dict.fromkeys(p for p, _ in cell))
     rows = []
@@ -199,7 +199,7 @@ def _fb2010(summary: Summary) -> str:
 
 
 def _plain(summary: Summary) -> str:
-    """All points of an experiment that has no section of its own: what varies, and its figures."""
+    """Return a table of all points: the parameters that vary, and the figures."""
     points = summary["points"]
     varied = [k for k in summary["parameters"] if len({str(p[k]) for p in points}) > 1]
     figures = [
@@ -236,7 +236,7 @@ NAMES = (*SECTIONS, *(name for name in EXPERIMENTS if name not in SECTIONS))
 
 
 def _options(summary: Summary, trace: str) -> str:
-    """The options that make `summary` again; `trace` is the name of the file it was read from, if any."""
+    """Return the options that reproduce `summary`. `trace` is the name of its trace file, if any."""
     options = f"--seed {summary['seed']}"
     included = EXPERIMENTS[summary["experiment"]].trace
     if trace and not (included and included.path and included.path.name == trace):
@@ -245,7 +245,7 @@ def _options(summary: Summary, trace: str) -> str:
 
 
 def sections(directories: Iterable[Path]) -> dict[str, str]:
-    """By title, the section of each experiment with summaries in `directories`, or right below them."""
+    """Return, by title, the section of each experiment with summaries in `directories` or one level below."""
     patterns = ("summary.json", "*/summary.json")
     paths = {path for each in directories for pattern in patterns for path in each.glob(pattern)}
     summaries = [json.loads(path.read_text()) for path in sorted(paths)]

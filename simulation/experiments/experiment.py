@@ -1,4 +1,4 @@
-"""What an experiment is.
+"""The interface of simulated experiments.
 
 A point is a dictionary of plain values; running it is a pure function of it and of the trace file, so points
 can run anywhere in any order with the same result.
@@ -17,34 +17,37 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class PublicTrace:
-    """A trace that is public as `file` of `project`, a GitHub repository. `path` is where it is included;
-    None: its licence does not allow that, and the experiment's default is drawn at random."""
+    """A public trace."""
 
     file: str
+    """Its file name in the project."""
     project: str
+    """A GitHub repository."""
     licence: str
     path: Path | None = None
+    """The included copy. None: the licence does not allow one, and the default workload is random."""
 
     @property
     def origin(self) -> str:
-        """Where to get it, and under which terms."""
+        """Its source and licence."""
         return f"{self.file} of https://github.com/{self.project} (licence: {self.licence})"
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """`points(base, policies)` lists what to run; `paper` maps a claim to the paper's words about it.
-
-    `policies` are run by default, `accepts` (None: the same) are those that a user may name. `sends_flows`
-    says whether flows over a network are simulated, which can be recorded.
-    """
+    """A simulated experiment."""
 
     name: str
     title: str
     trace: PublicTrace | None
     policies: tuple[str, ...]
+    """The policies that run by default."""
     points: Callable[[Point, tuple[str, ...]], list[Point]]
+    """Returns the points to run, from the common parameters and the policies."""
     run: Callable[[Point], Result]
     paper: dict[str, str]
+    """The paper's value, by claim."""
     accepts: Callable[[], Iterable[str]] | None = None
+    """Returns the policies that a user may name; None: only the default ones."""
     sends_flows: bool = True
+    """Whether it simulates flows over a network, which can be recorded."""

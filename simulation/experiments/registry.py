@@ -27,8 +27,10 @@ def points(
     flow_times: bool = False,
     usage_s: float | None = None,
 ) -> tuple[Experiment, list[Point]]:
-    """Return the experiment called `name` and its points; raise BadInput for what does not exist or makes no
-    sense. `flow_times` records the time of each flow, `usage_s` the links' utilisation in bins of so many s.
+    """Return the experiment called `name` and its points.
+
+    `flow_times` records the time of each flow, `usage_s` the links' utilisation in bins of this length (s).
+    Raises BadInput for unknown names and invalid combinations.
     """
     if name not in EXPERIMENTS:
         raise BadInput(f"experiment {name!r} is unknown; {suggestion(name, EXPERIMENTS)}")
