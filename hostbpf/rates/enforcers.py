@@ -27,7 +27,7 @@ from hostbpf.flow import KEY, flow_key
 from hostbpf.rates import htb, rtnetlink, sockets
 from hostbpf.rates.htb import Buckets
 from hostbpf.rates.rtnetlink import Netlink
-from hostbpf.rates.schedules import NEVER, PACED, Enforcer, Plan
+from hostbpf.rates.schedules import NEVER, PACED, Enforcer, TimedSchedule
 from hostbpf.rates.sockets import Descriptor, Socket
 from hostbpf.urgent import urgent
 from machine.errors import BadInput, EntrainError, MissingTool
@@ -107,15 +107,18 @@ class _Flow:
         self.number = number  # of its bucket (HTB)
         self.descriptor: Descriptor | None = None  # where to wake it (pacing)
         self.searched = False
-        self.plan: Plan | None = None
-        self.applied: tuple[Plan | None, int | None] = (None, None)  # what the bucket follows: plan and slot
+        self.schedule: TimedSchedule | None = None
+        self.applied: tuple[TimedSchedule | None, int | None] = (
+            None,
+            None,
+        )  # what the bucket follows: schedule and slot
         self.silent_ns = NEVER  # when it becomes silent, or did before it was woken last (pacing)
         self.due_ns = time.monotonic_ns() + FORGOTTEN_NS  # when it has to be looked at again
 
-    def change(self, plan: Plan | None, now: int) -> None:
-        """Follow another plan, or none, from `now` on."""
+    def change(self, schedule: TimedSchedule | None, now: int) -> None:
+        """Follow another schedule, or none, from `now` on."""
         since_ns = self.silent_ns
-        self.plan = plan
+        self.schedule = schedule
         self.expect(now)
         if since_ns <= now < self.silent_ns:
             self.silent_ns, self.due_ns = since_ns, now  # it is woken
@@ -123,15 +126,15 @@ class _Flow:
             self.due_ns = now
 
     def expect(self, now: int) -> None:
-        """Find out when it has to be looked at again if the plan stays as it is."""
-        plan = self.plan
-        if plan is None:
+        """Find out when it has to be looked at again if the schedule stays as it is."""
+        schedule = self.schedule
+        if schedule is None:
             self.silent_ns, self.due_ns = NEVER, now + FORGOTTEN_NS
         elif self.enforcer == Enforcer.PACING:
-            self.silent_ns, self.due_ns = plan.silence(now)
+            self.silent_ns, self.due_ns = schedule.silence(now)
         else:
-            index = plan.index(now) if self.enforcer == Enforcer.HTB else len(plan.rates) - 1
-            self.due_ns = max(now, plan.start_ns) if index is None else plan.end_ns(index)
+            index = schedule.index(now) if self.enforcer == Enforcer.HTB else len(schedule.rates) - 1
+            self.due_ns = max(now, schedule.start_ns) if index is None else schedule.end_ns(index)
 
 
 class Enforcers:
@@ -180,13 +183,13 @@ class Enforcers:
         """
         return self._lowest[enforcer]
 
-    def changed(self, flow: Flow, plan: Plan | None) -> None:
+    def changed(self, flow: Flow, schedule: TimedSchedule | None) -> None:
         """Follow another schedule, or none; it is in force within about a millisecond."""
         with self._lock:
             known = self._flows.get(flow)
             if known is None:
                 return
-            known.change(plan, time.monotonic_ns())
+            known.change(schedule, time.monotonic_ns())
             if known.due_ns < self._looks_ns:
                 self._changed.notify()
 
@@ -277,37 +280,39 @@ class Enforcers:
         for flow, each in list(self._flows.items()):
             if each.due_ns > now:
                 continue
-            if each.plan is None and each.applied[0] is None and each.silent_ns > now:
+            if each.schedule is None and each.applied[0] is None and each.silent_ns > now:
                 self._forget(flow)
                 continue
-            index = each.plan.index(now) if each.plan else None
-            if each.plan is not None and index is None and now >= each.plan.start_ns:
-                each.plan = None  # it has ended
+            index = each.schedule.index(now) if each.schedule else None
+            if each.schedule is not None and index is None and now >= each.schedule.start_ns:
+                each.schedule = None  # it has ended
             since_ns = each.silent_ns
             each.expect(now)
             if since_ns <= now < each.silent_ns and each.descriptor is not None:
                 if not each.descriptor.wake():
                     del self._flows[flow]  # it is another socket now: found out with the next schedule
-            elif each.enforcer == Enforcer.HTB and each.applied != (each.plan, index):
+            elif each.enforcer == Enforcer.HTB and each.applied != (each.schedule, index):
                 buckets[each.number] = self._bucket(flow, each, index, now)
-                each.applied = (each.plan, index)
+                each.applied = (each.schedule, index)
         if buckets:
             self._interface.change(buckets)
         return min((each.due_ns for each in self._flows.values()), default=NEVER)
 
     def _bucket(self, flow: Flow, known: _Flow, index: int | None, now: int) -> bytes:
-        plan = known.plan
-        if plan is None or index is None:
+        schedule = known.schedule
+        if schedule is None or index is None:
             return htb.UNLIMITED
         frame, payload = self._interface.frame, self._interface.payload
         if flow.protocol == socket.IPPROTO_UDP:
             payload = self._interface.udp_payload
         ahead = 0
-        if index and known.applied == (plan, index - 1):  # the last rate held until now
-            late_ns = now - plan.end_ns(index - 1)
-            ahead = (plan.rates[index - 1] - plan.rates[index]) * late_ns // 10**9
-        left_ns = max(plan.end_ns(index) - now, plan.slot_ns // htb.BUCKETS)
-        return htb.bucket_of(plan.rates[index] * frame // payload, frame, plan.slot_ns, left_ns, ahead)
+        if index and known.applied == (schedule, index - 1):  # the last rate held until now
+            late_ns = now - schedule.end_ns(index - 1)
+            ahead = (schedule.rates[index - 1] - schedule.rates[index]) * late_ns // 10**9
+        left_ns = max(schedule.end_ns(index) - now, schedule.slot_ns // htb.BUCKETS)
+        return htb.bucket_of(
+            schedule.rates[index] * frame // payload, frame, schedule.slot_ns, left_ns, ahead
+        )
 
     def _forget(self, flow: Flow) -> None:
         forgotten = self._flows.pop(flow)

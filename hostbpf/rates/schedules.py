@@ -60,8 +60,8 @@ class Enforcer(IntEnum):
 
 
 @dataclass(slots=True)  # not frozen: that takes thrice as long to make, and there is one for each decision
-class Plan:
-    """Rates in bytes/s of successive slots; the first begins at `start_ns` (CLOCK_MONOTONIC)."""
+class TimedSchedule:
+    """A schedule in times of CLOCK_MONOTONIC: rates in bytes/s of successive slots, from `start_ns` on."""
 
     start_ns: int
     slot_ns: int
@@ -77,7 +77,7 @@ class Plan:
         return self.start_ns + (index + 1) * self.slot_ns
 
     def silence(self, now_ns: int) -> tuple[int, int]:
-        """When the first silence from `now_ns` on begins and ends; NEVER and the plan's end without one."""
+        """When the first silence from `now_ns` on begins and ends; without one, NEVER and the schedule's end."""
         rates, count = self.rates, len(self.rates)
         begin = max((now_ns - self.start_ns) // self.slot_ns, 0)
         while begin < count and rates[begin]:
@@ -102,7 +102,7 @@ class Enforcement(Protocol):
     def lowest(self, enforcer: Enforcer) -> int:
         """The lowest rate in bytes/s that it can do."""
 
-    def changed(self, flow: Flow, plan: Plan | None) -> None:
+    def changed(self, flow: Flow, schedule: TimedSchedule | None) -> None:
         """The flow's schedule is another one now, or none."""
 
 
@@ -177,8 +177,8 @@ class Schedules:
             if 0 < rate < least:
                 least = rate
             whole.append(round(rate))
-        plan = Plan(self.clock.start_ns(slot), self.clock.slot_ns, whole)
-        if plan.end_ns(len(rates) - 1) <= time.monotonic_ns():
+        timed = TimedSchedule(self.clock.start_ns(slot), self.clock.slot_ns, whole)
+        if timed.end_ns(len(rates) - 1) <= time.monotonic_ns():
             raise BadInput(f"flow {flow}: slots {slot} to {slot + len(rates) - 1} have passed")
         enforcer, woken, lowest = Enforcer.PACING, False, 1
         if self._enforcement is not None:
@@ -189,22 +189,24 @@ class Schedules:
             if not silence:
                 raise _too_low(flow, slot, rates, enforcer, lowest)
             both = zip(rates, whole, strict=True)
-            plan.rates = [0 if min(exact, rounded) < lowest else rounded for exact, rounded in both]
-        self._put(flow, slot, plan, enforcer, woken, quiet)
+            timed.rates = [0 if min(exact, rounded) < lowest else rounded for exact, rounded in both]
+        self._put(flow, slot, timed, enforcer, woken, quiet)
         if self._enforcement is not None:
-            self._enforcement.changed(flow, plan)
+            self._enforcement.changed(flow, timed)
 
-    def _put(self, flow: Flow, slot: int, plan: Plan, enforcer: Enforcer, woken: bool, quiet: bool) -> None:
-        value = _PACKED[len(plan.rates)].pack(
-            plan.start_ns,
-            plan.slot_ns,
-            len(plan.rates),
+    def _put(
+        self, flow: Flow, slot: int, schedule: TimedSchedule, enforcer: Enforcer, woken: bool, quiet: bool
+    ) -> None:
+        value = _PACKED[len(schedule.rates)].pack(
+            schedule.start_ns,
+            schedule.slot_ns,
+            len(schedule.rates),
             slot % (1 << 32),
             time.monotonic_ns() // 1000 % (1 << 32),  # differs from the version of any writer before
             enforcer,
             woken,
             quiet,
-            *plan.rates,
+            *schedule.rates,
         )
         try:
             self._map.raw.update(packed_key(flow, self._netns), value)

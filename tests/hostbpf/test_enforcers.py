@@ -26,7 +26,7 @@ from hostbpf.rates import schedules as slots
 from hostbpf.rates import sockets
 from hostbpf.rates.enforcers import NAMES, Enforcers, Name, choose, enforcing, kernel_has
 from hostbpf.rates.htb import BUCKETS
-from hostbpf.rates.schedules import NEVER, Enforcer, Plan, Schedules
+from hostbpf.rates.schedules import NEVER, Enforcer, Schedules, TimedSchedule
 from hostbpf.rates.sockets import Socket
 from machine.errors import BadInput, EntrainError, MissingTool
 from machine.record import Record
@@ -64,15 +64,15 @@ RATES = [[5, 5, 0, 0, 7, 0], [0, 0, 0], [5, 5], [0, 3]]
 
 @pytest.mark.parametrize("rates", RATES, ids=str)
 def test_next_silence_is_found_from_any_time(rates: list[int]) -> None:
-    plan = Plan(1000, 10, rates)
+    schedule = TimedSchedule(1000, 10, rates)
     for now in range(980, 1000 + 10 * len(rates)):
         slots_left = range(max((now - 1000) // 10, 0), len(rates))
         begin = next((slot for slot in slots_left if not rates[slot]), None)
         if begin is None:
-            assert plan.silence(now) == (NEVER, 1000 + 10 * len(rates))
+            assert schedule.silence(now) == (NEVER, 1000 + 10 * len(rates))
             continue
         end = next((slot for slot in range(begin, len(rates)) if rates[slot]), len(rates))
-        assert plan.silence(now) == (1000 + 10 * begin, 1000 + 10 * end)
+        assert schedule.silence(now) == (1000 + 10 * begin, 1000 + 10 * end)
 
 
 class Paced:
@@ -124,20 +124,20 @@ def paced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Paced]:
 
 
 def test_paced_flow_is_woken_when_each_of_its_silences_ends(paced: Paced) -> None:
-    """In its plan, with the plan, or because of another plan; but not for one that is silent as well, nor
+    """In its schedule, with it, or because of another; but not for one that is silent as well, nor
     again when it is not limited any more."""
     slot_ns = 50_000_000
     begin = time.monotonic_ns()
-    paced.enforcers.changed(paced.flow, Plan(begin, slot_ns, [5, 0, 0, 5, 0]))
+    paced.enforcers.changed(paced.flow, TimedSchedule(begin, slot_ns, [5, 0, 0, 5, 0]))
     until(lambda: len(paced.woken_ns) == 2)
     for woken, due in zip(paced.woken_ns, (begin + 3 * slot_ns, begin + 5 * slot_ns), strict=True):
         assert due <= woken < due + PATIENCE_S * 1e9
     now = time.monotonic_ns()
-    paced.enforcers.changed(paced.flow, Plan(now, 10**12, [0, 5]))
-    paced.enforcers.changed(paced.flow, Plan(now, 10**12, [0, 0]))
+    paced.enforcers.changed(paced.flow, TimedSchedule(now, 10**12, [0, 5]))
+    paced.enforcers.changed(paced.flow, TimedSchedule(now, 10**12, [0, 0]))
     time.sleep(SILENT_S)
     assert len(paced.woken_ns) == 2
-    paced.enforcers.changed(paced.flow, Plan(now, 10**12, [5, 0]))
+    paced.enforcers.changed(paced.flow, TimedSchedule(now, 10**12, [5, 0]))
     until(lambda: len(paced.woken_ns) == 3)
     paced.enforcers.changed(paced.flow, None)
     time.sleep(SILENT_S)
@@ -148,11 +148,11 @@ def test_plans_that_do_not_hurry_wake_no_thread(paced: Paced) -> None:
     """A scheduler changes plans all the time, and seldom are they silent earlier than those before."""
     slot_ns = 10**12
     begin = time.monotonic_ns()
-    paced.enforcers.changed(paced.flow, Plan(begin, slot_ns, [5, 5, 0]))
+    paced.enforcers.changed(paced.flow, TimedSchedule(begin, slot_ns, [5, 5, 0]))
     time.sleep(SILENT_S)
     before = paced.looks
     for rate in range(1, 100):
-        paced.enforcers.changed(paced.flow, Plan(begin, slot_ns, [rate, 5, 0, 0]))
+        paced.enforcers.changed(paced.flow, TimedSchedule(begin, slot_ns, [rate, 5, 0, 0]))
         time.sleep(0.001)
     assert paced.looks == before
 

@@ -20,7 +20,7 @@ from hostbpf.clock import SlotClock
 from hostbpf.flow import netns_cookie
 from hostbpf.rates import schedules as slots
 from hostbpf.rates.meter import metered
-from hostbpf.rates.schedules import Enforcer, Plan, Schedules
+from hostbpf.rates.schedules import Enforcer, Schedules, TimedSchedule
 from machine.errors import BadInput
 from tests.hostbpf.conftest import Connection, Pair, or_skip
 from tests.hostbpf.taps import sniff
@@ -231,7 +231,7 @@ class Departing:
     def lowest(self, enforcer: Enforcer) -> int:
         return 1
 
-    def changed(self, flow: Flow, plan: Plan | None) -> None:
+    def changed(self, flow: Flow, schedule: TimedSchedule | None) -> None:
         pass
 
 
