@@ -77,7 +77,7 @@ class TimedSchedule:
         return self.start_ns + (index + 1) * self.slot_ns
 
     def silence(self, now_ns: int) -> tuple[int, int]:
-        """When the first silence from `now_ns` on begins and ends; without one, NEVER and the schedule's end."""
+        """When the first silence from `now_ns` on begins and ends; without one NEVER and the end."""
         rates, count = self.rates, len(self.rates)
         begin = max((now_ns - self.start_ns) // self.slot_ns, 0)
         while begin < count and rates[begin]:

@@ -79,7 +79,7 @@ class Paced:
     """Enforcers of a flow that paces itself, with the system left out: when it is woken, and how often they
     look at their flows."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, record: Record) -> None:
         self.flow = Flow(A, 1, B, 2)
         self.woken_ns: list[int] = []
         self.looks = 0
@@ -89,7 +89,7 @@ class Paced:
         monkeypatch.setattr("hostbpf.rates.enforcers._IDLE_SETTING", str(idle))
         monkeypatch.setattr(sockets, "find", lambda flow, netns: found)
         monkeypatch.setattr(sockets, "opened", lambda wanted: {self.flow: self})
-        self.enforcers = Enforcers(choose("pacing"), cast(Any, Interface()), CLOCK, None, cast(Any, None))
+        self.enforcers = Enforcers(choose("pacing"), cast(Any, Interface()), CLOCK, None, record)
         follow = self.enforcers._follow
 
         def counted() -> int:
@@ -112,15 +112,16 @@ class Interface:
 
 @pytest.fixture
 def paced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Paced]:
-    result = Paced(monkeypatch, tmp_path)
-    thread = threading.Thread(target=result.enforcers.run)
-    thread.start()
-    try:
-        until(lambda: result.enforcers.assign(result.flow) == (Enforcer.PACING, True))
-        yield result
-    finally:
-        result.enforcers.stop()
-        thread.join()
+    with Record("test-enforcers", records=tmp_path / "records") as record:
+        result = Paced(monkeypatch, tmp_path, record)
+        thread = threading.Thread(target=result.enforcers.run)
+        thread.start()
+        try:
+            until(lambda: result.enforcers.assign(result.flow) == (Enforcer.PACING, True))
+            yield result
+        finally:
+            result.enforcers.stop()
+            thread.join()
 
 
 def test_paced_flow_is_woken_when_each_of_its_silences_ends(paced: Paced) -> None:
