@@ -6,6 +6,7 @@ locality is relaxed. Ties go to the lower number everywhere, so that results rep
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Literal
@@ -15,7 +16,7 @@ import numpy as np
 from schedulers.compiled import Bools, Ints
 from schedulers.placement import exact
 from schedulers.placement.cluster import DARK, Circuit, Cluster, Link, Placement, Port, Request, State
-from schedulers.placement.search import FOUND, NONE, find
+from schedulers.placement.search import FOUND, UNDECIDED, find
 from schedulers.placement.shapes import size_with_shape
 
 Cause = Literal["gpus", "network"]
@@ -40,27 +41,30 @@ def vclos(
     units = _units(state, unit)
     idle: Ints = units.sum(axis=1)
     free: Ints = state.free_links.sum(axis=2)
-    links_per_pair = state.cluster.links_per_pair
-    ordered = free[:, np.argsort(free.sum(axis=0), kind="stable")]
     for leaves, width in _vclos_shapes(state.cluster, request.gpus, request.pattern, unit):
-        candidates = np.flatnonzero(idle * unit >= width)
-        if len(candidates) < leaves:
-            continue
-        chosen: Ints | None = None
-        status = FOUND
-        if not solver:
-            candidates = candidates[np.argsort(idle[candidates], kind="stable")]
-            status, picked = find(ordered[candidates], links_per_pair, leaves, width, LIMIT)
-            if status == NONE:
-                continue
-            chosen = np.sort(candidates[picked])
-        if solver or status != FOUND:
-            chosen = exact.virtual_clos(idle, free, links_per_pair, unit, leaves, width)
-            if chosen is None:
-                continue
-        assert chosen is not None
-        return _virtual_clos(state, request.job, units, unit, chosen, width)
+        links_per_pair = state.cluster.links_per_pair
+        chosen = _leaves(idle, free, links_per_pair, unit, leaves, width, 0 if solver else LIMIT)
+        if chosen is not None:
+            return _virtual_clos(state, request.job, units, unit, chosen, width)
     return "network"
+
+
+def _leaves(
+    idle: Ints, free: Ints, links_per_pair: int, unit: int, leaves: int, width: int, limit: int
+) -> Ints | None:
+    """The leaves of a virtual Clos, ascending, or None if there is none.
+
+    By the search, and by HiGHS where that is not done after `limit` steps.
+    """
+    able = np.flatnonzero(idle * unit >= width)
+    if len(able) < leaves:
+        return None
+    fullest = able[np.argsort(idle[able], kind="stable")]
+    least_free = np.argsort(free.sum(axis=0), kind="stable")
+    status, picked = find(free[np.ix_(fullest, least_free)], links_per_pair, leaves, width, limit)
+    if status == UNDECIDED:
+        return exact.virtual_clos(idle, free, links_per_pair, unit, leaves, width)
+    return np.sort(fullest[picked]) if status == FOUND else None
 
 
 def ocs_vclos(
@@ -284,9 +288,9 @@ def _rewired(
     """The virtual Clos of `virtual_leaves` (leaves,) of `width` ranks, its spines listed with repetition."""
     leaves = np.flatnonzero(virtual_leaves)
     wanted = {
-        (leaf, spine): int(virtual_leaves[leaf]) * virtual_spines.count(spine)
+        (leaf, spine): int(virtual_leaves[leaf]) * copies
         for leaf in leaves.tolist()
-        for spine in sorted(set(virtual_spines))
+        for spine, copies in Counter(virtual_spines).items()
     }
     circuits = _circuits(state, wanted)
     gpus = _gpus_of(units, virtual_leaves * width // unit, unit)
