@@ -152,7 +152,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--states", type=int, default=100_000, help="random states (100,000)")
     parser.add_argument("--jobs", type=int, default=3_000, help="jobs of the run at 2,048 GPUs (3,000)")
     parser.add_argument(
-        "--large-jobs", type=int, default=2_000, help="jobs of the run at 65,536 GPUs (2,000)"
+        "--large-jobs", type=int, default=1_500, help="jobs of the run at 65,536 GPUs (1,500)"
     )
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)
