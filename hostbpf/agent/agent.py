@@ -42,7 +42,7 @@ from wire.slot_header import LANES
 
 POLL_S = 0.1
 CLOCK_TOLERANCE_NS = 1_000_000
-"""By so much the system's clock may move against the monotonic one before slots follow it."""
+"""Clock drift tolerated before slots are realigned."""
 RATE_GRAIN = 1000
 """A scheduler's rates are rounded down to whole multiples of so many bytes/s."""
 HOUSEKEEPING_S = 5.0
