@@ -1,8 +1,8 @@
 """MLTCP: congestion windows that grow with the job's progress through its training iteration (Cassini and
 MLTCP thesis, equation 1.2).
 
-cwnd += F(bytes_ratio) * additive increase, F(r) = slope * r + intercept. The kernel's half of the live system
-(`hostbpf/bpf/mltcp.h` and `mltcp_gain.h`) computes the same, in the same integers.
+cwnd += F(bytes_ratio) * additive increase, F(r) = slope * r + intercept. The kernel side of the live system
+(`hostbpf/bpf/mltcp.h` and `mltcp_gain.h`) computes the same with the same integers.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ UNIT = 1024
 
 LEARN_ITERATIONS = 4
 LEARN_GAP_NS = 5_000_000
-"""Shorter gaps are never learned as the computing phase."""
+"""Shorter gaps are never learned as the computation phase."""
 LEARN_BYTES = 16_384
-"""What ends with fewer is no iteration: connections are being made."""
+"""Fewer bytes than this are not an iteration: connections are being set up."""
 LEARN_GAPS = 8
-"""An iteration that lasts longer than so many of the longest gap: that gap was no computing phase."""
+"""If an iteration lasts longer than this many times the longest gap, that gap was not a computation phase."""
 
 
 @dataclass(frozen=True)
 class Gain:
     """F(r) = slope * r + intercept, both in 1/1024; by default the paper's 1.75 r + 0.25. Raises ValueError
-    where F could be 0 or less, at which no window grows."""
+    if F could be 0 or less, because windows would not grow."""
 
     slope: int = 7 * UNIT // 4
     intercept: int = UNIT // 4
@@ -53,18 +53,19 @@ class Gain:
 
 
 FAIR = Gain(0, UNIT)
-"""F is 1: the variant without MLTCP."""
+"""F = 1: fair sharing, without MLTCP."""
 
 
 @dataclass
 class Progress:
-    """How far a job is in its iteration, told by nothing but its acknowledgements.
+    """A job's progress through its iteration, inferred from its acknowledgements alone.
 
-    Bytes are the job's, over all of its connections from one host; so is F. An acknowledgement opens a new
-    iteration when it comes more than a threshold after the one before. The threshold must be below the time
-    of computing and above the longest round trip or retransmission stall. Where total_bytes or gap_ns is
-    None, it is learned, and learned anew when four iterations in a row are off by more than an eighth, or
-    when the bytes of four come without a boundary: the pauses have become shorter than the threshold.
+    Bytes and F are those of the job: all of its connections from one host count together. An acknowledgement
+    starts a new iteration when it arrives more than a threshold after the previous one. The threshold must be
+    shorter than the computation and longer than any round trip or retransmission stall. If total_bytes or
+    gap_ns is None, it is learned. Learning starts again when four iterations in a row are off by more than an
+    eighth. It also does when the bytes of four iterations arrive without a boundary, which means that the
+    pauses have become shorter than the threshold.
     """
 
     gain: Gain = field(default_factory=Gain)
@@ -72,12 +73,12 @@ class Progress:
     gap_ns: int | None = None
 
     bytes: int = field(default=0, init=False)
-    """Acknowledged in this iteration."""
+    """Bytes acknowledged in this iteration."""
     last_bytes: int = field(default=0, init=False)
-    """And in the one before."""
+    """Bytes acknowledged in the previous iteration."""
     iteration: int = field(default=0, init=False)
     learned_total: int = field(default=0, init=False)
-    """0: still learning."""
+    """Bytes per iteration as learned; 0 while learning."""
     learned_gap_ns: int = field(default=0, init=False)
     relearned: int = field(default=0, init=False)
     _last_ack_ns: int | None = field(default=None, init=False)
@@ -89,22 +90,23 @@ class Progress:
 
     @property
     def threshold_ns(self) -> int:
-        """The gap from which on an acknowledgement opens a new iteration."""
+        """The longest gap within an iteration: an acknowledgement after a longer one starts a new
+        iteration."""
         if gap_ns := self.gap_ns or self.learned_gap_ns:
             return gap_ns
-        # The longest gap may have been no computing phase but, say, the time before training.
+        # The longest gap may not have been a computation phase but, say, the time before training.
         if (self._last_ack_ns or 0) > self._begin_ns + LEARN_GAPS * self._longest_gap_ns:
             return LEARN_GAP_NS
         return max(self._longest_gap_ns // 2, LEARN_GAP_NS)
 
     @property
     def factor(self) -> Fraction:
-        """F now; 1 as long as the iteration's bytes are not known."""
+        """The present F; 1 while the bytes of an iteration are unknown."""
         total = self.total_bytes or self.learned_total
         return self.gain.at(self.bytes, total) if total else Fraction(1)
 
     def acked(self, now_ns: int, size: int) -> None:
-        """Count `size` bytes acknowledged at `now_ns` (any clock that does not go back)."""
+        """Count `size` bytes acknowledged at `now_ns` (by any monotonic clock)."""
         if self._last_ack_ns is None:
             self._begin_ns = now_ns
         elif now_ns - self._last_ack_ns > self.threshold_ns:
@@ -129,7 +131,7 @@ class Progress:
         if self.bytes < LEARN_BYTES:
             return
         longest = self._longest_gap_ns
-        # What looked like iterations so far were parts of them, or the longest gap was no computing phase.
+        # The samples so far were parts of iterations, or the longest gap was not a computation phase.
         if gap_ns > 2 * longest or (self.gap_ns is None and gap_ns < longest // 2):
             self._samples.clear()
             self._longest_gap_ns = self._shortest_gap_ns = gap_ns

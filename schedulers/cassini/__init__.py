@@ -1,1 +1,1 @@
-"""Periodic jobs: their profiles, and how to shift them in time so that they fit together."""
+"""Periodic jobs: their profiles, and the time shifts that interleave them."""

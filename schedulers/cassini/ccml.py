@@ -1,8 +1,8 @@
 """CCML: shift the jobs of a host so that their communication phases interleave (Rajasekaran et al., HotNets
 2022).
 
-As the slot scheduler's paper uses it (VII): iterations are profiled in advance, a host knows the jobs placed
-on it and nothing of the rest of the network; flows then share links as congestion control does.
+This follows the slot scheduler's paper (VII). Iterations are profiled in advance. A host knows the jobs
+placed on it and nothing about the rest of the network. Flows share links by congestion control.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ def excess(
     span_s: float,
     samples: int,
 ) -> Floats:
-    """Return, per shift in `shifts` (S,), the mean demand above `capacity` (bytes/s) over `span_s` if
-    `profile` starts that late.
+    """Return, for each delay in `shifts` (S,), the mean demand above `capacity` (bytes/s) over `span_s` if
+    `profile` starts with that delay.
 
-    `present` are the profiles already there and the times (s) at which their iterations began, relative to
-    now.
+    `present` holds the profiles already on the host and when their iterations began (s, relative to now).
     """
     times: Floats = np.linspace(0.0, span_s, samples, endpoint=False) + 0.5 * span_s / samples
     load = np.zeros(samples)
@@ -48,11 +47,11 @@ def best_shift(
     angles: int = 72,
     iterations: int = 10,
 ) -> float:
-    """Return how long (s) a new job waits before its first iteration so that its phases collide least on its
-    hosts.
+    """Return how long (s) a new job should wait before its first iteration so that its phases overlap least
+    with those of other jobs.
 
-    `hosts` are the jobs present on each of them. Tries `angles` shifts within one iteration over `iterations`
-    of the longest job; among equals the shortest wait wins.
+    `hosts` lists the jobs already on each of its hosts. The search tries `angles` shifts within one iteration
+    and evaluates each over `iterations` of the longest job. Among equal shifts the shortest wins.
     """
     shifts: Floats = np.linspace(0.0, profile.period, angles, endpoint=False)
     longest = max([profile.period, *(other.period for host in hosts for other, _ in host)])

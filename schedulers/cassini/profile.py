@@ -1,5 +1,4 @@
-"""The one description of what a training job asks of a link over an iteration (Cassini's Up and Down
-phases)."""
+"""A training job's demand on a link over one iteration (Cassini's Up and Down phases)."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Profile:
-    """Phases that repeat for ever, the first beginning at time 0. Raises ValueError for phases that make no
-    sense."""
+    """Phases that repeat forever, the first from time 0. Raises ValueError for invalid phases."""
 
     phases: tuple[Phase, ...]
 
@@ -35,16 +33,16 @@ class Profile:
 
     @property
     def period(self) -> float:
-        """Length of an iteration alone in the network, s."""
+        """Duration of an iteration alone in the network, s."""
         return sum(phase.seconds for phase in self.phases)
 
     @property
     def bytes(self) -> float:
-        """Bytes an iteration sends."""
+        """Bytes that an iteration sends."""
         return sum(phase.seconds * phase.rate for phase in self.phases)
 
     def demand(self, times: Floats) -> Floats:
-        """Return the rate asked for at `times` (any shape), bytes/s."""
+        """Return the demand at `times` (any shape), bytes/s."""
         ends = np.cumsum([phase.seconds for phase in self.phases])
         rates = np.array([phase.rate for phase in self.phases])
         at = np.mod(times, self.period)

@@ -1,1 +1,2 @@
-"""Coflow scheduling: what a policy sees, Parrot, its rivals, and the arithmetic that they share."""
+"""Coflow scheduling: the view that a policy gets, Parrot, the policies it is compared with, and shared
+arithmetic."""

@@ -1,4 +1,4 @@
-"""Compiled rate allocation: who gets how much of what is left, coflow by coflow, and a primal-dual order."""
+"""Compiled rate allocation, coflow by coflow, and the primal-dual order of coflows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bottleneck_time(
 
 @compiled
 def take(network: Network, f: int, rate: float) -> None:
-    """Take `rate` from what the links of flow `f` have left; less than FULL of a link counts as nothing."""
+    """Subtract `rate` from the residual capacity of flow `f`'s links; a share below FULL counts as 0."""
     for link in network.links[f]:
         if link < 0:
             break
@@ -48,7 +48,7 @@ def take(network: Network, f: int, rate: float) -> None:
 
 @compiled
 def _most(network: Network, f: int) -> float:
-    """Return what flow `f` could still send."""
+    """Return the rate that flow `f` can still be given."""
     most = np.inf
     for link in network.links[f]:
         if link < 0:
@@ -59,10 +59,11 @@ def _most(network: Network, f: int) -> float:
 
 @compiled
 def madd_in_order(ranking: Ints, network: Network) -> None:
-    """Minimum allocation for desired duration (Varys, 5.3): each coflow in turn finishes all its flows at
-    once.
+    """Apply MADD, minimum allocation for desired duration (Varys, 5.3): all flows of a coflow finish
+    together.
 
-    A coflow that needs a full link gets nothing. Writes `rate`, takes from `residual`, as all of these do.
+    Coflows are served in the order of `ranking`. A coflow that needs a full link gets nothing. Like every
+    allocation in this module, this writes `rate` and subtracts it from `residual`.
     """
     need = np.zeros(len(network.capacity))
     for c in ranking:
@@ -77,7 +78,8 @@ def madd_in_order(ranking: Ints, network: Network) -> None:
 
 @compiled
 def _share_equally(coflows: Ints, network: Network) -> None:
-    """Flows of `coflows` that have no full link get the least of left / flows over their links, in one go."""
+    """Give each flow of `coflows` the minimum of residual / flows over its links, in one pass. Flows that
+    cross a full link get nothing."""
     count = np.zeros(len(network.capacity), np.int64)
     for c in coflows:
         for f in range(network.first[c], network.last[c]):
@@ -103,21 +105,23 @@ def _share_equally(coflows: Ints, network: Network) -> None:
 
 @compiled
 def equal_in_order(ranking: Ints, network: Network) -> None:
-    """Each coflow in turn shares what is left equally among its flows. Needs no sizes."""
+    """Serve the coflows in order; each divides the residual capacity equally among its flows. Needs no
+    sizes."""
     for i in range(len(ranking)):
         _share_equally(ranking[i : i + 1], network)
 
 
 @compiled
 def share_rest(ranking: Ints, network: Network) -> None:
-    """The coflows that got nothing yet share what is left equally, as if they were one."""
+    """Divide the residual capacity equally among the coflows without a rate, as if they were one coflow."""
     unserved = np.array([network.rate[network.first[c] : network.last[c]].sum() == 0.0 for c in ranking])
     _share_equally(ranking[unserved], network)
 
 
 @compiled
 def max_min_in_order(ranking: Ints, network: Network) -> None:
-    """Each coflow in turn shares what is left max-min fairly among its flows. Needs no sizes."""
+    """Serve the coflows in order; each shares the residual capacity max-min fairly among its flows. Needs no
+    sizes."""
     for c in ranking:
         flows = np.arange(network.first[c], network.last[c])
         network.rate[flows] = 0.0
@@ -129,7 +133,7 @@ def max_min_in_order(ranking: Ints, network: Network) -> None:
 
 @compiled
 def backfill_in_order(ranking: Ints, network: Network) -> None:
-    """Give what is left to flows one by one, by coflow: work conservation. Adds to `rate`."""
+    """Give the residual capacity to single flows, coflow by coflow (work conservation). Adds to `rate`."""
     for c in ranking:
         for f in range(network.first[c], network.last[c]):
             if network.remaining[f] > 0.0:
@@ -141,12 +145,11 @@ def backfill_in_order(ranking: Ints, network: Network) -> None:
 
 @compiled
 def primal_dual_order(first: Ints, last: Ints, links: Routes, remaining: Floats, capacity: Floats) -> Ints:
-    """Order coflows by the primal-dual rule for concurrent open shops: who loads the fullest link most goes
-    last.
+    """Order coflows by the primal-dual rule for concurrent open shops.
 
-    From the last place on: on the most loaded link, the coflow with the least weight per load goes last; the
-    others on that link lose the weight it had there. A 4-approximation of the total completion time (Agarwal
-    et al., SIGCOMM 2018).
+    Places are filled from the last to the first. On the most loaded link, the coflow with the least weight
+    per load goes last. The weights of the other coflows on that link are then reduced in proportion to their
+    load. This is a 4-approximation of the total completion time (Agarwal et al., SIGCOMM 2018).
     """
     n, n_links = len(first), len(capacity)
     load = np.zeros(n_links)
@@ -185,7 +188,7 @@ def primal_dual_order(first: Ints, last: Ints, links: Routes, remaining: Floats,
         for i in range(start[full], start[full + 1]):
             p = by_link[i]
             c = pair_coflow[p]
-            # Equal ratios: the one that became active later goes last.
+            # Between equal ratios, the coflow that became active later goes last.
             if not placed[c] and weight[c] / pair_load[p] <= least:
                 chosen, chosen_load, least = c, pair_load[p], weight[c] / pair_load[p]
         if chosen < 0:

@@ -1,7 +1,7 @@
-"""Progressive filling and the load of links: the arithmetic that all policies share.
+"""Progressive filling and link loads: the arithmetic that all policies share.
 
 Flows are rows of `links` (flows, hops), links are indices into the capacities (links,). Rates and capacities
-have one unit, any. A link is taken as full when less than a billionth of its capacity is left.
+share one unit, which can be any. A link counts as full when less than a billionth of its capacity is left.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def link_loads(links: Routes, flows: Ints, rate: Floats, load: Floats) -> None:
 
 @compiled
 def common_factor(capacity: Floats, load: Floats) -> float:
-    """Return the largest factor that fits a multiple of `load` into `capacity`; infinity without load."""
+    """Return the largest factor by which `load` can be multiplied within `capacity`; infinity without
+    load."""
     factor = np.inf
     for link in range(len(capacity)):
         if load[link] > 0.0:
@@ -37,11 +38,12 @@ def common_factor(capacity: Floats, load: Floats) -> float:
 
 @compiled
 def progressive_fill(links: Routes, flows: Ints, weight: Floats, residual: Floats, rate: Floats) -> None:
-    """Raise the rates of `flows` together, in proportion to `weight`, until each meets a full link.
+    """Raise the rates of `flows` together, in proportion to `weight`, until each flow crosses a full link.
 
     With equal weights this is max-min fairness (Bertsekas and Gallager, Data Networks, 6.5.2). Adds to `rate`
-    and takes from `residual`; flows of weight 0 get nothing. O(F H + L log L): a link is looked at again only
-    when it is the next to fill, because freezing flows of other links can only delay it.
+    and subtracts from `residual`; flows of weight 0 get nothing. The cost is O(F H + L log L): freezing flows
+    on other links can only delay when a link fills up, so a link is re-examined only when it is the next to
+    fill.
     """
     n_links = len(residual)
     count = np.zeros(n_links + 1, np.int64)
@@ -64,7 +66,7 @@ def progressive_fill(links: Routes, flows: Ints, weight: Floats, residual: Float
                 members[position[link]] = i
                 position[link] += 1
 
-    # left[l]: capacity of link l that flows which still grow have, counted from level 0.
+    # left[l]: capacity of link l for the flows that still grow, counted from level 0.
     left = residual.copy()
     alive = np.diff(start)
     frozen = np.zeros(len(flows), np.bool_)
@@ -99,7 +101,7 @@ def progressive_fill(links: Routes, flows: Ints, weight: Floats, residual: Float
 
 @compiled
 def max_min(links: Routes, flows: Ints, capacity: Floats, rate: Floats) -> None:
-    """Set the max-min fair rates of `flows` alone in a network of `capacity` (links,)."""
+    """Set the max-min fair rates of `flows` in an otherwise idle network of `capacity` (links,)."""
     for f in flows:
         rate[f] = 0.0
     progressive_fill(links, flows, np.ones(len(flows)), capacity.copy(), rate)
@@ -107,8 +109,8 @@ def max_min(links: Routes, flows: Ints, capacity: Floats, rate: Floats) -> None:
 
 @compiled
 def equal_share(links: Routes, flows: Ints, capacity: Floats, rate: Floats) -> None:
-    """Give each flow capacity / flows of the worst link on its route: never more than max-min, cheaper to
-    compute."""
+    """Give each flow an equal share of its most contended link. This is never more than max-min fairness
+    gives, and cheaper to compute."""
     count = np.zeros(len(capacity), np.int64)
     for f in flows:
         for link in links[f]:
@@ -126,7 +128,7 @@ def equal_share(links: Routes, flows: Ints, capacity: Floats, rate: Floats) -> N
 
 @compiled
 def squeeze(flows: Ints, links: Routes, capacity: Floats, rate: Floats) -> None:
-    """Scale flows down by their worst link where links are asked for more than their capacity."""
+    """Scale down the flows on overloaded links, each by its most overloaded link."""
     load = np.zeros(len(capacity))
     link_loads(links, flows, rate, load)
     for f in flows:

@@ -1,5 +1,4 @@
-"""Parrot: coflow scheduling of training jobs whose sizes nobody knows (Li et al., IEEE TCC 2020, Algorithm
-1)."""
+"""Parrot: coflow scheduling for training jobs of unknown size (Li et al., IEEE TCC 2020, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -17,9 +16,10 @@ Conservation = Literal["factor", "filling", "ordered", "none"]
 
 
 def by_attained_service(sent: Floats, completed: Ints, order: Ints) -> Ints:
-    """Return the jobs by attained service per coflow, A = S / Z (LPCAS, 5.1), least first, ties by `order`.
+    """Return the jobs sorted by attained service per coflow, A = S / Z (LPCAS, 5.1): least first, ties by
+    `order`.
 
-    Nothing completed (Z = 0) counts as infinite service, whatever was sent.
+    A job without a completed coflow (Z = 0) counts as having infinite service, whatever it has sent.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         service = np.where(completed > 0, sent / np.maximum(completed, 1), np.inf)
@@ -39,7 +39,7 @@ def inferred_weight(jobs: int, theta: float) -> float:
 
 @compiled
 def _scale_in_order(ranking: Ints, network: Network) -> None:
-    """Scale the rates of each coflow in turn by the largest factor that its links still allow."""
+    """Scale up the rates of each coflow in turn by the largest factor that its links still allow."""
     need = np.zeros(len(network.capacity))
     for c in ranking:
         first, last = network.first[c], network.last[c]
@@ -52,12 +52,13 @@ def _scale_in_order(ranking: Ints, network: Network) -> None:
 
 
 class Parrot:
-    """Infers the job with the shortest remaining time and gives it the share θ of what jobs compete for.
+    """Infer the job with the shortest remaining time and give it the share θ of the contended bandwidth.
 
     `theta_max` bounds that share (θ_max, 0.9 in the paper). `bytes_per_unit` converts the view's sizes into
-    the bytes of equation 10. `conservation` uses what is left: "factor" scales all flows alike until one link
-    is full (step 10), "filling" goes on for the flows that still can grow, "ordered" scales coflow by coflow
-    in the order of step 3 and then fills, "none" leaves it (Parrot-wo-WC).
+    the bytes of equation 10. `conservation` says who gets the remaining bandwidth. "factor" scales all flows
+    by one factor until a link is full (step 10). "filling" then continues with the flows that can still grow.
+    "ordered" scales coflow by coflow in the order of step 3 and then fills. "none" leaves it unused
+    (Parrot-wo-WC).
     """
 
     name = "parrot"
@@ -76,8 +77,8 @@ class Parrot:
         self.bytes_per_unit = bytes_per_unit
 
     def shares(self, view: View) -> tuple[Floats, Ints]:
-        """Return each coflow's part W / ΣW of its rates alone and the coflows in the order of step 3 (steps 3
-        to 9); jobs with several active coflows split theirs."""
+        """Return each coflow's share W / ΣW of the rates it would have alone, and the coflows in the order of
+        step 3 (steps 3 to 9). A job with several active coflows splits its share among them."""
         jobs, index, coflows = np.unique(view.job, return_inverse=True, return_counts=True)
         sent = np.zeros(len(jobs))
         completed = np.zeros(len(jobs), np.int64)
@@ -118,5 +119,5 @@ class Parrot:
             progressive_fill(view.links, flows, view.rate[flows], residual, view.rate)
 
     def review_after(self, view: View) -> float:
-        """Never: decisions are made when coflows become valid or complete."""
+        """Return infinity: decisions are made only when coflows become valid or complete."""
         return math.inf

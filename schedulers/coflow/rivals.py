@@ -1,4 +1,5 @@
-"""The rivals of Parrot: an order of coflows, and a rule for the bandwidth that the first of them leaves."""
+"""The policies that Parrot is compared with: an order of coflows, and a rule for the bandwidth that the first
+coflow leaves unused."""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ _ALLOCATE = {"madd": madd_in_order, "equal": equal_in_order, "max-min": max_min_
 
 
 class PriorityPolicy:
-    """Serves the first coflow in an order; `conservation` says what becomes of the bandwidth it leaves.
+    """Serve the first coflow in an order; `conservation` says who gets the bandwidth that it leaves unused.
 
-    "ordered": the others follow in order; coflows that MADD had to skip share what is left, and what is still
-    left is given to single flows in order. "shared": the others' flows share it max-min fairly. "factor": the
-    others get their rates alone in the network, times one common factor, as in Parrot's step 10. "none":
-    nobody gets it, the "-wo-WC" variants of Parrot's evaluation.
+    "ordered": the other coflows follow in order; those that MADD skipped share the rest equally, and what
+    then remains goes to single flows in order. "shared": the flows of the other coflows share it max-min
+    fairly. "factor": the other coflows get the rates that they would have alone, times one common factor, as
+    in Parrot's step 10. "none": it stays unused, as in the "-wo-WC" variants of Parrot's evaluation.
     """
 
     name = "priority"
@@ -50,7 +51,7 @@ class PriorityPolicy:
         raise NotImplementedError
 
     def backfill_ranking(self, view: View, ranking: Ints) -> Ints:
-        """Return the order in which what is left is given away."""
+        """Return the order in which the remaining bandwidth is given away."""
         return ranking
 
     def allocate(self, view: View) -> None:
@@ -81,25 +82,25 @@ class PriorityPolicy:
             view.rate[flows] *= common_factor(network.residual, load)
 
     def review_after(self, view: View) -> float:
-        """Never: the order changes only when coflows come, go, or bytes are counted at such a moment."""
+        """Return infinity: the order changes only when coflows arrive or complete."""
         return np.inf
 
 
 class Fifo(PriorityPolicy):
-    """First valid, first served."""
+    """First in, first out: the coflow that became valid first is served first."""
 
     name = "fifo"
 
     def ranking(self, view: View) -> Ints:
-        """By order of validity."""
+        """Rank by the order in which coflows became valid."""
         return np.argsort(view.order, kind="stable")
 
 
 class Varys(PriorityPolicy):
-    """Smallest effective bottleneck first with MADD (Varys, SIGCOMM 2014, 5).
+    """Smallest effective bottleneck first, with MADD (Varys, SIGCOMM 2014, 5).
 
-    `dynamic` ranks by the bottleneck of what remains, as the paper says; else by that at arrival, as its
-    simulator does.
+    With `dynamic`, coflows are ranked by the bottleneck of their remaining bytes, as in the paper; without,
+    by their bottleneck at arrival, as in the authors' simulator.
     """
 
     name = "varys"
@@ -109,7 +110,7 @@ class Varys(PriorityPolicy):
         self.dynamic = dynamic
 
     def ranking(self, view: View) -> Ints:
-        """By effective bottleneck, then by order."""
+        """Rank by effective bottleneck, then by order."""
         gamma = view.bottleneck
         if self.dynamic:
             need = np.zeros(len(view.capacity))
@@ -122,22 +123,22 @@ class Varys(PriorityPolicy):
         return np.lexsort((view.order, gamma))
 
     def backfill_ranking(self, view: View, ranking: Ints) -> Ints:
-        """By order of arrival."""
+        """Rank by order of arrival."""
         return np.argsort(view.order, kind="stable")
 
 
 class Mcs(PriorityPolicy):
-    """Multi-stage coflow scheduling (Tian et al., INFOCOM 2018), the slot scheduler's rival.
+    """Multi-stage coflow scheduling (Tian et al., INFOCOM 2018), which the slot scheduler is compared with.
 
-    It schedules the stages that are active in a primal-dual order with MADD. The original orders whole jobs
-    by a linear program with all sizes known in advance; here, as for every online policy, future iterations
-    are not known.
+    This version schedules the active stages in a primal-dual order with MADD. The original orders whole jobs
+    by a linear program and knows all sizes in advance. Here, as for every online policy, future iterations
+    are unknown.
     """
 
     name = "mcs"
 
     def ranking(self, view: View) -> Ints:
-        """By the primal-dual order of what remains."""
+        """Rank by the primal-dual order of the remaining bytes."""
         by_order = np.argsort(view.order, kind="stable")
         ordered = primal_dual_order(
             view.first[by_order], view.last[by_order], view.links, view.remaining, view.capacity
@@ -147,38 +148,39 @@ class Mcs(PriorityPolicy):
 
 
 class LeastBytesSent(PriorityPolicy):
-    """Aalo as Parrot's evaluation has it (6): all coflows of a job as one, the least bytes sent first.
+    """Aalo as in Parrot's evaluation (6): a job's coflows count as one; the job that has sent the fewest
+    bytes goes first.
 
-    It has no queues, so jobs that have sent nearly the same take turns; `DClas` has them.
+    This version has no queues, so jobs that have sent nearly the same take turns. `DClas` has queues.
     """
 
     name = "aalo"
 
     def ranking(self, view: View) -> Ints:
-        """By bytes the job has sent, then by order."""
+        """Rank by the bytes that the job has sent, then by order."""
         return np.lexsort((view.order, view.job_sent))
 
 
 class LeastCompletedCoflows(PriorityPolicy):
-    """LCCF (Parrot, 6): the job with the least completed coflows first."""
+    """LCCF (Parrot, 6): the job with the fewest completed coflows goes first."""
 
     name = "lccf"
 
     def ranking(self, view: View) -> Ints:
-        """By coflows the job has completed, then by order."""
+        """Rank by the coflows that the job has completed, then by order."""
         return np.lexsort((view.order, view.job_completed))
 
 
 class DClas(PriorityPolicy):
     """Aalo's D-CLAS (SIGCOMM 2015, 4): queues by bytes sent, FIFO within a queue, no sizes needed.
 
-    `entity` is what is queued. "coflow", as Aalo defines D-CLAS: each coflow by its own bytes. "job", as
-    Parrot describes Aalo (1): all coflows of a job are one entity, ranked by the job's bytes; within it
-    coflows follow their dependencies, that is the order in which they became valid.
+    `entity` says what is queued. "coflow", as Aalo defines D-CLAS: each coflow, by its own bytes. "job", as
+    Parrot describes Aalo (1): all coflows of a job together, by the job's bytes; within a job, coflows follow
+    their dependencies, which is the order in which they became valid.
 
-    Queue q holds entities that have sent less than `first_threshold` * `factor`^q bytes. Queues are served by
-    strict priority, as its authors' simulator does; with `weighted` queue q gets the share (queues - q) / Σ
-    of each link, and what queues leave goes by priority, as the paper has it.
+    Queue q holds entities that have sent less than `first_threshold` * `factor`^q bytes. Queues have strict
+    priority, as in the authors' simulator. With `weighted`, queue q gets the share (queues - q) / Σ of each
+    link, and the rest is given away by priority, as in the paper.
     """
 
     name = "d-clas"
@@ -212,12 +214,12 @@ class DClas(PriorityPolicy):
         return np.searchsorted(self.thresholds, self.attained(view) * (1 + 1e-9), side="right")
 
     def ranking(self, view: View) -> Ints:
-        """By queue, then by the entity's arrival, then by the coflow's."""
+        """Rank by queue, then by the entity's arrival, then by the coflow's."""
         arrival = view.order if self.entity == "coflow" else view.job
         return np.lexsort((view.order, arrival, self.queue(view)))
 
     def allocate(self, view: View) -> None:
-        """Write the rates: strict priority of queues, or their weighted shares first."""
+        """Write the rates by strict priority of queues, after their weighted shares if those are on."""
         if not self.weighted:
             super().allocate(view)
             return
@@ -233,7 +235,7 @@ class DClas(PriorityPolicy):
         backfill_in_order(ranking, view.network(left))
 
     def review_after(self, view: View) -> float:
-        """When the next entity crosses its queue's threshold."""
+        """Return when the next entity crosses its queue's threshold (s)."""
         speed = np.array([view.rate[a:b].sum() for a, b in zip(view.first, view.last, strict=True)])
         if self.entity == "job":
             _, job = np.unique(view.job, return_inverse=True)
@@ -247,7 +249,7 @@ class DClas(PriorityPolicy):
 
 
 class FairSharing:
-    """Per-flow max-min fairness: what a perfect TCP would give, blind to coflows."""
+    """Per-flow max-min fairness: what an ideal TCP would give, unaware of coflows."""
 
     name = "fair"
 
@@ -258,7 +260,7 @@ class FairSharing:
         max_min(view.links, view.active_flows(), view.capacity, view.rate)
 
     def review_after(self, view: View) -> float:
-        """When the first flow ends."""
+        """Return when the first flow ends (s)."""
         flows = view.active_flows()
         flows = flows[view.rate[flows] > 0.0]
         return float(np.min(view.remaining[flows] / view.rate[flows])) if len(flows) else np.inf

@@ -1,7 +1,8 @@
-"""What a coflow policy observes and decides.
+"""The interface between a coflow policy and its network.
 
-A policy is given a `View` of the coflows that can send now and writes a rate for each of their flows. It has
-no clock and keeps no state about the network, so a simulator and a live controller can use the same object.
+A policy gets a `View` of the coflows that can send now and writes a rate for each of their flows. It has no
+clock and keeps no state about the network. A simulator and a live controller can therefore use the same
+object.
 """
 
 from __future__ import annotations
@@ -56,11 +57,12 @@ class View:
         return len(self.first)
 
     def network(self, residual: Floats) -> Network:
-        """Return what compiled code needs of it; `residual` (L,) is what may be given away, bytes/s."""
+        """Return the arrays that compiled code needs; `residual` (L,) is the bandwidth to allocate,
+        bytes/s."""
         return Network(self.first, self.last, self.links, self.remaining, self.rate, self.capacity, residual)
 
     def active_flows(self, coflows: Ints | None = None) -> Ints:
-        """Return the rows of the flows of `coflows` (all) that have bytes left."""
+        """Return the rows of the flows of `coflows` (default: all) that have bytes left."""
         chosen = range(len(self)) if coflows is None else coflows
         if not len(chosen):
             return np.empty(0, np.int64)
@@ -70,7 +72,7 @@ class View:
 
 
 class CoflowPolicy(Protocol):
-    """Decides rates. `name` is what a user types."""
+    """A policy that decides rates. Users select it by `name`."""
 
     name: str
 
@@ -78,5 +80,5 @@ class CoflowPolicy(Protocol):
         """Write `view.rate` of every flow of every coflow in `view`."""
 
     def review_after(self, view: View) -> float:
-        """Return after how many seconds at these rates the decision would change by itself (infinity:
+        """Return after how many seconds at these rates the policy would decide differently (infinity:
         never)."""
