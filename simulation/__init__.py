@@ -1,1 +1,1 @@
-"""Flow-level simulation of the schedulers and of the experiments of the papers."""
+"""Flow-level simulation of the schedulers and of the papers' experiments."""

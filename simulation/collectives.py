@@ -1,4 +1,4 @@
-"""What training jobs send in an iteration, with the dependencies between the flows."""
+"""The traffic of a training iteration, with the dependencies between its flows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from simulation.jobs import Coflow, Compute, Job, Task
 
 @dataclass(frozen=True, eq=False)
 class Pipelined(Coflow):
-    """A coflow whose flows follow one another byte by byte: `role` (F,), and in `upstream` (F,) the parameter
-    server's group of an aggregation or broadcast flow, or the row of a ring flow's predecessor; `chunk` is a
-    ring's lag in bytes.
+    """A coflow whose flows follow one another byte by byte. `role` (F,) is each flow's role. `upstream` (F,)
+    is the parameter server's group of an aggregation or broadcast flow, or the row of a ring flow's
+    predecessor. `chunk` is a ring's lag in bytes.
 
-    Rows are in upstream order: aggregation before broadcast, each by group, a ring along itself.
+    Rows are in upstream order: aggregation before broadcast, each sorted by group; ring flows in ring order.
     """
 
     role: Ints
@@ -27,7 +27,7 @@ class Pipelined(Coflow):
     chunk: float = 0.0
 
     def upstream_rows(self) -> Ints:
-        """Return the rows that each flow follows (F, 2): the first one, and the one behind the last."""
+        """Return the rows that each flow follows (F, 2): the first row and the one after the last."""
         rows = np.zeros((len(self.role), 2), np.int64)
         followed = {Role.AGGREGATION: Role.BROADCAST, Role.BROADCAST: Role.AGGREGATION}
         for role, other in followed.items():
@@ -42,10 +42,11 @@ class Pipelined(Coflow):
 
 
 def parameter_server(workers: Sequence[int], servers: Sequence[int], model_bytes: float) -> Pipelined | None:
-    """Return push and pull of one iteration: each worker and server exchange model / servers bytes, both
-    ways.
+    """Return the push and pull of one iteration: each worker and server exchange model / servers bytes each
+    way.
 
-    Flows inside a host do not cross the network and are left out; None if none crosses it.
+    Flows within a host are left out. Returns None if no flow crosses the network. Raises BadInput without
+    workers or servers.
     """
     if not workers or not servers:
         raise BadInput("a parameter-server job needs at least one worker and one server")
@@ -59,7 +60,7 @@ def ring(members: Sequence[int], model_bytes: float) -> Pipelined | None:
     """Return the ring all-reduce of one iteration: a flow of 2 (n - 1) / n of the model from each host to the
     next.
 
-    Neighbours in one host pass data on inside it. None if all are in one host.
+    Neighbours on one host send nothing over the network. Returns None if all members are on one host.
     """
     hosts = [h for i, h in enumerate(members) if h != members[i - 1]]
     n = len(hosts)
@@ -78,8 +79,7 @@ def _pipelined(rows: list[tuple[int, int, Role, int]], size: float, chunk: float
 
 
 def ring_steps(members: Sequence[int], model_bytes: float) -> list[Coflow]:
-    """Return the ring all-reduce as 2 (n - 1) coflows, each starting after the one before, for coflow
-    schedulers."""
+    """Return the ring all-reduce for coflow schedulers: 2 (n - 1) coflows that follow one another."""
     whole = ring(members, model_bytes)
     if whole is None:
         return []
@@ -88,7 +88,7 @@ def ring_steps(members: Sequence[int], model_bytes: float) -> list[Coflow]:
 
 
 def ring_flows(members: Sequence[int], model_bytes: float) -> list[Coflow]:
-    """Return the ring all-reduce as one coflow per flow, each starting after its predecessor is complete."""
+    """Return the ring all-reduce as one coflow per flow, each starting when its predecessor is complete."""
     whole = ring(members, model_bytes)
     if whole is None:
         return []

@@ -1,4 +1,4 @@
-"""What is recorded on demand: the time of each flow, and the utilisation of each link over time.
+"""Details recorded on request: each flow's completion time, and each link's utilisation over time.
 
 Both are kept as columns, because there can be millions of rows.
 """
@@ -25,8 +25,8 @@ USAGE_COLUMNS = ("time_s", "link", "utilisation", "capacity_gbit_s")
 
 
 def flow_columns(names: Sequence[str], coflows: Sequence[CoflowRecord]) -> Columns:
-    """Return FLOW_COLUMNS of all flows of `coflows`, which are called `names`; a flow arrives with its
-    coflow."""
+    """Return FLOW_COLUMNS for all flows of `coflows`, whose names are `names`. A flow arrives with its
+    coflow. Raises ValueError if the flows' times were not recorded."""
     columns: Columns = {name: [] for name in FLOW_COLUMNS}
     for name, record in zip(names, coflows, strict=True):
         if record.flow_times is None:
@@ -42,7 +42,7 @@ def flow_columns(names: Sequence[str], coflows: Sequence[CoflowRecord]) -> Colum
 
 
 def usage_record(usage: Usage, topology: Topology, until: float) -> dict[str, Any]:
-    """Return what `usage` holds up to `until` s as plain values: utilisation is a list per bin of a value per
+    """Return `usage` up to `until` s as plain values. Utilisation has one list per bin, with one value per
     link."""
     return {
         "bin_s": usage.width,
@@ -53,7 +53,7 @@ def usage_record(usage: Usage, topology: Topology, until: float) -> dict[str, An
 
 
 def usage_columns(record: dict[str, Any]) -> Columns:
-    """Return USAGE_COLUMNS of a record of usage: a row per bin and link, named by the bin's beginning."""
+    """Return USAGE_COLUMNS of a usage record: one row per bin and link, with the bin's start time."""
     bins, links = len(record["utilisation"]), len(record["links"])
     return {
         "time_s": [b * record["bin_s"] for b in range(bins) for _ in range(links)],
@@ -64,8 +64,8 @@ def usage_columns(record: dict[str, Any]) -> Columns:
 
 
 def write_columns(directory: Path, name: str, blocks: Iterable[Columns]) -> None:
-    """Write `blocks` of equal columns one below the other to `name`.csv, and to `name`.parquet where pyarrow
-    is there."""
+    """Write `blocks`, which have the same columns, one after another to `name`.csv. Also write `name`.parquet
+    if pyarrow is installed."""
     parquet: Any = None
     with (directory / f"{name}.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -86,7 +86,7 @@ def write_columns(directory: Path, name: str, blocks: Iterable[Columns]) -> None
 
 
 def plot_usage(path: Path, title: str, settings: dict[str, list[tuple[str, dict[str, Any]]]]) -> None:
-    """Plot utilisation over time: a row of panels per setting, in it a line per (label, record of usage)."""
+    """Plot utilisation over time: one row of panels per setting, with one line per (label, usage record)."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,7 +1,8 @@
-"""The event loop: jobs, their phases and their coflows over a transport that moves the bytes.
+"""The event loop: it runs jobs, their phases and their coflows over a transport that moves the bytes.
 
-Time is in seconds, sizes in bytes. Events of one instant are handled together, completions before arrivals,
-before one decision of the transport is made. Nothing is random here: same jobs, same result, bit for bit.
+Time is in seconds, sizes in bytes. Events at the same instant are handled together, completions before
+arrivals; then the transport decides once. Nothing here is random: the same jobs give the same result, bit for
+bit.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from schedulers.compiled import Floats
 from simulation.jobs import Coflow, Compute, Job, check_jobs
 
 SAME = 1e-12
-"""Times that differ by less, relatively, are one instant."""
+"""Times whose relative difference is smaller count as the same instant."""
 
 
 class SimulationError(EntrainError):
-    """An invariant broke or nothing can proceed: a fault of a policy or of the simulator."""
+    """A fault in a policy or the simulator: an invariant is violated, or nothing can proceed."""
 
 
 def checking(asked: bool | None) -> bool:
-    """Return whether transports assert their invariants: as asked, else if $ENTRAIN_CHECK is set, as it is in
-    tests."""
+    """Return whether transports assert their invariants: `asked`, or by default whether $ENTRAIN_CHECK is
+    set, as it is in tests."""
     return bool(os.environ.get("ENTRAIN_CHECK")) if asked is None else asked
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A coflow that a transport has delivered: when, how long none of its flows could send, and its flows'
-    times (F,)."""
+    """A delivered coflow: its completion time, how long none of its flows could send, and its flows'
+    completion times (F,). All in s."""
 
     handle: int
     time: float
@@ -43,27 +44,27 @@ class Finished:
 
 
 class Transport(Protocol):
-    """Moves the bytes of coflows. `advance` is called with times that never decrease."""
+    """What moves the bytes of coflows. The engine calls `advance` with times that never decrease."""
 
     def start(self, handle: int, job: int, coflow: Coflow, now: float) -> None:
         """Take over a coflow that is valid from `now` on."""
 
     def next_event(self) -> float:
-        """Return when something will complete or has to be decided; infinity if nothing."""
+        """Return the time of the next completion or decision; infinity if there is none."""
 
     def advance(self, now: float) -> list[Finished]:
-        """Move on to `now` and return what completed."""
+        """Advance to `now` and return what has completed."""
 
     def decide(self, now: float) -> None:
-        """Set new rates where they are due."""
+        """Set new rates where a decision is due."""
 
     def job_done(self, job: int) -> None:
-        """Forget a job."""
+        """Drop the state of a completed job."""
 
 
 @dataclass(slots=True)
 class JobRecord:
-    """What became of a job: times in s, `waiting` while its coflows could not send."""
+    """The outcome of a job. Times are in s; `waiting` is how long its coflows could not send."""
 
     ident: str
     arrival: float
@@ -72,13 +73,13 @@ class JobRecord:
 
     @property
     def jct(self) -> float:
-        """Job completion time."""
+        """Job completion time, s."""
         return self.finish - self.arrival
 
 
 @dataclass(slots=True)
 class CoflowRecord:
-    """What became of a coflow: valid from `arrival` to `finish`, s."""
+    """The outcome of a coflow, which was valid from `arrival` to `finish` (s)."""
 
     ident: str
     job: str
@@ -94,13 +95,13 @@ class CoflowRecord:
 
     @property
     def cct(self) -> float:
-        """Coflow completion time."""
+        """Coflow completion time, s."""
         return self.finish - self.arrival
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Records in the jobs' order, and how many events and decisions it took."""
+    """The records, in the jobs' order, and the number of events."""
 
     jobs: list[JobRecord]
     coflows: list[CoflowRecord] = field(default_factory=list)
@@ -115,7 +116,8 @@ class _Progress:
 
 
 class Simulation:
-    """Runs `jobs` over `transport`; `keep_coflows` off saves memory in runs of millions of iterations."""
+    """Run `jobs` over `transport`. Without `keep_coflows`, runs of millions of iterations need less
+    memory."""
 
     def __init__(
         self,
@@ -146,7 +148,7 @@ class Simulation:
         self._done = 0
 
     def run(self, until: float = math.inf) -> Outcome:
-        """Run to the end or to `until`; raise SimulationError if jobs are left that nothing can advance."""
+        """Run to the end or to `until` (s); raise SimulationError if unfinished jobs cannot proceed."""
         for j, job in enumerate(self._jobs):
             self._push(job.arrival, j, -1)
         transport = self._transport

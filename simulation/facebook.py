@@ -1,8 +1,8 @@
-"""Coflows drawn at random with the distributions of Facebook's published trace.
+"""Random coflows with the distributions of Facebook's published trace.
 
-The trace (FB2010-1Hr-150-0.txt of the project coflow/coflow-benchmark) states no licence, so entrain contains
-its distributions, measured on the file, and not the file. Coflows come in the four classes of Varys (SIGCOMM
-2014): short or long (longest flow of 5 MB or more), narrow or wide (more than 50 flows).
+The trace (FB2010-1Hr-150-0.txt of the project coflow/coflow-benchmark) states no licence. Entrain therefore
+does not contain the file, only the distributions measured from it. Coflows belong to the four classes of
+Varys (SIGCOMM 2014): short or long (the longest flow has 5 MB or more), narrow or wide (more than 50 flows).
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ WIDE_FLOWS = 51
 
 _LEVELS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1.0)
 _GAPS_S = (0.007, 0.28, 1.07, 3.06, 9.2, 18.4, 24.7, 82.4)
-"""Times between arrivals, by quantile."""
+"""Quantiles of the time between arrivals, s."""
 
 Quantiles = tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class _Class:
-    """Coflows of a kind: their share of all, and by quantile the numbers of mappers and reducers, the longest
-    flow (MB), and how many times the mean it is. `coupling` correlates reducers and longest flow."""
+    """A class of coflows: its share of all coflows, and quantiles of the number of mappers, the number of
+    reducers, the longest flow (MB), and the ratio of the longest flow to the mean. `coupling` correlates the
+    number of reducers with the longest flow."""
 
     share: float
     wide: bool
@@ -77,10 +78,10 @@ _CLASSES = (
 
 
 def facebook_coflows(seed: int = 0) -> str:
-    """Return a trace in coflow-benchmark's format: as many ports and coflows as the published one has.
+    """Return a trace in coflow-benchmark's format, with as many ports and coflows as the published trace.
 
-    Every flow has whole MB, as there. The flows of a coflow's reducers are spread below the longest such that
-    the mean comes out on average.
+    As in that trace, every flow is a whole number of MB. The sizes of a coflow's flows are drawn below the
+    longest so that they have the drawn mean on average.
     """
     rng = np.random.default_rng(seed)
     shares = np.array([kind.share for kind in _CLASSES])
@@ -98,7 +99,7 @@ def facebook_coflows(seed: int = 0) -> str:
 
 
 def _coflow(rng: np.random.Generator, kind: _Class) -> tuple[int, list[int]]:
-    """Draw a coflow: its number of mappers, and for each reducer the MB that each mapper sends it."""
+    """Draw a coflow: its number of mappers, and the MB that each mapper sends to each reducer."""
     while True:
         mappers = round(_quantile(kind.mappers, rng.random()))
         rank = rng.normal()
@@ -114,5 +115,5 @@ def _coflow(rng: np.random.Generator, kind: _Class) -> tuple[int, list[int]]:
 
 
 def _quantile(values: Quantiles, level: float) -> float:
-    """Return the value at `level` (0 to 1), interpolated geometrically between those at `_LEVELS`."""
+    """Return the value at `level` (0 to 1), interpolated geometrically between the values at `_LEVELS`."""
     return float(np.exp(np.interp(level, _LEVELS, np.log(values))))

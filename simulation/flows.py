@@ -1,4 +1,4 @@
-"""Storage for the flows in the network: rows of arrays, reused when a coflow leaves."""
+"""Storage for the active flows: rows of arrays, which are reused when a coflow leaves."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from schedulers.compiled import Floats, Ints, Routes
 
 
 class FlowTable:
-    """Rows of flows, contiguous per coflow. Memory follows the flows that are active, not those that ever
-    were."""
+    """Rows of flows, contiguous for each coflow. Memory grows with the active flows, not with all flows so
+    far."""
 
     def __init__(self, hops: int) -> None:
         self.links: Routes = np.full((1024, hops), -1, np.int32)
@@ -21,7 +21,7 @@ class FlowTable:
         self._free: dict[int, list[int]] = {}
 
     def add(self, links: Routes, size: Floats) -> tuple[int, int]:
-        """Store the flows of a coflow; return its first row and the one behind its last."""
+        """Store the flows of a coflow; return its first row and the one after its last."""
         n = len(size)
         free = self._free.get(n)
         first = free.pop() if free else self._end
@@ -38,7 +38,7 @@ class FlowTable:
         return first, first + n
 
     def remove(self, first: int, last: int) -> None:
-        """Give the rows back."""
+        """Free the rows."""
         self.remaining[first:last] = 0.0
         self.rate[first:last] = 0.0
         self._free.setdefault(last - first, []).append(first)
@@ -56,8 +56,8 @@ class FlowTable:
 
 
 class CoflowTable:
-    """The active coflows as arrays; removal moves the last one into the gap, so ties are broken by `order`,
-    never by place."""
+    """The active coflows as arrays. Removal moves the last coflow into the gap, so ties are broken by
+    `order`, never by row."""
 
     _INTS = ("handle", "first", "last", "order", "job")
     _FLOATS = ("bottleneck", "total", "sent", "since", "finish", "speed", "waiting", "chunk")
@@ -93,7 +93,7 @@ class CoflowTable:
         self._n += 1
 
     def remove(self, row: int) -> None:
-        """Drop a coflow."""
+        """Remove a coflow."""
         self._n -= 1
         for name in self._INTS + self._FLOATS:
             column = getattr(self, "_" + name)

@@ -1,4 +1,4 @@
-"""What runs: jobs of iterations, an iteration being a graph of compute phases and coflows."""
+"""Jobs: each repeats an iteration, which is a graph of compute phases and coflows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from simulation.topology import Topology
 
 @dataclass(frozen=True, eq=False)
 class Coflow:
-    """Flows that are done when the last of them is: `src`, `dst` host numbers (F,), `size` bytes (F,)."""
+    """Flows that complete together: a coflow is done when its last flow is. `src` and `dst` are host numbers
+    (F,), `size` is in bytes (F,)."""
 
     src: Ints
     dst: Ints
@@ -45,7 +46,7 @@ def coflow(flows: Sequence[tuple[int, int, float]]) -> Coflow:
 
 @dataclass(frozen=True)
 class Compute:
-    """A phase that sends nothing, `seconds` long."""
+    """A compute phase of `seconds`, which sends nothing."""
 
     seconds: float
 
@@ -56,7 +57,7 @@ class Compute:
 
 @dataclass(frozen=True)
 class Task:
-    """A compute phase or coflow of an iteration and the places of the tasks it starts after."""
+    """A compute phase or coflow of an iteration, and the indices of the tasks that it depends on."""
 
     work: Coflow | Compute
     after: tuple[int, ...] = ()
@@ -64,7 +65,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Job:
-    """`iterations` times the graph `tasks`, each iteration after the last, from `arrival` s on."""
+    """A job that runs the graph `tasks` `iterations` times, one after another, from `arrival` (s) on."""
 
     ident: str
     arrival: float
@@ -100,8 +101,8 @@ class Job:
         return order
 
     def lower_bound(self, topology: Topology) -> float:
-        """Return the job's completion time alone in the network (s): its longest path of phases and Γ
-        (Parrot, theorem 3)."""
+        """Return the job's completion time (s) alone in the network: the longest path through its phases and
+        the Γ of its coflows (Parrot, theorem 3)."""
         need = np.zeros(len(topology.capacity))
         finish = np.zeros(len(self.tasks))
         for i in self._order():
@@ -117,7 +118,7 @@ class Job:
 
     @property
     def bytes(self) -> float:
-        """Bytes that the job sends in all."""
+        """Total bytes that the job sends."""
         return self.iterations * sum(t.work.bytes for t in self.tasks if isinstance(t.work, Coflow))
 
 
@@ -128,7 +129,7 @@ def chain(ident: str, arrival: float, works: Sequence[Coflow | Compute], iterati
 
 
 def check_jobs(jobs: Sequence[Job]) -> None:
-    """Raise BadInput unless there are jobs and their names differ."""
+    """Raise BadInput unless there is at least one job and all names differ."""
     if not jobs:
         raise BadInput("there are no jobs to simulate; give at least one")
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""How long the slot scheduler of a host takes to decide: the object that runs live, timed."""
+"""Decision times of a host's slot scheduler, measured on the object that also runs live."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from simulation.scheduled import percentiles
 def decision_latencies(
     flows: int = 8, horizon: int = 10, *, rounds: int = 5000, seed: int = 0
 ) -> dict[str, Any]:
-    """Return statistics (µs) of deciding for all `flows` of a host once, in one round, with random feedback,
-    every kind of dependency, and all of `horizon` planned; `percentiles_us` holds the percentiles 0 to 100.
+    """Return statistics (µs) of one round of decisions for all `flows` of a host. Feedback is random, every
+    kind of dependency occurs, and all of `horizon` is planned. `percentiles_us` holds the percentiles 0 to
+    100.
 
-    CPU time of the thread is counted, so that other programs on the machine do not. The first rounds, which
-    compile, are left out.
+    Times are CPU times of the thread, so other programs on the machine do not distort them. The first rounds,
+    which compile, are left out.
     """
     rng = np.random.default_rng(seed)
     line = 1.25e9

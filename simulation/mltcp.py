@@ -1,7 +1,7 @@
-"""Periodic jobs on one bottleneck under MLTCP, as a fluid: each job's share is proportional to its F.
+"""Fluid model of periodic jobs on one bottleneck under MLTCP: each job's share is proportional to its F.
 
 In congestion avoidance, flows with equal round trips share a link in proportion to their additive increase;
-the fluid takes that as exact and instantaneous. `simulation.windows` does without both assumptions.
+the model assumes that this is exact and instantaneous. `simulation.windows` makes neither assumption.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from schedulers.cassini.profile import Profile
 from schedulers.mltcp import Gain
 
 STEP = 1e-2
-"""How long shares are held at most, as a part of the shortest phase of sending. The error of an iteration's
-time is of the order of its square."""
+"""The longest step with constant shares, as a fraction of the shortest sending phase. The error of an
+iteration time is of the order of its square."""
 
 
 @dataclass(frozen=True)
 class PeriodicJob:
-    """A job that goes through `profile` again and again from `start` s on.
+    """A job that repeats `profile` from `start` (s) on.
 
-    A Down phase takes its time. An Up phase sends its bytes at its rate or at what the job gets, and so takes
-    longer when that is less. `connections` are the parts of the bytes that each of the job's connections
-    carries; F follows the bytes of all of them together. Raises BadInput for what makes no sense.
+    A Down phase lasts as long as the profile says. An Up phase sends its bytes at its rate; if the job gets
+    less, the phase takes longer. `connections` holds the fraction of the bytes that each connection carries.
+    F depends on the bytes of all connections together. Raises BadInput for invalid values.
     """
 
     profile: Profile
@@ -45,10 +45,10 @@ class PeriodicJob:
 
 
 class Course:
-    """Where one job is in its profile; what the models share.
+    """A job's position in its profile, which both models use.
 
-    `left` holds the bytes that each connection has to send in the present Up phase; while all are 0 the job
-    computes until `ready` s. `times` are those of the iterations done, s.
+    `left` holds the bytes that each connection still has to send in the current Up phase. While all are 0,
+    the job computes until `ready` (s). `times` are the durations of the completed iterations, s.
     """
 
     def __init__(self, job: PeriodicJob) -> None:
@@ -63,11 +63,11 @@ class Course:
 
     @property
     def sending(self) -> bool:
-        """Whether it is in an Up phase; `rate` is then what it asks for."""
+        """Whether the job is in an Up phase; `rate` is then its demand."""
         return self.rate > 0.0
 
     def proceed(self, now: float) -> None:
-        """Enter the phases that begin at or before `now`; in a Down phase, `ready` is when it ends."""
+        """Enter the phases that begin at or before `now`; a Down phase sets `ready` to its end."""
         phases = self.job.profile.phases
         while not self.sending and self.ready <= now:
             if self._phase == len(phases):
@@ -82,8 +82,8 @@ class Course:
                 self.ready += phase.seconds
 
     def deliver(self, amounts: Iterable[float], now: float, *, least: float = 0.0) -> None:
-        """Take each connection's amount off what it has left, where up to `least` bytes count as nothing.
-        With the last of them the phase ends, at `now`."""
+        """Subtract each connection's amount from the bytes that it has left; up to `least` bytes count as 0.
+        The phase ends at `now` when no connection has bytes left."""
         for i, amount in enumerate(amounts):
             self.sent += amount
             self.left[i] -= amount
@@ -94,8 +94,8 @@ class Course:
 
 
 def shares(weights: Sequence[float], demands: Sequence[float], capacity: float) -> list[float]:
-    """Split `capacity` in proportion to `weights`, none above its demand, and what that leaves among the
-    others: weighted max-min fairness on one link. Who weighs 0 gets nothing."""
+    """Split `capacity` in proportion to `weights`, with no share above its demand: weighted max-min fairness
+    on one link. A weight of 0 gets nothing."""
     result = [0.0] * len(weights)
     growing = [i for i, weight in enumerate(weights) if weight > 0.0]
     while growing:
@@ -118,9 +118,9 @@ def fluid(
     """Return each job's iteration times (s) until all have finished `iterations`, on a link of `capacity`
     bytes/s.
 
-    Every connection that has bytes left weighs F of its job; `schedulers.mltcp.FAIR` makes that fair
-    sharing. Shares are integrated by the midpoint rule between events. Raises BadInput without jobs,
-    capacity or iterations.
+    Every connection with bytes left has its job's F as weight; with `schedulers.mltcp.FAIR` this is fair
+    sharing. Shares are integrated by the midpoint rule between events. Raises BadInput without jobs, capacity
+    or iterations.
     """
     courses = begin(jobs, capacity, iterations)
     shortest = min(p.seconds for job in jobs for p in job.profile.phases if p.rate > 0.0 and p.seconds > 0.0)
@@ -155,7 +155,7 @@ def _active(course: Course) -> int:
 
 
 def _speeds(sending: list[Course], sent: list[float], capacity: float, gain: Gain) -> list[float]:
-    """Return what each active connection of each job gets when the jobs are at `sent` bytes."""
+    """Return the rate of each job's active connections when the jobs have sent `sent` bytes."""
     active = [_active(course) for course in sending]
     weights = [
         n * gain.of(min(1.0, s / course.total)) for course, n, s in zip(sending, active, sent, strict=True)
@@ -165,7 +165,7 @@ def _speeds(sending: list[Course], sent: list[float], capacity: float, gain: Gai
 
 
 def _lasts(sending: list[Course], speeds: list[float], limit: float) -> float:
-    """Return for how long `speeds` hold before a connection is done, at most `limit`."""
+    """Return how long `speeds` hold before a connection is done (s), at most `limit`."""
     done = (
         left / speed
         for course, speed in zip(sending, speeds, strict=True)
@@ -176,7 +176,7 @@ def _lasts(sending: list[Course], speeds: list[float], limit: float) -> float:
 
 
 def begin(jobs: Sequence[PeriodicJob], capacity: float, iterations: int) -> list[Course]:
-    """Return the jobs at their beginnings; raise BadInput for what no model can run."""
+    """Return the jobs at their start; raise BadInput for input that no model can run."""
     if not jobs:
         raise BadInput("no jobs: give at least one")
     if not (capacity > 0.0 and math.isfinite(capacity)):
@@ -187,8 +187,8 @@ def begin(jobs: Sequence[PeriodicJob], capacity: float, iterations: int) -> list
 
 
 def best_period(jobs: Sequence[PeriodicJob], capacity: float) -> float:
-    """Return a lower bound (s) of the period at which all jobs can go on together, each once in it: none
-    goes faster than alone, and the link carries all of their bytes."""
+    """Return a lower bound (s) on the period in which every job completes one iteration. No job is faster
+    than alone, and the link has to carry the bytes of all."""
     alone = [
         sum(
             max(p.seconds, p.seconds * p.rate / capacity) if p.rate > 0.0 else p.seconds
@@ -201,7 +201,7 @@ def best_period(jobs: Sequence[PeriodicJob], capacity: float) -> float:
 
 @dataclass(frozen=True)
 class Summary:
-    """Iteration times of one job, s, and their mean's ratio to the ideal."""
+    """Iteration times of one job (s), and the ratio of their mean to the ideal."""
 
     mean: float
     p99: float
@@ -210,7 +210,7 @@ class Summary:
 
 
 def summary(times: Sequence[float], ideal: float) -> Summary:
-    """Return what is reported of iteration `times` beside the `ideal` one."""
+    """Summarize iteration `times` (s) against the `ideal` one."""
     values = np.asarray(times)
     mean = float(values.mean())
     return Summary(mean, float(np.percentile(values, 99)), float(values.max()), mean / ideal)

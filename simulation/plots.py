@@ -1,4 +1,4 @@
-"""Plots of what an experiment found, one PNG each, for somebody who reads nothing else."""
+"""Plots of an experiment's results, one PNG each, that can be read on their own."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ VARIED = {
     "delta": "most parameter servers of a job, Δ",
     "slot_ms": "length of a slot τ (ms)",
 }
-"""What is varied along the horizontal axis, and what it is called there."""
+"""Parameters that may vary along the horizontal axis, with their labels."""
 
 PAPER_WITHIN = {"parrot": 78.3, "aalo": 48.3, "lccf": 8.3}
 """Parrot 6.2: % of jobs within 10 s at 10 Gbit/s."""
 PAPER_TO_BOUND = {"parrot": 2.75, "aalo": 2.75 / (1 - 0.584), "lccf": 2.75 / (1 - 0.913)}
-"""Parrot 6.2: total JCT over its lower bound, worked out from the gains over the rivals."""
+"""Parrot 6.2: ratio of total JCT to its lower bound, derived from the gains over the other policies."""
 
 
 def plot(path: Path, summary: Summary, points: list[Point], results: list[Result]) -> None:
-    """Plot what `summary` and `results` say, as the experiment's own figure where it has one.
+    """Plot `summary` and `results`, in the experiment's own kind of figure if it has one.
 
-    Draws nothing, and removes what an earlier run drew, where no figure says what was measured.
+    If no figure suits the measurements, draw nothing and remove the figure of an earlier run.
     """
     import matplotlib
 
@@ -65,7 +65,7 @@ def _panels(count: int, width: float = 6.0, height: float = 4.2) -> tuple[Figure
 
 
 def _legend(axes: Sequence[Axes]) -> None:
-    """One legend, that of the first panel, on the right of the last one: it covers no data."""
+    """Draw the first panel's legend to the right of the last panel, where it covers no data."""
     axes[-1].legend(
         *axes[0].get_legend_handles_labels(), fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5)
     )
@@ -87,9 +87,10 @@ def _panel_title(point: Point, panel: float) -> str:
 def _by_policy(
     points: list[Point], results: list[Result], paper_within: Mapping[str, float] = MappingProxyType({})
 ) -> Figure | None:
-    """Distributions of completion times where only policies differ, else total JCT over what is varied.
+    """Draw distributions of completion times if only policies differ, else total JCT over the varied
+    parameter.
 
-    `paper_within`: what the paper has (%) at 10 s and 10 Gbit/s.
+    `paper_within` holds the paper's values (%) at 10 s and 10 Gbit/s.
     """
     varied = next((k for k in VARIED if len({p.get(k) for p in points}) > 1), None)
     drawn = [(p["policy"], _panel(p)) for p, r in zip(points, results, strict=True) if r.get("jobs")]
@@ -146,7 +147,8 @@ def _by_policy(
 
 
 def _scale(rows: list[Summary]) -> Figure:
-    """How many jobs end within 10 s, over how far arrivals are cut; a panel per cut of iterations."""
+    """Draw the jobs that end within 10 s over the divisor of arrival times, with a panel per divisor of
+    iterations."""
     cuts = sorted({r["scale"].split("/")[0] for r in rows}, key=float)
     figure, axes = _panels(len(cuts), width=4.6)
     for axis, cut in zip(axes, cuts, strict=True):
@@ -173,7 +175,8 @@ def _scale(rows: list[Summary]) -> Figure:
 
 
 def _readings(rows: list[Summary]) -> Figure:
-    """Total JCT over its lower bound, a bar per reading; the paper's values as lines."""
+    """Draw the ratio of total JCT to its lower bound, with a bar per reading; lines show the paper's
+    values."""
     rows = [r for r in rows if r["bytes_per_unit"] == 1]
     kinds = list(dict.fromkeys(r["length_of"] for r in rows))
     figure, axes = _panels(len(kinds), height=5.0)
@@ -203,7 +206,7 @@ def _readings(rows: list[Summary]) -> Figure:
 
 
 def _two_jobs(rows: list[Summary]) -> Figure:
-    """How much longer than the best possible iterations are, with MLTCP and without, per model."""
+    """Draw by how much iterations exceed the best possible time, per model, with and without MLTCP."""
     parts = sorted({r["sending_percent"] for r in rows})
     models = list(dict.fromkeys(r["model"] for r in rows))
     policies = list(dict.fromkeys(r["policy"] for r in rows))
@@ -241,7 +244,8 @@ def _two_jobs(rows: list[Summary]) -> Figure:
 
 
 def _latency(rows: list[Summary]) -> Figure:
-    """How long decisions take, a panel per number of flows; the paper's value as a line."""
+    """Draw the distribution of decision times, with a panel per number of flows; a diamond shows the paper's
+    value."""
     flows = sorted({r["flows"] for r in rows})
     figure, axes = _panels(len(flows), width=4.6)
     extremes = [1500.0, *(t for r in rows for t in r["decision"]["percentiles_us"])]
@@ -263,7 +267,7 @@ def _latency(rows: list[Summary]) -> Figure:
 
 
 def _models(rows: list[Summary]) -> Figure | None:
-    """Mean JCT over that of fair sharing, a group of bars per mix of models."""
+    """Draw mean JCT relative to fair sharing, with a group of bars per mix of models."""
     mixes = list(dict.fromkeys(r["models"] for r in rows))
     mean = {(r["models"], r["policy"]): r["mean_jct_s"] for r in rows}
     policies = [p for p in dict.fromkeys(r["policy"] for r in rows) if p != "fair"]
@@ -292,4 +296,4 @@ OWN: dict[str, Callable[[list[Summary]], Figure | None]] = {
     "slots-latency": _latency,
     "slots-models": _models,
 }
-"""Experiments with a figure of their own, drawn from the points of summary.json."""
+"""Experiments with their own kind of figure, drawn from the points of summary.json."""

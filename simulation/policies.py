@@ -1,4 +1,4 @@
-"""The policies by the names that users type."""
+"""The simulator's policies by name."""
 
 from __future__ import annotations
 
@@ -45,11 +45,12 @@ COFLOW_POLICIES: dict[str, Callable[[], CoflowPolicy]] = {
 
 
 GROUP = "entrain.simulator_policies"
-"""The entry points by which other distributions register policies of coflows: what returns one."""
+"""Entry points at which other distributions register coflow policies: callables that return one."""
 
 
 def coflow_policies() -> dict[str, Callable[[], CoflowPolicy]]:
-    """All by name. Raises EntrainError for one from outside that cannot be loaded."""
+    """Return all coflow policies by name. Raises EntrainError for an external policy that cannot be
+    loaded."""
     return extended(GROUP, COFLOW_POLICIES)
 
 

@@ -1,7 +1,8 @@
-"""Transport whose rates a coflow policy gives: Parrot, Varys, Aalo and the like.
+"""Transport with rates set by a coflow policy such as Parrot, Varys or Aalo.
 
-Between two decisions rates are constant, so a flow that ends early needs no event of its own: its time is
-worked out when its coflow is next looked at. The cost of a decision is that of the flows whose rates it sets.
+Rates are constant between two decisions, so a flow that ends early needs no event of its own. Its completion
+time is computed when its coflow is next visited. The cost of a decision grows with the flows whose rates it
+sets.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from simulation.usage import Usage
 
 
 class ScheduledTransport:
-    """Moves coflows at the rates of `policy`.
+    """Move coflows at the rates of `policy`.
 
-    `interval` (η, s) is how often events are observed: a decision follows at the next multiple of it; 0
-    decides at once. `check` asserts capacity, conservation and non-negativity at each decision and
-    completion. `usage` records links.
+    `interval` (η, s) is how often events are observed: a decision follows at its next multiple, or at once if
+    it is 0. `check` asserts capacity, conservation and non-negativity at each decision and completion.
+    `usage` records link usage.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class ScheduledTransport:
         rows = np.flatnonzero(self._coflows.floats("finish") <= now + SAME * abs(now))
         if not len(rows):
             return []
-        # In order of time, then of validity, so that results do not depend on places in the table.
+        # Sorted by time, then by validity, so that results do not depend on rows of the table.
         rows = rows[np.lexsort((self._coflows.ints("order")[rows], self._coflows.floats("finish")[rows]))]
         handles = [int(h) for h in self._coflows.ints("handle")[rows]]
         settle(rows, now, self._coflows, self._flows, self.usage)
@@ -127,7 +128,7 @@ class ScheduledTransport:
         self._job_completed.pop(job, None)
 
     def view(self) -> View:
-        """Return what the policy may see now."""
+        """Return what the policy can see now."""
         ints, floats = self._coflows.ints, self._coflows.floats
         job = ints("job")
         jobs, index = np.unique(job, return_inverse=True)
@@ -189,8 +190,7 @@ class ScheduledTransport:
 
 
 def assert_feasible(links: Routes, flows: Ints, rate: Floats, topology: Topology, who: str) -> None:
-    """Raise SimulationError if a rate is negative or not a number, or a link carries more than its
-    capacity."""
+    """Raise SimulationError if a rate is negative or NaN, or if a link carries more than its capacity."""
     rates = rate[flows]
     if not np.isfinite(rates).all() or (rates < 0.0).any():
         raise SimulationError(f"{who} gives a rate that is negative or no number")
@@ -206,7 +206,7 @@ def assert_feasible(links: Routes, flows: Ints, rate: Floats, topology: Topology
 
 
 def percentiles(seconds: Iterable[float]) -> dict[str, float]:
-    """Return mean, p90, p99 and maximum of decisions' times, in µs."""
+    """Return mean, p90, p99 and maximum of the decision times, in µs."""
     values = np.array(list(seconds)) * 1e6
     if not len(values):
         return {}

@@ -1,4 +1,4 @@
-"""Moving flows on at constant rates: what every transport does between two decisions."""
+"""Advance flows at constant rates, as every transport does between two decisions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simulation.flows import CoflowTable, FlowTable
 from simulation.usage import Usage
 
 TOLERANCE = 1e-9
-"""A flow with less of its size left is done."""
+"""A flow is done when a smaller fraction of its size is left."""
 
 
 @compiled
@@ -26,7 +26,7 @@ def _settle(
     size: Floats,
     now: float,
 ) -> None:
-    """Move the coflows `rows` on to `now`: bytes left, times of flows that ended, bytes sent."""
+    """Advance the coflows `rows` to `now`: update bytes left, completion times of flows, and bytes sent."""
     for c in rows:
         elapsed = now - since[c]
         left = 0.0
@@ -47,7 +47,7 @@ def _settle(
 def _predict(
     first: Ints, last: Ints, since: Floats, remaining: Floats, rate: Floats, finish: Floats, speed: Floats
 ) -> None:
-    """Write when each coflow will be done at its present rates, and its present speed, bytes/s."""
+    """Write when each coflow will be done at its current rates, and its current speed, bytes/s."""
     for c in range(len(first)):
         longest = 0.0
         speed[c] = 0.0
@@ -59,7 +59,8 @@ def _predict(
 
 
 def settle(rows: Ints, now: float, coflows: CoflowTable, flows: FlowTable, usage: Usage | None) -> None:
-    """Account for the coflows `rows` from when they were last looked at to `now` s: bytes, waiting, links."""
+    """Account for the coflows `rows` from their last update to `now` (s): bytes, waiting time and link
+    usage."""
     ints, floats = coflows.ints, coflows.floats
     if usage is not None:
         for c in rows:
@@ -82,7 +83,7 @@ def settle(rows: Ints, now: float, coflows: CoflowTable, flows: FlowTable, usage
 
 
 def predict(coflows: CoflowTable, flows: FlowTable) -> None:
-    """Set each coflow's end and speed from its flows' present rates."""
+    """Set each coflow's end and speed from its flows' current rates."""
     _predict(
         coflows.ints("first"),
         coflows.ints("last"),
