@@ -1,11 +1,11 @@
-"""Transport whose flows share links by themselves, as perfect congestion control would have it.
+"""Transport whose flows share links on their own, as under ideal congestion control.
 
-Flows of one route have one rate, so they form a class with a common service curve; a flow ends when the curve
-has risen by its size. When flows come or go, only the classes whose rate may change are worked out anew: the
-classes on the changed links, and then those that this upsets, until every class again has a full link on
-which nobody is faster (the bottleneck condition, which has max-min fairness as its only solution). An indexed
-heap holds the next end of each class, so an event costs the classes it touches and a logarithm, whatever else
-is in the network.
+Flows on the same route have the same rate, so they form a class with a common service curve. A flow ends when
+the curve has risen by its size. When flows start or end, only the classes whose rate may change are
+recomputed: first the classes on the changed links, then those affected in turn. This stops when every class
+again has a full link on which no class is faster. Max-min fairness is the only solution of this bottleneck
+condition. An indexed heap holds the next end of each class. An event therefore costs the classes that it
+touches and a logarithm, whatever else is in the network.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ EPS = 1e-9
 
 
 class Classes(NamedTuple):
-    """Classes of flows of one route, (C,) each; times in s, sizes in bytes.
+    """Classes of flows on the same route, (C,) each; times in s, sizes in bytes.
 
-    Now: `flows` of them at `rate` each. `served` is the curve at time `since`, `target` where its next flow
-    ends, `key` when; `heap` holds the classes by `key`, `position` their places in it. `bottleneck` is a full
-    link on which nobody is faster. `following` and `previous` (C * H) chain the classes of each link: node
-    c * H + h stands for hop h of class c. While rates are worked out: `region` the classes concerned, `mark`
-    the event for which a class was put there, `before` its rate until then; `recorded` until when the usage
-    of links is.
+    Current state: a class has `flows` flows at `rate` each. `served` is its service curve at time `since`;
+    its next flow ends when the curve reaches `target`, at time `key`. `heap` holds the classes by `key`,
+    `position` their places in it. `bottleneck` is a full link on which no class is faster. `following` and
+    `previous` (C * H) chain the classes of each link: node c * H + h stands for hop h of class c. While rates
+    are computed: `region` holds the affected classes, `mark` the event for which a class was added, and
+    `before` its rate until then. Link usage is recorded up to `recorded`.
     """
 
     links: Routes
@@ -66,10 +66,10 @@ def _classes(rows: int, hops: int) -> Classes:
 class Links(NamedTuple):
     """Links, (L,) each; rates in bytes/s.
 
-    Now: `flows` on them, what is `used` of their `capacity`, `head` the first node of their chain of classes.
-    While rates are worked out: `free` and `pending` are what the classes that still grow can have and their
-    flows, `level` where the link filled up, `touched` the links concerned, `seen` the round for which one was
-    put there.
+    Current state: the number of `flows` on a link, how much of its `capacity` is `used`, and in `head` the
+    first node of its chain of classes. While rates are computed: `free` is the capacity left for the classes
+    that still grow and `pending` the number of their flows; `level` is the rate at which the link filled up.
+    `touched` holds the affected links, `seen` the round for which a link was added.
     """
 
     capacity: Floats
@@ -91,7 +91,7 @@ def _place(heap: Ints, position: Ints, i: int, item: int) -> None:
 
 @compiled
 def _sift(heap: Ints, position: Ints, key: Floats, size: int, item: int) -> None:
-    """Move `item` of the indexed heap to where its key belongs."""
+    """Move `item` of the indexed heap to the position that its key requires."""
     i = position[item]
     while i > 0 and key[item] < key[heap[(i - 1) // 2]]:
         _place(heap, position, i, heap[(i - 1) // 2])
@@ -143,7 +143,7 @@ def _detach(c: int, links: Routes, head: Ints, following: Ints, previous: Ints) 
 
 @compiled
 def _include(c: int, n: int, stamp: int, classes: Classes) -> int:
-    """Add class `c` to the region of `n` classes unless it is there; return how many these are now."""
+    """Add class `c` to the region of `n` classes unless it is in it; return the new number of classes."""
     if classes.mark[c] == stamp:
         return n
     classes.mark[c] = stamp
@@ -154,7 +154,7 @@ def _include(c: int, n: int, stamp: int, classes: Classes) -> int:
 
 @compiled
 def _gather(changed: Ints, stamp: int, classes: Classes, links: Links) -> int:
-    """Make the classes on the `changed` links the region; return how many they are."""
+    """Make the classes on the `changed` links the region; return their number."""
     hops = classes.links.shape[1]
     n = 0
     for link in changed:
@@ -167,8 +167,8 @@ def _gather(changed: Ints, stamp: int, classes: Classes, links: Links) -> int:
 
 @compiled
 def _fill(n: int, stamp: int, round_: int, classes: Classes, links: Links) -> int:
-    """Progressive filling of the region's `n` classes in what the others leave; return the number of links
-    touched."""
+    """Fill progressively the capacity that other classes leave to the region's `n` classes; return the number
+    of links touched."""
     hops = classes.links.shape[1]
     free, pending, touched = links.free, links.pending, links.touched
     t = 0
@@ -214,7 +214,7 @@ def _fill(n: int, stamp: int, round_: int, classes: Classes, links: Links) -> in
 
 @compiled
 def _max_min(n: int, stamp: int, classes: Classes, links: Links) -> int:
-    """Restore max-min fairness around the region's `n` classes; return how many were worked out."""
+    """Restore max-min fairness around the region's `n` classes; return how many classes were recomputed."""
     hops = classes.links.shape[1]
     rate, following = classes.rate, classes.following
     rounds = 0
@@ -248,7 +248,7 @@ def _max_min(n: int, stamp: int, classes: Classes, links: Links) -> int:
 
 @compiled
 def _equal(n: int, classes: Classes, links: Links) -> None:
-    """Give the flows of the region's `n` classes an equal share of the worst of their links."""
+    """Give each flow of the region's `n` classes an equal share of its most contended link."""
     for c in classes.region[:n]:
         classes.rate[c] = np.inf
         for link in classes.links[c]:
@@ -259,8 +259,8 @@ def _equal(n: int, classes: Classes, links: Links) -> None:
 
 @compiled
 def _reschedule(n: int, now: float, size: int, classes: Classes) -> None:
-    """Bring the service curves of the region's `n` classes to `now` at their old rates and move their next
-    ends in the heap of `size` classes."""
+    """Advance the service curves of the region's `n` classes to `now` at their old rates, and update their
+    next ends in the heap of `size` classes."""
     served, rate = classes.served, classes.rate
     for c in classes.region[:n]:
         served[c] += classes.before[c] * (now - classes.since[c])
@@ -274,7 +274,8 @@ def _reschedule(n: int, now: float, size: int, classes: Classes) -> None:
 def _repair(
     changed: Ints, max_min: bool, now: float, stamp: int, size: int, classes: Classes, links: Links
 ) -> int:
-    """Give the classes that the `changed` links concern new rates and ends; return how many they are."""
+    """Recompute the rates and ends of the classes that the `changed` links affect; return the number of these
+    classes."""
     n = _gather(changed, stamp, classes, links)
     if not max_min:
         _equal(n, classes, links)
@@ -288,10 +289,12 @@ def _repair(
 
 
 class SharedTransport:
-    """Flows share links max-min fairly, or equally on their worst link (`sharing`), with no scheduler at all.
+    """Share links among flows without a scheduler. `sharing` selects max-min fairness or equal shares of each
+    flow's most contended link.
 
-    `resolution` (s) ends together what would end within it, which saves events in dense networks. `check`
-    asserts capacity and that each class has a bottleneck, at each event. `usage` records links.
+    Flows that would end within `resolution` (s) of each other end together, which saves events in dense
+    networks. `check` asserts at each event that capacities hold and that each class has a bottleneck. `usage`
+    records link usage.
     """
 
     def __init__(
@@ -318,7 +321,7 @@ class SharedTransport:
         self._classes = _classes(64, 2)
         self._n = 0
         self._stamp = 0
-        self._ends: list[list[tuple[float, int, int]]] = []  # per class: service at the end, coflow, flow
+        self._ends: list[list[tuple[float, int, int]]] = []  # per class: service at its end, coflow, flow
         self._left: dict[int, int] = {}
         self._times: dict[int, Floats] = {}
         self._changed: set[int] = set()
@@ -355,7 +358,7 @@ class SharedTransport:
             c = int(classes.heap[0])
             if not classes.key[c] <= limit:
                 break
-            # The curve at the class's own end, not at `now`: with a resolution it may lie a little ahead.
+            # The curve at the class's own end, not at `now`: with a resolution the end may be slightly later.
             elapsed = max(classes.key[c], now) - classes.since[c]
             reached = max(classes.served[c] + classes.rate[c] * elapsed, self._ends[c][0][0])
             while self._ends[c] and self._ends[c][0][0] <= reached:
@@ -399,7 +402,7 @@ class SharedTransport:
         """See Transport."""
 
     def rates(self) -> dict[tuple[int, ...], float]:
-        """Return the rate of a flow per route in use, bytes/s."""
+        """Return the rate of a single flow for each route in use, bytes/s."""
         return {tuple(map(int, self._route(c))): float(self._classes.rate[c]) for c in self._active()}
 
     def _attach(self, c: int) -> None:
@@ -415,7 +418,7 @@ class SharedTransport:
         return route
 
     def _record(self, classes: Ints, n: int, rate: Floats, now: float) -> None:
-        """Account for what `classes[:n]` have sent at `rate` since they were last accounted for."""
+        """Record the link usage of `classes[:n]` at `rate` since it was last recorded."""
         if self.usage is not None:
             all_ = self._classes
             self.usage.add_classes(classes, n, all_.links, all_.flows, rate, all_.recorded, now)

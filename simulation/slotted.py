@@ -1,18 +1,18 @@
-"""Transport in time slots, as in the slot scheduler's own simulation (VII): rates change at boundaries.
+"""Transport in time slots, as in the slot scheduler's own simulation (VII): rates change at slot boundaries.
 
-Flows of a collective follow one another byte by byte (`Pipelined`), whatever the policy: a parameter server
-cannot broadcast what it has not aggregated, a ring member cannot pass on what it has not got (and the lag of
-a chunk). Policies:
+Under every policy, the flows of a collective follow one another byte by byte (`Pipelined`). A parameter
+server cannot broadcast what it has not aggregated. A ring member cannot pass on what it has not received, and
+lags by a chunk. Policies:
 
-``slots``: the slot scheduler of the agents (`schedulers.slots.host`), for all hosts at each boundary. The
-feedback is read from load tables, which hold what the flows before in the order have announced.
+``slots``: the agents' slot scheduler (`schedulers.slots.host`), run for all hosts at each boundary. Feedback
+comes from load tables, which hold the announcements of the flows earlier in the order.
 
-``fair``: flows share links max-min fairly, as ideal congestion control would, and know of no slots or jobs.
+``fair``: flows share links max-min fairly, as under ideal congestion control, without regard to slots or
+jobs.
 
-``equal``: each link is divided equally among its flows, whether they can use their shares or not.
+``equal``: each link is divided equally among its flows, whether or not they can use their shares.
 
-Cross traffic that is not training takes a share of each link that changes with the slot; training flows yield
-to it.
+Cross traffic takes a share of each link, which changes from slot to slot. Training flows yield to it.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from simulation.usage import Usage
 
 SlotPolicy = Literal["slots", "fair", "equal"]
 SIMULATED = Parameters(payload=1.0, spread=0.0, hasten=False)
-"""The agents' parameters but for what an ideal network has none of: its links carry nothing but payload, and
-all hosts decide at the slot's boundary, one after the other, and not again within the slot."""
+"""The agents' parameters, adapted to an ideal network. Its links carry only payload. All hosts decide at the
+slot boundary, one after another, and not again within the slot."""
 STRUCTURES = 4096
-"""Coflows whose structure is kept, because jobs start the same ones in each iteration."""
+"""Number of coflows whose structure is cached. Jobs start the same coflows in each iteration."""
 EXACT = 1e-12
-"""Part of a flow's size by which rounding may move the end of a slot's bytes."""
+"""Fraction of a flow's size by which rounding may shift the bytes at a slot's end."""
 
 
 @compiled
 def _follow(flows: Flows, f: int, upstream: Ints, reach: Floats) -> None:
-    """Write how far the flows are that flow f follows: rows upstream[f, 0] to upstream[f, 1] - 1."""
+    """Write the progress of the flows that flow f follows: rows upstream[f, 0] to upstream[f, 1] - 1."""
     least, most = np.inf, 0.0
     for row in range(upstream[f, 0], upstream[f, 1]):
         least = min(least, reach[row])
@@ -78,9 +78,9 @@ def _decide_slots(
     rate: Floats,
     reach: Floats,
 ) -> None:
-    """Let each flow of a round decide in `order`, on what the load tables hold of those before it.
+    """Let each flow of a round decide in `order`, based on what the load tables hold of earlier flows.
 
-    `reach` holds the bytes that each flow will have sent at the slot's end, by what it has announced.
+    `reach` holds the bytes that each flow will have sent by the slot's end, according to its announcement.
     """
     reserved = planned.shape[1]
     path_load, headroom = np.empty(reserved), np.empty(reserved)
@@ -110,7 +110,7 @@ def _decide_slots(
 
 @compiled
 def _limit_rates(rows: Ints, flows: Flows, upstream: Ints, slot_s: float, rate: Floats, reach: Floats) -> int:
-    """Lower the rates of `rows` to what the flows can have; return how many were lowered."""
+    """Lower the rates of `rows` to what the flows can use; return how many were lowered."""
     lowered = 0
     for f in rows:
         reach[f] = min(flows[f].sent + rate[f] * slot_s, flows[f].total)
@@ -126,11 +126,11 @@ def _limit_rates(rows: Ints, flows: Flows, upstream: Ints, slot_s: float, rate: 
 
 
 class SlottedTransport:
-    """See the module.
+    """Transport in time slots; the module describes the policies.
 
-    `rounds` is how often each flow announces and decides anew at a boundary. `cross` (share of each link,
-    0 to 1) is the mean of the cross traffic, drawn per link and slot from `seed`, as is the order of jobs
-    within a size class. `usage` records what training puts on links.
+    `rounds` is how often each flow decides and announces at a boundary. `cross` (share of each link, 0 to 1)
+    is the mean cross traffic. It is drawn per link and slot from `seed`, and so is the order of jobs within a
+    size class. `usage` records the links' training traffic.
     """
 
     def __init__(
@@ -168,14 +168,14 @@ class SlottedTransport:
         self._scheduler = SlotScheduler(parameters)
         self._flows = FlowTable(hops=2)
         self._coflows = CoflowTable()
-        # By the rows of the flow table:
+        # Indexed by row of the flow table:
         self._decided = np.zeros(0, FLOW)
-        self._upstream = np.zeros((0, 2), np.int64)  # rows that the flow follows: first, behind the last
-        self._process = np.zeros(0, np.int64)  # the row that stands for the flows of a job on a host
+        self._upstream = np.zeros((0, 2), np.int64)  # rows that the flow follows: first, after the last
+        self._process = np.zeros(0, np.int64)  # the row that represents the flows of a job on a host
         self._draw = np.zeros(0)
-        self._own = np.zeros((0, parameters.horizon))  # announced, by lane
+        self._own = np.zeros((0, parameters.horizon))  # announced rates, by lane
         self._seen = np.zeros((0, parameters.window))
-        self._reach = np.zeros(0)  # bytes sent by the end of the slot
+        self._reach = np.zeros(0)  # bytes sent by the slot's end
         self._table = np.zeros((len(topology.capacity), parameters.horizon))
         self._draws = -1  # number of the draw of the order
         self._slot = -1
@@ -199,7 +199,7 @@ class SlottedTransport:
         )
         self._order += 1
         if len(self._coflows) == 1:
-            # Nobody was there to move the slots on: what was due may have passed.
+            # Without flows, slots did not advance: events that were due may have passed.
             self._due = max(math.ceil(now / self.parameters.slot_s * (1.0 - SAME)), self._slot + 1)
         rows = slice(first, last)
         structure = _structure(coflow)
@@ -258,7 +258,7 @@ class SlottedTransport:
         planned = flows.rate[rows].copy()
         squeeze(rows, flows.links, available, flows.rate)
         if self.policy == "slots" or self.cross:
-            while self._limit(rows):  # who lowers its rate may be followed in its turn
+            while self._limit(rows):  # a lower rate may limit the flows that follow
                 pass
         if self.cross:
             self._seen[rows] = self._scheduler.observed(
@@ -307,12 +307,12 @@ class SlottedTransport:
         return self._scheduler.draw(f"{self.seed} {job}", slot)
 
     def _spans(self) -> list[tuple[int, int]]:
-        """Return the first row of each coflow, and the one behind its last."""
+        """Return the first row of each coflow and the one after its last."""
         return list(zip(self._coflows.ints("first"), self._coflows.ints("last"), strict=True))
 
     def _share(self, rows: Ints, available: Floats) -> None:
-        """Shares, lowered to what flows can have; what max-min leaves by that goes to the flows that can use
-        it, once."""
+        """Set shares and lower them to what flows can use. Under max-min fairness, give the rest once to the
+        flows that can use it."""
         flows = self._flows
         if self.policy == "equal":
             equal_share(flows.links, rows, available, flows.rate)
@@ -333,7 +333,7 @@ class SlottedTransport:
         )
 
     def _residual(self, rows: Ints, available: Floats) -> Floats:
-        used = np.zeros(len(available) + 1)  # the last place takes the padding of routes
+        used = np.zeros(len(available) + 1)  # the last element takes the padding of routes
         links = self._flows.links[rows]
         np.add.at(used, links, self._flows.rate[rows][:, None])
         result: Floats = np.maximum(available - used[:-1], 0.0)
@@ -349,7 +349,7 @@ class SlottedTransport:
         return capacity * (1.0 - np.minimum(2.0 * self.cross * draw, 0.99))
 
     def _end_slot(self, slot: int) -> None:
-        """Account for the slot that ends and let the window move on."""
+        """Account for the slot that ends, and advance the window."""
         rows = np.arange(len(self._coflows))
         settle(rows, slot * self.parameters.slot_s, self._coflows, self._flows, self.usage)
         horizon = self.parameters.horizon
@@ -390,7 +390,8 @@ class SlottedTransport:
 
 @dataclass(frozen=True)
 class _Structure:
-    """Of a coflow's flows, by row: role, rows that stand for siblings and process, and whom it follows."""
+    """The structure of a coflow, by row: role, the rows that represent siblings and process, and the rows
+    followed."""
 
     role: Ints
     chunk: float
@@ -409,6 +410,6 @@ def _structure(coflow: Coflow) -> _Structure:
 
 
 def _representatives(keys: Ints) -> Ints:
-    """Return for each of `keys` (n,) the place of the first that is equal to it."""
+    """Return for each of `keys` (n,) the index of the first equal key."""
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     return first[inverse]

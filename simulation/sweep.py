@@ -1,5 +1,5 @@
-"""Runs the points of an experiment in parallel and keeps each result as it comes, so that an interrupted
-sweep can go on."""
+"""Run the points of an experiment in parallel. Each result is stored when it arrives, so an interrupted sweep
+can resume."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def run_point(point: Point) -> Result:
 
 
 def point_file(directory: Path, point: Point) -> Path:
-    """Return where the result of `point` is kept: its name is a hash of all that determines it, the trace's
-    content included."""
+    """Return the file for the result of `point`. Its name is a hash of everything that determines the result,
+    including the trace's content."""
     content = dict(point)
     if "trace" in content:
         content["trace"] = hashlib.sha256(Path(content["trace"]).read_bytes()).hexdigest()
@@ -61,11 +61,11 @@ def run_points(
     engine: Engine = "local",
     done: Callable[[Point, bool], None] = lambda point, resumed: None,
 ) -> list[Result]:
-    """Return the results of `todo` in its order; `directory` keeps them and supplies those of an earlier,
-    interrupted run.
+    """Return the results of `todo` in its order. `directory` stores them and supplies those of an interrupted
+    run.
 
-    `engine` "local" uses this machine's cores; "ray" and "dask" the cluster that RAY_ADDRESS or
-    DASK_SCHEDULER_ADDRESS names, else processes of their own on this machine. All give the same results. Each
+    The engine "local" uses this machine's cores. "ray" and "dask" use the cluster at RAY_ADDRESS or
+    DASK_SCHEDULER_ADDRESS, and without one start processes on this machine. All give the same results. Each
     machine of a cluster needs entrain, and the trace at the same path.
     """
     results: dict[int, Result] = {}
@@ -108,7 +108,7 @@ def _local(todo: list[Point], workers: int | None) -> Iterator[tuple[int, Result
 
 
 def _end_with(parent: int) -> None:
-    """Make this worker end when its parent does, however that ends, and leave signals to it."""
+    """Make this worker end when its parent does, for whatever reason, and leave signals to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -128,7 +128,7 @@ def _library(name: str) -> Any:
 def _ray(todo: list[Point], workers: int | None) -> Iterator[tuple[int, Result]]:
     ray = _library("ray")
     if not ray.is_initialized():
-        # A cluster that RAY_ADDRESS names has its own number of processors, and refuses another.
+        # A cluster at RAY_ADDRESS has its own number of processors and rejects any other.
         ray.init(num_cpus=None if os.environ.get("RAY_ADDRESS") else workers, log_to_driver=False)
     remote = ray.remote(run_point)
     pending = {remote.remote(point): i for i, point in enumerate(todo)}
@@ -139,7 +139,7 @@ def _ray(todo: list[Point], workers: int | None) -> Iterator[tuple[int, Result]]
 
 def _dask(todo: list[Point], workers: int | None) -> Iterator[tuple[int, Result]]:
     distributed, config = _library("dask.distributed"), _library("dask.config")
-    # Points keep a processor busy, so a worker of this machine has one thread.
+    # A point keeps a processor busy, so a worker on this machine has one thread.
     here = {} if config.get("scheduler-address", None) else {"n_workers": workers, "threads_per_worker": 1}
     with distributed.Client(**here) as client:
         futures = {client.submit(run_point, point, pure=False): i for i, point in enumerate(todo)}

@@ -1,4 +1,4 @@
-"""Networks as directed links with capacities, and the routes of flows over them."""
+"""Networks: directed links with capacities, and the routes of flows over them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Router = Callable[[Ints, Ints, Ints], Routes]
 class Topology:
     """Hosts 0 to `hosts` - 1, links with `capacity` (L,) bytes/s and `link_names` (L,).
 
-    `router(src, dst, key)` gives the links of each flow, shape (flows, hops), padded with -1; `key` stands
-    for the 5-tuple where routes are hashed. `self_flows`: whether a host may send to itself over its own
+    `router(src, dst, key)` gives the links of each flow, shape (flows, hops), padded with -1; `key` replaces
+    the 5-tuple where routes are hashed. `self_flows` says whether a host may send to itself over its own
     links.
     """
 
@@ -95,10 +95,10 @@ def leaf_spine(
     routing: Routing = "ecmp",
     seed: int = 0,
 ) -> Topology:
-    """Return a folded Clos of two tiers with one link per leaf and spine.
+    """Return a two-tier folded Clos with one link between each leaf and spine.
 
-    Source routing maps a leaf's server-facing port i to uplink i mod spines, one-to-one where there are as
-    many.
+    Source routing maps a leaf's server-facing port i to uplink i mod spines; with as many spines as ports,
+    the mapping is one-to-one.
     """
     if min(leaves, spines, hosts_per_leaf) < 1:
         raise BadInput("a leaf-spine network needs at least one leaf, one spine and one host per leaf")
@@ -139,7 +139,7 @@ def tree(
     one root.
 
     The defaults are the 1,000 servers of the slot scheduler's simulation (VII): 10, 20 and 40 Gbit/s from the
-    servers up. Links come in tiers, all upward ones of a tier first, then its downward ones.
+    servers up. Links are ordered by tier; within a tier, upward links precede downward ones.
     """
     if len(fan_out) != len(rates) or not fan_out or min(fan_out) < 1:
         raise BadInput(f"a tree needs as many rates as tiers, each of at least one child: {fan_out}, {rates}")
@@ -182,11 +182,11 @@ def graph(
     seed: int = 0,
     explicit: Mapping[tuple[str, str], Sequence[str]] | None = None,
 ) -> Topology:
-    """Return an explicit network: `links` (a, b, bytes/s) carry both directions, `hosts` are the nodes flows
-    begin and end at.
+    """Return an explicit network. `links` (a, b, bytes/s) carry traffic in both directions; `hosts` are the
+    nodes at which flows begin and end.
 
-    Routes are shortest paths, one of the equal ones by hash; `explicit` gives the nodes of a route for a pair
-    of hosts.
+    Routes are shortest paths; a hash selects among equal ones. `explicit` gives the nodes of the route for a
+    pair of hosts.
     """
     directed = [(a, b, rate) for a, b, rate in links] + [(b, a, rate) for a, b, rate in links]
     index = {(a, b): i for i, (a, b, _) in enumerate(directed)}

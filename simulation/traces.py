@@ -1,4 +1,4 @@
-"""Readers of public traces. Each checks what it reads: an error names file, line, column and remedy.
+"""Readers of public traces. Each validates its input: an error names file, line, column and remedy.
 
 The formats are those of the published files; `data/` holds one of them.
 """
@@ -19,13 +19,13 @@ from simulation.jobs import Coflow, Job, chain
 
 MB = 2**20
 INCLUDED = Path(__file__).resolve().parents[1] / "data"
-"""Where the repository, and an installation, has public data; NOTICE there gives origins and licences."""
+"""The public data in the repository and in an installation; its NOTICE gives origins and licences."""
 MOST_ITERATIONS = 10**8
-"""No job of a trace has more; a larger number is a slip, and would be simulated for ever."""
+"""No job in a trace has more. A larger number is a mistake, and would take forever to simulate."""
 
 
 class Place:
-    """Where something was read: makes errors and checked numbers."""
+    """A position in a file, for error messages and checked numbers."""
 
     def __init__(self, path: Path, line: int) -> None:
         self.path = path
@@ -98,7 +98,7 @@ class CoflowTrace:
 
     @property
     def flows(self) -> int:
-        """Number of flows of all coflows."""
+        """Total number of flows."""
         return sum(len(t.work.size) for job in self.jobs for t in job.tasks if isinstance(t.work, Coflow))
 
 
@@ -118,11 +118,11 @@ def parse_coflow_benchmark(
     whole_megabytes: bool = False,
     epoch_s: float = 0.0,
 ) -> CoflowTrace:
-    """Parse coflow-benchmark's format (FB2010): a reducer's MB (2^20 bytes) come in equal parts from its
-    mappers. `path` is what errors name.
+    """Parse coflow-benchmark's format (FB2010): each mapper sends an equal part of a reducer's MB (2^20
+    bytes). Errors name `path`.
 
-    `limit` takes the first coflows only. `whole_megabytes` rounds each flow up to a whole MB and `epoch_s`
-    moves arrivals down to the last multiple before them, as CoflowSim does, to compare with it.
+    `limit` keeps only the first coflows. For comparison with CoflowSim, `whole_megabytes` rounds each flow up
+    to a whole MB, and `epoch_s` rounds arrivals down to a multiple of it, as CoflowSim does.
     """
     if not lines or len(lines[0].split()) != 2:
         raise BadInput(f"{path}, line 1: the header is missing; write: ports coflows")
@@ -198,7 +198,7 @@ def parse_coflow_benchmark(
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A line of a cluster trace; `iterations` and `model` where the trace tells them, `line` for errors."""
+    """A line of a cluster trace, with `iterations` and `model` if the trace has them. Errors name `line`."""
 
     ident: str
     arrival_s: float
@@ -248,8 +248,7 @@ def read_tiresias(path: Path) -> list[TrainingJob]:
 
 
 def read_pollux_workload(path: Path) -> list[TrainingJob]:
-    """Read a Pollux workload: name, time, application, num_replicas, batch_size; durations are not in it
-    (0)."""
+    """Read a Pollux workload: name, time, application, num_replicas, batch_size; it has no durations (0)."""
     jobs, places = [], []
     for place, row in _rows(path, ("name", "time", "application", "num_replicas", "batch_size")):
         place.integer("batch_size", row["batch_size"], low=1)
@@ -263,7 +262,7 @@ def read_pollux_workload(path: Path) -> list[TrainingJob]:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Times of one step of a model by placement (GPUs per node, e.g. "44") and local batch size, s."""
+    """Times (s) of one step of a model, by placement (GPUs per node, e.g. "44") and local batch size."""
 
     placement: str
     batch_size: int
@@ -285,7 +284,7 @@ def read_pollux_placements(path: Path) -> list[Measurement]:
 
 
 def read_vclos_elastic(path: Path) -> list[TrainingJob]:
-    """Read rows of time, GPUs, duration, separated by blanks; sorted by time, which the file is not."""
+    """Read blank-separated rows of time, GPUs and duration; return them sorted by time, unlike the file."""
     jobs, places = [], []
     for n, line in enumerate(_lines(path), 1):
         place = Place(path, n)
@@ -303,8 +302,8 @@ def read_vclos_elastic(path: Path) -> list[TrainingJob]:
 
 
 def read_vclos_requests(path: Path) -> list[TrainingJob]:
-    """Read a list of (time, duration, GPUs) tuples in Python's notation, a list a line; lines after the first
-    are appended."""
+    """Read lists of (time, duration, GPUs) tuples in Python's notation, one list per line; return them
+    joined."""
     jobs, places = [], []
     for n, line in enumerate(_lines(path), 1):
         place = Place(path, n)

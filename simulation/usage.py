@@ -1,4 +1,4 @@
-"""How much each link carries over time."""
+"""Traffic per link over time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from schedulers.compiled import Floats, Ints, Routes, compiled
 from simulation.flows import FlowTable
 
 MOST_CELLS = 20_000_000
-"""Bins times links that a record may have (160 MB)."""
+"""The largest product of bins and links in a record (160 MB)."""
 
 
 @compiled
@@ -72,7 +72,7 @@ class Usage:
         self.carried: Floats = np.zeros((64, links))
 
     def add(self, flows: FlowTable, first: int, last: int, begin: float, end: float) -> None:
-        """Account for what flows `first` to `last` - 1 send at their rates from `begin` to `end` s."""
+        """Add the traffic of flows `first` to `last` - 1 at their rates from `begin` to `end` (s)."""
         self._reach(end)
         _spread_flows(
             flows.links, flows.remaining, flows.rate, first, last, begin, end, self.width, self.carried
@@ -81,13 +81,13 @@ class Usage:
     def add_classes(
         self, classes: Ints, n: int, links: Routes, count: Floats, rate: Floats, since: Floats, end: float
     ) -> None:
-        """Account for what `classes[:n]`, each of `count` flows at `rate`, send from `since` to `end` s;
-        `since` becomes `end`."""
+        """Add the traffic of `classes[:n]`, each with `count` flows at `rate`, from `since` to `end` (s); set
+        `since` to `end`."""
         self._reach(end)
         _spread_classes(classes, n, links, count, rate, since, end, self.width, self.carried)
 
     def utilisation(self, capacity: Floats, until: float) -> Floats:
-        """Return the share of `capacity` used, (bins to `until` s, links)."""
+        """Return the utilisation as a share of `capacity`, (bins up to `until` s, links)."""
         self._reach(until)
         result: Floats = self.carried[: math.ceil(until / self.width)] / (capacity * self.width)
         return result

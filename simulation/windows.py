@@ -1,9 +1,10 @@
-"""Periodic jobs on one bottleneck, window by window: Reno, CUBIC and DCTCP, plain or as MLTCP.
+"""Window-level model of periodic jobs on one bottleneck: Reno, CUBIC and DCTCP, with or without MLTCP.
 
-Time goes by round trips, which all connections share, queueing included. In each, a connection has its window
-in flight; what the queue cannot hold is lost, and lost segments fall on the connections at random, in
-proportion to what they have in flight. Windows outlive the pauses between iterations (Linux with
-`tcp_slow_start_after_idle=0`), there are no timeouts, and what begins within a round trip waits for the next.
+Time advances by round trips, which include queueing and are common to all connections. In each round trip a
+connection has its window in flight. What exceeds the queue is lost; losses are drawn at random among
+connections, in proportion to their bytes in flight. Windows persist through the pauses between iterations
+(Linux with `tcp_slow_start_after_idle=0`). There are no timeouts. A phase that begins within a round trip
+waits for the next.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from schedulers.mltcp import Gain, Progress
 from simulation.mltcp import Course, PeriodicJob, begin
 
 SEGMENT = 1500
-"""Bytes."""
+"""Bytes per segment."""
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """A link of `rate` bytes/s with a round trip of `rtt` s when empty and a FIFO queue of `buffer` bytes,
-    which marks (ECN) what arrives while more than `mark_above` bytes wait; None: never. Raises BadInput for
-    what makes no sense."""
+    """A link of `rate` bytes/s with a round trip of `rtt` s when empty and a FIFO queue of `buffer` bytes.
+    The queue marks (ECN) segments that arrive while it holds more than `mark_above` bytes; None: never.
+    Raises BadInput for invalid values."""
 
     rate: float
     rtt: float
@@ -44,7 +45,7 @@ class Bottleneck:
             raise BadInput(f"marking above {self.mark_above} bytes: choose from 0 to below the {self.buffer}")
 
     def marked(self, before: float, after: float) -> float:
-        """Return the part of a round trip's segments that is marked while the queue goes from `before` to
+        """Return the fraction of a round trip's segments that is marked while the queue goes from `before` to
         `after` bytes."""
         low, high = min(before, after), max(before, after)
         if self.mark_above is None or high <= self.mark_above:
@@ -53,7 +54,7 @@ class Bottleneck:
 
 
 class Reno:
-    """A congestion window in segments, told once a round trip what came of it (RFC 5681)."""
+    """A congestion window in segments, updated once per round trip (RFC 5681)."""
 
     decrease = 0.5
 
@@ -62,31 +63,30 @@ class Reno:
         self.ssthresh = math.inf
 
     def grow(self, acked: float, factor: float, seconds: float) -> None:
-        """All of `acked` segments arrived in a round trip of `seconds`. `factor`, MLTCP's F, scales
-        congestion avoidance, not slow start."""
+        """Grow after all of `acked` segments arrived in a round trip of `seconds`. `factor`, MLTCP's F,
+        scales congestion avoidance but not slow start."""
         slow = min(acked, max(self.ssthresh - self.cwnd, 0.0))
         self.cwnd += slow
         if acked > slow:
             self.avoid((acked - slow) / self.cwnd, factor, seconds)
 
     def avoid(self, windows: float, factor: float, seconds: float) -> None:
-        """Congestion avoidance for `windows` windows' worth of segments."""
+        """Do congestion avoidance for as many segments as `windows` windows hold."""
         self.cwnd += factor * windows
 
     def lose(self) -> None:
-        """At least one segment was lost."""
+        """React to the loss of at least one segment."""
         self.cwnd = self.ssthresh = max(self.cwnd * (1.0 - self.decrease), 2.0)
 
     def see_marks(self, part: float) -> bool:
-        """Take notice of the `part` of the segments that was marked; return whether the window shrank."""
+        """React to the fraction `part` of segments that was marked; return whether the window shrank."""
         if part > 0.0:
             self.lose()
         return part > 0.0
 
 
 class Cubic(Reno):
-    """RFC 9438. F speeds up both of its laws: the cubic's clock, and the growth of its Reno-friendly
-    region."""
+    """RFC 9438. F speeds up both growth functions: the clock of the cubic, and the Reno-friendly region."""
 
     decrease = 0.3
     scaling = 0.4
@@ -97,7 +97,7 @@ class Cubic(Reno):
         self._w_max = self._w_est = self._elapsed = 0.0
 
     def avoid(self, windows: float, factor: float, seconds: float) -> None:
-        """The larger of the cubic and what Reno would have, and at most half a window more."""
+        """Grow to the larger of the cubic and Reno's window, by at most half a window."""
         if self._w_max == 0.0:  # out of slow start without a loss
             self._restart(self.cwnd)
         self._elapsed += factor * seconds
@@ -107,7 +107,7 @@ class Cubic(Reno):
         self.cwnd = max(self.cwnd, min(max(cubic, self._w_est), 1.5 * self.cwnd))
 
     def lose(self) -> None:
-        """Fast convergence: who loses before it has reached its last maximum makes room."""
+        """Shrink; with fast convergence, a loss below the last maximum releases more bandwidth."""
         w_max = self.cwnd if self.cwnd >= self._w_max else self.cwnd * (1.0 - self.decrease / 2.0)
         super().lose()
         self._restart(w_max)
@@ -117,14 +117,14 @@ class Cubic(Reno):
 
 
 class Dctcp(Reno):
-    """RFC 8257, g = 1/16: shrinks by half the moving average α of the part that is marked."""
+    """RFC 8257, g = 1/16: the window shrinks by half the moving average α of the marked fraction."""
 
     def __init__(self) -> None:
         super().__init__()
         self.alpha = 1.0
 
     def see_marks(self, part: float) -> bool:
-        """Also without marks, which let α decay."""
+        """Update α, which decays without marks; shrink if there are marks."""
         self.alpha += (part - self.alpha) / 16.0
         if part > 0.0:
             self.cwnd = self.ssthresh = max(self.cwnd * (1.0 - self.alpha / 2.0), 2.0)
@@ -136,7 +136,8 @@ CONTROLS: dict[str, type[Reno]] = {"reno": Reno, "cubic": Cubic, "dctcp": Dctcp}
 
 @dataclass(frozen=True)
 class Outcome:
-    """`times` are each job's iteration times, s; of `sent` bytes, `lost` were lost and `marked` marked."""
+    """`times` holds each job's iteration times, s. Of `sent` bytes, `lost` were lost and `marked` were
+    marked."""
 
     times: tuple[tuple[float, ...], ...]
     sent: float
@@ -145,8 +146,8 @@ class Outcome:
 
 
 def configured(job: PeriodicJob, gain: Gain | None = None) -> Progress:
-    """Return the progress of a job of which all is known: its bytes, and a threshold of half its longest
-    pause. Raises BadInput for a job without pauses."""
+    """Return the progress of a job whose bytes are known; its threshold is half its longest pause. Raises
+    BadInput for a job without pauses."""
     pause = max((phase.seconds for phase in job.profile.phases if phase.rate == 0.0), default=0.0)
     if not pause > 0.0:
         raise BadInput("a job that never pauses has no iterations that MLTCP could find")
@@ -162,10 +163,11 @@ def run(
     *,
     seed: int = 0,
 ) -> Outcome:
-    """Run until all jobs have finished `iterations`. With `progress`, one for each job, the control is
-    MLTCP's, and F is the job's for all of its connections; without, it is the plain one.
+    """Run until all jobs have finished `iterations`. With `progress`, one per job, congestion control is
+    MLTCP: all of a job's connections use the job's F. Without it, congestion control is unmodified.
 
-    Raises BadInput for an unknown control, for DCTCP on a link that never marks, and for what no model runs.
+    Raises BadInput for an unknown control, for DCTCP on a link that never marks, and for input that no model
+    can run.
     """
     if control not in CONTROLS:
         raise BadInput(f"congestion control {control!r} is unknown; use one of {', '.join(CONTROLS)}")
@@ -215,14 +217,14 @@ def run(
 
 
 def _in_flight(course: Course, connection: int, window: Reno, trip: float) -> float:
-    """Return what a connection has in flight, bytes: its window, what is left, or its part of what the job
-    can send in a round trip."""
+    """Return the bytes that a connection has in flight: the least of its window, its bytes left, and its part
+    of what the job can send in a round trip."""
     active = sum(left > 0.0 for left in course.left)
     return min(window.cwnd * SEGMENT, course.left[connection], course.rate * trip / active)
 
 
 def _dropped(flight: list[float], excess: float, rng: np.random.Generator) -> list[float]:
-    """Draw which bytes in `flight` make up the `excess` ones, segment by segment."""
+    """Draw which of the bytes in `flight` are the `excess` bytes, segment by segment."""
     if excess <= 0.0:
         return [0.0] * len(flight)
     drawn = rng.multinomial(math.ceil(excess / SEGMENT), np.array(flight) / sum(flight))

@@ -26,9 +26,9 @@ MEGABYTE = 1e6
 
 @dataclass(frozen=True)
 class ParrotScale:
-    """What Parrot's description leaves open: iterations and arrivals are divided by these (docs/results.md
-    says why), and whether a coflow's length, of which its flows' sizes are a random part, is that of each
-    flow or of the whole coflow, which its flows then share."""
+    """What Parrot's description leaves open. Iterations and arrivals are divided by these values
+    (docs/results.md says why). A coflow's length, of which flow sizes are a random part, applies either to
+    each flow or to the whole coflow, which its flows then share."""
 
     iterations: float = 110.0
     arrivals: float = 110.0
@@ -46,10 +46,10 @@ def parrot_jobs(
 ) -> list[Job]:
     """Return Parrot's workload (6.1) from its 60-job trace: chains of all-to-all push and pull coflows.
 
-    Twice the trace's GPUs are workers, as many parameter servers (`max_servers_per_job` Δ: a random number
-    from 1 to Δ), each on a server of its own, at random. Coflow length is proportional to the time of an
-    iteration, the longest being `scale.longest_mb`; flow sizes are uniform in (0, length], drawn once per job
-    and phase.
+    A job has twice as many workers as GPUs in the trace, and as many parameter servers (with
+    `max_servers_per_job` Δ: a random number from 1 to Δ). Each is placed on a random server of its own.
+    Coflow length is proportional to iteration time; the longest is `scale.longest_mb`; flow sizes are uniform
+    in (0, length], drawn once per job and phase.
     """
     scale = scale or ParrotScale()
     if min(scale.iterations, scale.arrivals, scale.longest_mb) <= 0:
@@ -77,8 +77,8 @@ def parrot_jobs(
 
 
 def sample_jobs(jobs: Sequence[Job], count: int, mean_gap_s: float, *, seed: int = 0) -> list[Job]:
-    """Return `count` jobs drawn from `jobs`, arriving as a Poisson process with `mean_gap_s` (μ) between
-    them."""
+    """Return `count` jobs drawn from `jobs`, arriving as a Poisson process with a mean gap of `mean_gap_s`
+    (μ)."""
     rng = np.random.default_rng(seed)
     arrivals = np.cumsum(rng.exponential(mean_gap_s, count)) if mean_gap_s > 0 else np.zeros(count)
     picks = rng.integers(0, len(jobs), count)
@@ -90,8 +90,8 @@ def sample_jobs(jobs: Sequence[Job], count: int, mean_gap_s: float, *, seed: int
 
 @dataclass(frozen=True)
 class Model:
-    """A model of the slot scheduler's evaluation (VI-A): bytes, and seconds of computing per full batch
-    (ours, stated)."""
+    """A model of the slot scheduler's evaluation (VI-A): its bytes, and its computation time (s) per full
+    batch, which is our choice."""
 
     name: str
     bytes: float
@@ -109,7 +109,8 @@ MODELS = (
 
 @dataclass(frozen=True)
 class ClusterJob:
-    """A job of the cluster workload before its flows: the servers of its workers (and parameter servers)."""
+    """A job of the cluster workload before its flows are made: the servers of its workers and parameter
+    servers."""
 
     ident: str
     arrival_s: float
@@ -120,7 +121,7 @@ class ClusterJob:
 
     @property
     def compute_s(self) -> float:
-        """Seconds of computing an iteration: that of a full batch divided by the workers (VII)."""
+        """Computation time of an iteration, s: that of a full batch divided by the workers (VII)."""
         return self.model.batch_seconds / len(self.workers)
 
     def pipelined(self) -> Job:
@@ -133,10 +134,10 @@ class ClusterJob:
         return training_job(self.ident, self.arrival_s, self.compute_s, [flows], self.iterations)
 
     def staged(self, *, steps: bool = False) -> Job:
-        """Return the job with coflows that start after one another, as coflow schedulers see it.
+        """Return the job as coflow schedulers see it: coflows that start one after another.
 
-        A ring's flow starts after its predecessor's end, as the paper says of MCS; with `steps` all members
-        send at once, a chunk a step, and a step starts after the one before.
+        A ring flow starts when its predecessor has ended, as the paper says of MCS. With `steps`, all members
+        send at once, one chunk per step, and each step starts after the previous one.
         """
         in_stages = ring_steps if steps else ring_flows
         coflows = (
@@ -159,12 +160,12 @@ def cluster_jobs(
     models: Sequence[Model] = MODELS,
     seed: int = 0,
 ) -> list[ClusterJob]:
-    """Return `count` jobs on a cluster: `models` at random, GPUs at random among the free ones.
+    """Return `count` jobs on a cluster: random `models` on random free GPUs.
 
     Arrivals are a Poisson process over `arrival_window_s`. Ring jobs have `workers` (from, to) workers,
     parameter-server jobs half as many workers and as many servers. A job's GPUs are random free ones within
-    one group of `domain` servers (10: a rack; all servers: anywhere). GPUs are not given back: the cluster
-    must hold all jobs at once.
+    one group of `domain` servers (10: a rack; all servers: anywhere). GPUs are never freed: the cluster must
+    hold all jobs at once.
     """
     if count < 1:
         raise BadInput(f"{count} jobs make no workload; ask for at least one")

@@ -1,4 +1,4 @@
-"""Coflows of Facebook's hour, or drawn like them, over one switch."""
+"""Coflows of Facebook's trace, or drawn from its distributions, over one switch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FACEBOOK = PublicTrace("FB2010-1Hr-150-0.txt", "coflow/coflow-benchmark", "none 
 
 
 def _coflow_trace(point: Point) -> CoflowTrace:
-    """Read the point's trace, or draw one with the distributions of Facebook's."""
+    """Read the point's trace, or draw one with the distributions of Facebook's trace."""
     if "trace" in point:
         return read_coflow_benchmark(Path(point["trace"]), limit=point["limit"])
     drawn = facebook_coflows(point["seed"]).splitlines()

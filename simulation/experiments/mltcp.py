@@ -1,8 +1,8 @@
-"""The experiment mltcp-two-jobs: two equal jobs that meet on one link of 1 Gbit/s, with MLTCP and without.
+"""The experiment mltcp-two-jobs: two equal jobs share one link of 1 Gbit/s, with and without MLTCP.
 
-`fluid` is exact sharing; `reno`, `cubic` and `dctcp` are windows over a round trip of 1 ms and a queue of one
-bandwidth-delay product (DCTCP marks above 0.3 of it), with progress learned from acknowledgements, as hosts
-do.
+`fluid` models exact sharing. `reno`, `cubic` and `dctcp` model windows over a round trip of 1 ms and a queue
+of one bandwidth-delay product; DCTCP marks above 0.3 of it. As on hosts, progress is learned from
+acknowledgements.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ RATE = 125e6
 RTT_S = 1e-3
 PERIOD_S = 0.5
 APART = 0.01
-"""How much of its period the second job begins after the first."""
+"""Delay of the second job after the first, as a fraction of the period."""
 ITERATIONS = 50
 SETTLED = 1.02
 """An iteration within this factor of the best possible counts as settled."""
 
 
 def points(base: Point, policies: tuple[str, ...]) -> list[Point]:
-    """Return the points to run: for each share of the period that a job sends (percent), each model and
-    policy. The limit is the number of iterations."""
+    """Return the points to run: one for each sending share (percent of the period), model and policy. The
+    point's limit is the number of iterations."""
     return [
         {**base, "policy": policy, "model": model, "sending_percent": percent}
         for percent in (45, 50, 60)

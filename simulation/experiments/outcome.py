@@ -1,4 +1,4 @@
-"""What the run of a point over a network reports."""
+"""What the run of a point reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulation.usage import Usage
 
 
 def recorded_usage(point: Point, topology: Topology) -> Usage | None:
-    """Return what records the links' use, if the point asks for it."""
+    """Return a recorder of link usage if the point asks for one, else None."""
     return Usage(len(topology.capacity), point["usage_s"]) if "usage_s" in point else None
 
 
@@ -28,10 +28,10 @@ def result_of(
     flow_times: bool = False,
     usage: Usage | None = None,
 ) -> Result:
-    """Return the completion times of `jobs`, and what the point asks for besides.
+    """Return the completion times of `jobs` and the details that the point asks for.
 
-    `seconds` are the decisions' times, `waits` (s, per job) how long each job was held back before it
-    started, which counts as waiting.
+    `seconds` holds the decision times. `waits` (s, per job) is how long each job's start was delayed, which
+    counts as waiting.
     """
     held = np.array(waits) if waits else np.zeros(len(jobs))
     jct = np.array([record.jct for record in outcome.jobs]) + held

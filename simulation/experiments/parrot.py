@@ -101,7 +101,7 @@ def _parrot_scale(base: Point, policies: tuple[str, ...]) -> list[Point]:
 
 
 def _parrot_readings(base: Point, policies: tuple[str, ...]) -> list[Point]:
-    # A whole coflow's length makes everything some tenfold smaller, so that less has to be cut.
+    # With the length of a whole coflow everything is about ten times smaller, so less has to be cut.
     return [
         _parrot_point(
             base,

@@ -26,7 +26,7 @@ SLOTS_VARIANTS: dict[str, dict[str, Any]] = {
     "slots-whole": {"reserved": HORIZON, "partial": HORIZON},
     "slots-drawn": {"classes": 1, "redraw": 1},
 }
-"""Parameters of the slot scheduler in which its variants differ from `slots`."""
+"""Slot scheduler parameters in which the variants differ from `slots`."""
 CLUSTER_SET = (*SLOTS_SET, "mcs", "mcs-steps", "ccml", "ccml-equal", "fair", "varys")
 ALL = "all"
 """The mix of all models."""
@@ -50,7 +50,7 @@ def _cluster(point: Point) -> tuple[Topology, list[ClusterJob]]:
 
 
 def ccml_waits(jobs: list[ClusterJob], topology: Topology) -> list[float]:
-    """Return how long CCML lets each job wait, from its profile alone and those of the jobs already on its
+    """Return how long CCML delays each job, based on its profile and those of the jobs already on its
     servers."""
     rate = float(topology.capacity[0])
     present: dict[int, list[tuple[Profile, float, float]]] = {}
@@ -73,7 +73,7 @@ def ccml_waits(jobs: list[ClusterJob], topology: Topology) -> list[float]:
 
 
 def run_cluster(point: Point) -> Result:
-    """Run the slot scheduler or a rival on a cluster of servers with 8 GPUs under a three-tier tree."""
+    """Run the slot scheduler or another policy on a cluster of 8-GPU servers under a three-tier tree."""
     topology, cluster = _cluster(point)
     policy, slot_s = point["policy"], point["slot_ms"] / 1000.0
     mcs, known = policy in ("mcs", "mcs-steps"), policy == "varys"
@@ -81,7 +81,7 @@ def run_cluster(point: Point) -> Result:
     waits: list[float] | None = None
     flow_times, usage = point.get("flow_times", False), recorded_usage(point, topology)
     if mcs or known:
-        # Varys as a mark of what could be had: all sizes and routes known, no dependencies, no slots.
+        # Varys marks what is attainable: it knows all sizes and routes, without dependencies or slots.
         scheduled = ScheduledTransport(
             topology,
             coflow_policy("varys" if known else "mcs"),
