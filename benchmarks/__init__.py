@@ -1,1 +1,1 @@
-"""Measured figures, as ratios taken side by side in one run."""
+"""Benchmarks. Ratios compare measurements from the same run."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME [--json] ...` runs `benchmarks/NAME.py`, whose `main` takes the arguments."""
+"""`python -m benchmarks NAME [--json] ...` runs `benchmarks/NAME.py`, whose `main` gets the arguments."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 from machine.errors import EntrainError
 
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else gRPC's log tells of every switch that ends
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else gRPC logs every switch that ends
 
 _NOT_BENCHMARKS = {"__init__", "__main__", "blast"}
 
 
 def run(argv: list[str]) -> int:
-    """Run the benchmark that `argv` names; returns the exit status."""
+    """Run the benchmark that `argv` names; return the exit status."""
     found = {path.stem for path in Path(__file__).parent.glob("*.py")}
     names = sorted(found - _NOT_BENCHMARKS)
     if not argv or argv[0] not in names:

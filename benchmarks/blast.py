@@ -1,8 +1,8 @@
-"""Sends small UDP packets as fast as one core can, for packets-per-second figures.
+"""Send small UDP packets as fast as one core can, to measure packets per second.
 
-`python -m benchmarks.blast ADDRESS PORT SECONDS SIZE`: SIZE is the length of a frame with its checksum, 64 or
-more. sendmmsg hands the kernel 256 packets at a time, so Python costs next to nothing. Prints what was
-sent.
+`python -m benchmarks.blast ADDRESS PORT SECONDS SIZE`: SIZE is the length of a frame including its checksum,
+at least 64. sendmmsg passes 256 packets at a time to the kernel, so Python's overhead is negligible. Prints
+the number of packets sent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _MMsgHdr(ct.Structure):
 
 
 def blast(address: str, port: int, seconds: float, frame_bytes: int) -> int:
-    """Send for `seconds`; returns how many packets the kernel took."""
+    """Send for `seconds`; return how many packets the kernel accepted."""
     payload = ct.create_string_buffer(frame_bytes - _HEADERS_AND_FCS)
     vector = _IoVec(ct.cast(payload, ct.c_void_p), len(payload))
     messages = (_MMsgHdr * _BATCH)(

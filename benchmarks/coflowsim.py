@@ -1,7 +1,7 @@
-"""CoflowSim's decisions where they are not its papers': on our engine, to tell what its results differ by.
+"""CoflowSim's decisions where they differ from the papers, on our engine, to explain differences in results.
 
-Read from its source (coflow/coflowsim at its HEAD). With these and its time step every coflow of the first
-hundred of FB2010 ends within the same step under all three policies.
+They follow its source (coflow/coflowsim at HEAD). With these decisions and its time step, each of the first
+hundred coflows of FB2010 ends within the same step under all three policies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simulation.jobs import Job
 from simulation.topology import Topology
 
 STEP_S = 0.008
-"""It decides and completes coflows at multiples of this."""
+"""CoflowSim decides and completes coflows at multiples of this."""
 
 
 def java_random(seed: int, count: int) -> Floats:
@@ -34,45 +34,45 @@ def java_random(seed: int, count: int) -> Floats:
 
 
 def deadlines(jobs: Sequence[Job], topology: Topology) -> Floats:
-    """Return by when, in its ms, CoflowSim wants each coflow done, though its user set no deadlines.
+    """Return CoflowSim's deadline for each coflow in its ms, which it sets even if its user does not.
 
-    It is the arrival and 1 to 2 times the bottleneck time, by java.util.Random(17).
+    A deadline is the arrival plus 1 to 2 times the bottleneck time, drawn from java.util.Random(17).
     """
     alone = np.array([job.lower_bound(topology) for job in jobs])
     arrival = np.array([job.arrival for job in jobs])
-    # Bytes over 2^27 bytes/s, times 1,000: its second has 1,024 ms elsewhere.
+    # Bytes over 2^27 bytes/s, times 1,000; elsewhere its second has 1,024 ms.
     return 1000.0 * (arrival + alone * 1000.0 / 1024.0 * (1.0 + java_random(17, len(jobs))))
 
 
 class _ByDeadline:
-    """What is left goes to single flows by deadline. Coflows' numbers must be the jobs' places."""
+    """Give the remaining bandwidth to single flows by deadline. Coflow numbers must be the jobs' indices."""
 
     deadline: Floats
 
     def backfill_ranking(self, view: View, ranking: Ints) -> Ints:
-        """By deadline, else as `ranking`."""
+        """Rank by deadline, then as in `ranking`."""
         result: Ints = ranking[np.argsort(self.deadline[view.ident[ranking]], kind="stable")]
         return result
 
 
 class FifoOfCoflowSim(_ByDeadline, Fifo):
-    """FIFO; see the base."""
+    """FIFO, with remaining bandwidth given away by deadline."""
 
 
 class VarysOfCoflowSim(_ByDeadline, Varys):
-    """SEBF by the bottleneck at arrival; see the base."""
+    """SEBF by the bottleneck at arrival, with remaining bandwidth given away by deadline."""
 
 
 class DarkOfCoflowSim(DClas):
-    """Aalo: a coflow changes its queue only when another one arrives or ends, goes to the end of its new
-    queue, and nothing of what is left is given away."""
+    """Aalo. A coflow changes its queue only when another coflow arrives or ends, and joins its new queue at
+    the end. Remaining bandwidth is not given away."""
 
     def __init__(self) -> None:
         super().__init__()
         self._queues: list[list[int]] = [[] for _ in range(len(self.thresholds) + 1)]
 
     def ranking(self, view: View) -> Ints:
-        """By queue, then by when the coflow came there."""
+        """Rank by queue, then by when the coflow joined it."""
         here = {int(ident): c for c, ident in enumerate(view.ident)}
         due = np.searchsorted(self.thresholds, view.sent, side="left")
         known = {ident for queue in self._queues for ident in queue}
@@ -85,16 +85,16 @@ class DarkOfCoflowSim(DClas):
         return np.array([here[ident] for queue in queues for ident in queue], np.int64)
 
     def allocate(self, view: View) -> None:
-        """Each coflow in turn, and no more."""
+        """Serve each coflow in turn, without backfilling."""
         equal_in_order(self.ranking(view), view.network(view.capacity.copy()))
 
     def review_after(self, view: View) -> float:
-        """Never."""
+        """Return infinity: queues change only when coflows arrive or end."""
         return float(np.inf)
 
 
 def as_coflowsim(policy: str, jobs: Sequence[Job], topology: Topology) -> CoflowPolicy:
-    """Return `policy` ("varys", "aalo" or "fifo") as CoflowSim has it."""
+    """Return `policy` ("varys", "aalo" or "fifo") as CoflowSim implements it."""
     if policy == "aalo":
         return DarkOfCoflowSim()
     chosen = VarysOfCoflowSim(dynamic=False) if policy == "varys" else FifoOfCoflowSim()

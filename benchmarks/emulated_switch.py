@@ -1,6 +1,6 @@
-"""Emulated switches: how long negotiation takes, and what it costs (flow-scheduling paper, figures 12a, 13).
+"""Emulated switches: the delay and cost of negotiation (flow-scheduling paper, figures 12a, 13).
 
-There, one switch has six servers.
+In the paper, one switch has six servers.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from wire.slot_header import LANES
 SLOT_MS = 60.0
 LINE_MBPS = 1000
 WARM_UP = 10
-"""Slots before what counts."""
+"""Number of slots before measurement starts."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """What one host measured: a delay (s) per flow and slot; unanswered questions; bytes of messages; its
-    share of a processor."""
+    """One host's measurements: a delay (s) per flow and slot, the number of unanswered requests, bytes of
+    messages, and its share of a processor."""
 
     delays: list[float]
     unanswered: int
@@ -50,13 +50,14 @@ class Host:
 
 
 def ready(together: Barrier) -> None:
-    """Return when all hosts can begin."""
+    """Wait until all hosts can begin."""
     warm_up()
     together.wait(60)
 
 
 def ask(paths: Path, flows: Sequence[Flow], slots: int) -> Host:
-    """As a host's agent does: at the beginning of each slot ask about all flows, and tell their schedules."""
+    """Act as a host's agent: at the start of each slot, request feedback on all flows and announce their
+    schedules."""
     clock = SlotClock.shared(SLOT_MS)
     first = clock.slot() + 1
     delays: list[float] = []
@@ -81,7 +82,7 @@ def ask(paths: Path, flows: Sequence[Flow], slots: int) -> Host:
 
 
 def measure(topology: Topology, flows: int, slots: int) -> dict[str, float]:
-    """Every host has `flows` flows to the next hosts, over all of the topology's switches."""
+    """Measure with `flows` flows from each host to the next hosts, over all switches of the topology."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         addresses = {each.name: f"unix:{name}/{each.name}.sock" for each in topology.switches}
         files, paths = write_files(topology, "source", Path(name), addresses, SLOT_MS)
@@ -138,7 +139,7 @@ def _flows(topology: Topology, index: int, count: int) -> list[Flow]:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measure and print."""
+    """Run the benchmark and print its figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks emulated_switch")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--hosts", type=int, default=6, help="of each switch")

@@ -1,4 +1,4 @@
-"""The host datapath: how well flows follow their schedules, and what carriers and control cost."""
+"""The host datapath: how closely flows follow their schedules, and the cost of carriers and control."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CARRIER_GOAL = 0.98
 
 
 def rates(schedules: Map, slots: int | None) -> list[TrialResult]:
-    """The trials of the experiment, and their goals; with `slots` each has so many."""
+    """Run the experiment's trials; `slots` overrides how many slots each has."""
     results = []
     for trial, goals in load(EXPERIMENT).trials:
         shortened = replace(trial, slots=slots) if slots else trial
@@ -42,11 +42,12 @@ def _name(trial: Trial, figure: str) -> str:
 
 
 def carrier_ratio(schedules: Map, seconds: float = 1.0, pairs: int = 9) -> list[float]:
-    """TCP throughput with a carrier in every slot over that without anything attached, by pairs of runs.
+    """Return the ratio of TCP throughput with a carrier in every slot to that with nothing attached, from
+    pairs of runs.
 
-    Which of a pair comes first alternates, so that a drift of the machine cancels out in the median.
+    The order within pairs alternates, so that drift of the machine cancels out in the median.
     """
-    _throughput(schedules, seconds, announced=True)  # compiles, and warms the caches
+    _throughput(schedules, seconds, announced=True)  # compiles and warms the caches
     ratios = []
     for pair in range(pairs):
         first = bool(pair % 2)
@@ -56,7 +57,7 @@ def carrier_ratio(schedules: Map, seconds: float = 1.0, pairs: int = 9) -> list[
 
 
 def _throughput(schedules: Map, seconds: float, *, announced: bool) -> int:
-    """Payload bytes that one connection sends, on a link without a rate."""
+    """Return the payload throughput of one connection on a link without a rate limit."""
     clock = SlotClock.shared(60)
     with hosts(gso_segments=None) as where, contextlib.ExitStack() as stack:
         cookie = netns_cookie(where.a)
@@ -78,7 +79,7 @@ def _throughput(schedules: Map, seconds: float, *, announced: bool) -> int:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measure and print, beside the goals."""
+    """Run the benchmark and print its figures beside the goals."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks host")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--slots", type=int, help="slots measured per trial (default: as in the experiment)")

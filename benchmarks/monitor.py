@@ -1,4 +1,4 @@
-"""What it costs to publish progress and to read it."""
+"""The cost of publishing and reading progress."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ int main(void)
 
 
 def _microseconds(call: Callable[[], object], times: int) -> float:
-    """Of one call; the best of five rounds."""
+    """Return the time of one call (µs): the best of five rounds."""
     rounds = []
     for _ in range(5):
         begin = time.perf_counter()
@@ -49,7 +49,7 @@ def _microseconds(call: Callable[[], object], times: int) -> float:
 
 
 def measure(directory: Path) -> dict[str, float]:
-    """An update in Python and in C, and a reading of all flows of a host, in microseconds."""
+    """Return the times (µs) of an update in Python, an update in C, and a reading of all flows of a host."""
     figures: dict[str, float] = {}
     for count in FLOWS:
         with Publisher("benchmark", directory=directory, capacity=count) as publisher:
@@ -74,7 +74,7 @@ def measure(directory: Path) -> dict[str, float]:
 
 
 def ring(directory: Path, progress: bool) -> float:
-    """Processor time of a ring of three ranks on loopback, 30 iterations of 20 MB, in s per GB sent."""
+    """Return the CPU time (s per GB sent) of a ring of three ranks on loopback: 30 iterations of 20 MB."""
     job = {
         "name": "ring",
         "collective": "ring",
@@ -93,7 +93,7 @@ def ring(directory: Path, progress: bool) -> float:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measure and print."""
+    """Run the benchmark and print its figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks monitor")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)

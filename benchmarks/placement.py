@@ -1,8 +1,8 @@
-"""How long vClos and OCS-vClos take to place a job, and whether the search misses placements.
+"""How long vClos and OCS-vClos take to place a job, and whether their search misses placements.
 
-The states are those of a run: jobs of Helios-like sizes arrive so fast that 90 % of the GPUs would be in
-use if none waited, in a queue with backfilling. Timed are the attempts for which GPUs suffice, but not in one
-leaf, whether a virtual Clos is found or not; the others are faster. Times are wall-clock.
+The states are those of a run with a backfilling queue. Jobs of Helios-like sizes arrive so fast that 90 % of
+the GPUs would be in use if no job waited. Timed are the attempts with enough free GPUs, but not enough in any
+one leaf, whether or not a virtual Clos is found. All other attempts are faster. Times are wall-clock times.
 
 `search_equals_exact` is the share of random states, of both kinds, in which the search finds a placement if
 and only if HiGHS finds one, in the same stage and shape.
@@ -28,7 +28,8 @@ CLUSTERS = {
     2048: Cluster(leaves=64, spines=32, servers_per_leaf=4, gpus_per_server=8, ocs=True),
     65536: Cluster(leaves=512, spines=128, servers_per_leaf=16, gpus_per_server=8, ocs=True),
 }
-"""By GPUs. The paper's has 64-port switches; the large one has switches of 256 and 512 ports."""
+"""Clusters by number of GPUs. The paper's has 64-port switches; the large one has switches of 256 and 512
+ports."""
 
 KINDS = {"vclos": "vclos", "ocs": "ocs-vclos"}
 
@@ -45,13 +46,14 @@ SIZES = {
     128: 0.01,
     256: 0.01,
 }
-"""GPUs of a job and how often: Helios' jobs are mostly powers of two and half of them single GPUs."""
+"""Job sizes in GPUs, and their frequencies. Sizes in Helios are mostly powers of two; half of the jobs have
+one GPU."""
 
 PATTERNS = ("ring", "hierarchical-ring", "halving-doubling", "all-to-all", "pipeline")
 
 
 class Timed:
-    """Times each call that looks for a virtual Clos, and notes the share of GPUs in use."""
+    """Time each search for a virtual Clos, and record the share of GPUs in use."""
 
     def __init__(self, places: Place) -> None:
         self.milliseconds: list[float] = []
@@ -71,7 +73,8 @@ class Timed:
 
 
 def jobs_at(cluster: Cluster, load: float, count: int, seed: int) -> list[Job]:
-    """Jobs that arrive by a Poisson process so that `load` of the GPUs would be in use without waiting."""
+    """Return jobs with Poisson arrivals, at a rate that would keep `load` of the GPUs in use if no job
+    waited."""
     random = np.random.default_rng(seed)
     largest = cluster.gpus // 8
     sizes = random.choice(list(SIZES), count, p=list(SIZES.values()))
@@ -93,14 +96,15 @@ def timed_run(gpus: int, kind: str, count: int, seed: int) -> Timed:
     strategy = STRATEGIES[KINDS[kind]]
     cluster = CLUSTERS[gpus]
     jobs = jobs_at(cluster, 0.9, count, seed)
-    run(jobs[: count // 10], empty(cluster), strategy)  # compiles, and fills the caches of shapes
+    run(jobs[: count // 10], empty(cluster), strategy)  # compiles and fills the caches of shapes
     timed = Timed(strategy.places)
     run(jobs, empty(cluster), replace(strategy, places=timed), backfill=True)
     return timed
 
 
 def random_state(random: np.random.Generator) -> State:
-    """A cluster of any proportions of which jobs hold any part: whole servers, and both ends of links."""
+    """Return a cluster of random dimensions with a random part in use: whole servers, and both ends of
+    links."""
     cluster = Cluster(
         leaves=int(random.integers(2, 17)),
         spines=int(random.integers(1, 17)),
@@ -119,7 +123,8 @@ def random_state(random: np.random.Generator) -> State:
 
 
 def agreement(count: int, seed: int) -> dict[str, float]:
-    """Share of `count` random states in which search and program agree, of each kind and of both."""
+    """Return the share of `count` random states in which search and integer program agree, for each kind and
+    overall."""
     random = np.random.default_rng(seed)
     equal = dict.fromkeys(KINDS, 0)
     found = 0
@@ -146,7 +151,7 @@ def _outcome(placement: Placement | Cause) -> object:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measure and print."""
+    """Run the benchmark and print its figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks placement")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--states", type=int, default=100_000, help="random states (100,000)")

@@ -1,9 +1,9 @@
 """The simulator's speed: against CoflowSim on the same trace in the same run, at the slot scheduler's scale,
 and per event.
 
-Each figure is that of a whole process, start-up and reading the trace included, after one small run that
-fills the cache of compiled kernels. CoflowSim (Java) is found in --coflowsim DIR or $COFLOWSIM, the directory
-of its compiled classes; without it its figures are null.
+Each figure covers a whole process, including start-up and reading the trace. A small run beforehand fills the
+cache of compiled kernels. --coflowsim DIR or $COFLOWSIM is the directory of CoflowSim's compiled Java
+classes; without it, its figures are null.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from typing import Any
 Figures = dict[str, Any]
 COFLOWSIM = {"varys": "SEBF", "aalo": "DARK", "fifo": "FIFO"}
 WHOLE = ("varys", "aalo")
-"""What CoflowSim gets through on the whole trace in ten minutes each; its FIFO is run with --limit only."""
+"""The policies with which CoflowSim completes the whole trace within ten minutes. Its FIFO runs only with
+--limit."""
 ALIKE = "-alike"
-"""Behind a policy's name: with CoflowSim's decisions and time step, to tell what its results differ by."""
+"""Suffix of a policy's name: it runs with CoflowSim's decisions and time step, to explain differences in
+results."""
 
 
 def _coflows(policy: str, trace: Path, limit: int | None) -> Figures:
@@ -42,7 +44,7 @@ def _coflows(policy: str, trace: Path, limit: int | None) -> Figures:
 
     read = read_coflow_benchmark(trace, limit=limit, whole_megabytes=True, epoch_s=10.24)
     topology = switch(read.ports, 1.048576 * GBIT)
-    # What CoflowSim calls so: Varys ranked at arrival, Aalo with strict queues.
+    # As in CoflowSim: Varys ranked at arrival, Aalo with strict queues.
     named: dict[str, CoflowPolicy] = {"varys": Varys(dynamic=False), "aalo": DClas()}
     if policy in ("fair", "equal"):
         shared = SharedTransport(topology, sharing="max-min" if policy == "fair" else "equal")
@@ -99,8 +101,8 @@ def _latency() -> Figures:
 
 
 def cost_per_event(groups: int) -> Figures:
-    """Run `groups` pairs of hosts with four flows each, half of them at a time, and return the cost of an
-    event."""
+    """Return the cost of an event, from `groups` pairs of hosts with four flows each, half of them at a
+    time."""
     from simulation.engine import Simulation
     from simulation.jobs import chain, coflow
     from simulation.sharing import SharedTransport
@@ -124,7 +126,7 @@ def cost_per_event(groups: int) -> Figures:
 
 
 def _curve() -> Figures:
-    cost_per_event(100)  # warms up
+    cost_per_event(100)  # warm-up
     return {"points": [cost_per_event(groups) for groups in (100, 1000, 10000)]}
 
 
@@ -177,8 +179,7 @@ def _coflowsim(classes: Path, policy: str, trace: Path, limit: int | None, scrat
 
 
 def compare(ours: dict[str, float], theirs: dict[str, float]) -> Figures:
-    """Return how the coflows' completion times differ: shares within 1 and 10 %, and percentiles of the
-    ratio."""
+    """Return how coflow completion times differ: shares within 1 and 10 %, and percentiles of the ratio."""
     ratios = sorted(ours[c] / theirs[c] for c in theirs)
     n = len(ratios)
     return {
@@ -227,7 +228,7 @@ def measure(trace: Path, classes: Path | None, limit: int | None, servers: int, 
 
 
 def main(argv: list[str]) -> None:
-    """Run the benchmark; see the module."""
+    """Run the benchmark and print its figures."""
     if argv[:1] == ["--one"]:
         figures = _one(argv[1], argv[2:])
         figures["rss_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

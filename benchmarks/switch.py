@@ -1,10 +1,11 @@
-"""The switch: throughput, packets per second, table writes and deployment, against BMv2 and plain redirect.
+"""The switch: throughput, packets per second, table writes and deployment, compared with BMv2 and plain
+redirect.
 
 `python -m benchmarks switch [--json] [--rounds N] [--seconds S]`. All targets run the same fabric program
-from the same JSON between the same two hosts, in turn within each round, so that the ratios hold when the
-machine's speed drifts; each figure is the median of the rounds. `redirect` is the least that any eBPF switch
-can do: one program that sends what arrives out of the other port. Without BMv2 its figures, and the ratios to
-it, are null.
+from the same JSON between the same two hosts. They take turns within each round, so that ratios hold when the
+machine's speed drifts. Each figure is the median of the rounds. `redirect` is the minimum for any eBPF
+switch: one program that sends every packet out of the other port. Without BMv2, its figures and the ratios to
+it are null.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Kind = Literal["redirect", "softswitch", "bmv2"]
 Figures = dict[str, float]
 
 FRAME_BYTES = 64
-"""The smallest Ethernet frame, with its checksum."""
+"""The smallest Ethernet frame, including its checksum."""
 
 _PATHS = (1, 3)
 _WRITES, _BATCH = 4000, 500
@@ -50,7 +51,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run the benchmark; with `--measure` (its own use) one target once, in a process of its own."""
+    """Run the benchmark. With `--measure`, which it passes to its own processes, measure one target once."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks switch", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.add_argument("--rounds", type=int, default=3, help="rounds, each with every target in turn")
@@ -92,7 +93,7 @@ def _all_rounds(rounds: int, seconds: float, targets: Sequence[Kind]) -> dict[st
 
 
 def _in_own_process(kind: Kind, switches: int, seconds: float) -> Figures:
-    """A namespace cannot be changed under gRPC's threads, so each measurement has its own process."""
+    """Measure in a new process, because a process with gRPC's threads cannot change its namespace."""
     command = [sys.executable, "-m", "benchmarks", "switch", "--measure", kind, str(switches)]
     done = subprocess.run(
         [*command, "--seconds", str(seconds)], stdout=subprocess.PIPE, text=True, cwd=_ROOT, check=False
@@ -116,7 +117,7 @@ def _summary(medians: dict[tuple[Kind, int], Figures]) -> dict[str, Any]:
         return ours / theirs if ours is not None and theirs else None
 
     results: dict[str, Any] = {
-        # Each target with its best offload setting: BMv2 handles packets as they are on a wire.
+        # Each target has its best offload setting: BMv2 handles packets as they are on the wire.
         "tcp_ratio_bmv2": ratio("tcp_gbps", "bmv2", other_key="tcp_no_offload_gbps"),
         "pps_ratio_bmv2": ratio("pps", "bmv2"),
         "tcp_ratio_redirect": ratio("tcp_gbps", "redirect"),
@@ -150,7 +151,7 @@ def _measure(kind: Kind, switches: int, seconds: float) -> Figures:
         private_namespace(record) as namespace,
     ):
         began = time.monotonic()
-        # "off" and not "warn": with logging on, BMv2 is slower still.
+        # "off" rather than "warn": logging slows BMv2 down further.
         options: dict[str, Any] = {"shaping": "none", "offloads": True, "log_level": "off"}
         topology = topology.with_target(target)
         with Network(topology, record, Path(scratch), namespace=namespace, **options) as network:
@@ -170,7 +171,7 @@ def _measure(kind: Kind, switches: int, seconds: float) -> Figures:
 
 
 def _chain(length: int) -> Topology:
-    """h1 - s1 - .. - sN - h2, every link faster than any target."""
+    """Return the chain h1 - s1 - .. - sN - h2, with links faster than any target."""
     switches = [Switch(f"s{i}", "switch", i, 9558 + i, "softswitch") for i in range(1, length + 1)]
     first, last = switches[0].name, switches[-1].name
     hosts = [
@@ -190,7 +191,7 @@ async def _deploy(topology: Topology) -> None:
 
 @contextlib.contextmanager
 def _redirecting(network: Network, scratch: Path) -> Iterator[None]:
-    """The same interfaces with one redirect program each, instead of the switches."""
+    """Replace the switches by one redirect program on each of their interfaces."""
     for node in network.switches.values():
         node.stop()
     compiled = scratch / "redirect.bpf.o"
@@ -207,7 +208,7 @@ def _redirecting(network: Network, scratch: Path) -> Iterator[None]:
             program.set_rodata("out_ifindex", out.to_bytes(4, sys.byteorder))
             program.load()
             stack.callback(program.programs["redirect"].attach_tc(ifindex, "ingress").detach)
-        for host in network.topology.hosts:  # nobody answers ARP now
+        for host in network.topology.hosts:  # nothing answers ARP now
             other = next(peer for peer in network.topology.hosts if peer != host)
             neighbour = ["ip", "neigh", "replace", other.ip, "lladdr", other.mac, "dev", host.interface]
             network.run(host.name, neighbour)
@@ -227,7 +228,7 @@ def _traffic(network: Network, kind: Kind, seconds: float) -> Figures:
 
 
 def _tcp_gbps(network: Network, seconds: float) -> float:
-    """One TCP connection, as the receiver counts it."""
+    """Return the throughput of one TCP connection, as counted by the receiver."""
     receiver = network.topology.host_by_name["h2"]
     server = network.popen(receiver.name, ["iperf3", "--server", "--one-off"])
     try:
@@ -240,7 +241,7 @@ def _tcp_gbps(network: Network, seconds: float) -> float:
 
 
 def _wait_for_socket(network: Network, host: Host, kind: str, port: int, timeout_s: float = 10.0) -> None:
-    """Wait until something on `host` listens on `port`; `kind` are the flags of `ss` for TCP or UDP."""
+    """Wait until a process on `host` listens on `port`; `kind` holds the flags of `ss` for TCP or UDP."""
     deadline = time.monotonic() + timeout_s
     while not network.run(host.name, ["ss", kind, f"sport = :{port}"]).strip():
         if time.monotonic() > deadline:
@@ -249,7 +250,7 @@ def _wait_for_socket(network: Network, host: Host, kind: str, port: int, timeout
 
 
 def _pps(network: Network, seconds: float) -> float:
-    """Smallest frames that arrive per second, counted at the receiver's interface."""
+    """Return how many of the smallest frames arrive per second, counted at the receiver's interface."""
     receiver = network.topology.host_by_name["h2"]
     sink = network.popen(receiver.name, [sys.executable, "-c", _SINK])
     port = 9000
@@ -269,7 +270,7 @@ sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
 sink.bind(("", 9000))
 threading.Event().wait()
 """
-"""A socket that takes nothing: packets end there cheaply, without an ICMP error for each."""
+"""A socket that is never read: it discards packets cheaply, without an ICMP error for each."""
 
 
 def _received(network: Network, host: Host) -> int:
@@ -280,7 +281,7 @@ def _received(network: Network, host: Host) -> int:
 
 
 async def _writes_per_s(topology: Topology) -> float:
-    """Inserts of routes, `_BATCH` to a P4Runtime write, as a controller sends them."""
+    """Return route inserts per second, `_BATCH` per P4Runtime write, as a controller sends them."""
     import finsy as fy
     from finsy.proto import p4r
 
