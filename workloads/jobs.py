@@ -20,12 +20,12 @@ SOURCE_PORTS = range(16384, 32768)
 
 
 class JobSpec(BaseModel):
-    """One training job on `hosts`, rank i on `hosts[i]`; all paths are on a file system that all ranks share.
+    """A training job with rank i on `hosts[i]`. All paths are on a file system that all ranks share.
 
-    A job says how much it sends either by `model` (`models.MODELS`), whose bytes are divided by `scale`, or
-    by `bytes`. For allreduce and parameter servers bytes are those of the gradients, for all-to-all those
-    of one rank's buffer for all its peers, for a pipeline those that go from one stage to the next in an
-    iteration.
+    Either `model` (`models.MODELS`), with its bytes divided by `scale`, or `bytes` says how much the job
+    sends. For allreduce and parameter servers, these are the bytes of the gradients. For all-to-all, they are
+    the bytes of one rank's buffer for all its peers. For a pipeline, they are the bytes from one stage to the
+    next in an iteration.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,23 +55,24 @@ class JobSpec(BaseModel):
     parts: Annotated[int, Field(ge=0)] = 0
 
     start_ms: Annotated[float, Field(ge=0)] = 0.0
-    """When the first iteration starts, after the start barrier or the time in `go`."""
+    """Delay of the first iteration after the start barrier or the time in `go`, ms."""
     go: Path | None = None
-    """When set, the ranks wait until this file has one line: the origin of `start_ms`, CLOCK_MONOTONIC in
-    ns. They announce that they are ready by making `ready` in the rendezvous directory. So several jobs
-    start together."""
+    """If set, the ranks wait until this file has one line: the origin of `start_ms`, CLOCK_MONOTONIC in ns.
+    They create `ready` in the rendezvous directory when they are ready. This lets several jobs start
+    together."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     port_base: Annotated[int, Field(ge=1024, le=65535)] = 7000
-    """The port on which every rank listens, at its own address. Jobs on one host need different ones."""
+    """The port on which every rank listens at its own address. Jobs on the same host need different ports."""
     congestion_control: str | None = None
     """TCP congestion control of the senders; default: the system's."""
     mark: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    """The mark (SO_MARK) of its sockets, by which MLTCP identifies the job. Marks need CAP_NET_ADMIN."""
+    """The mark (SO_MARK) of the job's sockets, by which MLTCP identifies the job. Marks need
+    CAP_NET_ADMIN."""
     dtype: Literal["int32", "float32"] = "int32"
     timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """The job fails if a peer takes longer than this to appear, or is silent for this long in a step."""
     progress: Path | None = None
-    """Directory to which every rank publishes its progress for the host's scheduler, or None."""
+    """Directory in which every rank publishes its progress for the host's scheduler, or None."""
     netns: tuple[str, ...] = ()
     """For `python -m workloads launch`: the network namespace of each rank, as a path such as
     /proc/PID/ns/net."""
@@ -112,11 +113,11 @@ class JobSpec(BaseModel):
             raise ValueError(
                 f"netns: {len(self.netns)} namespaces for {len(self.hosts)} hosts; give one each, or none"
             )
-        self.program()  # the number of ranks suits the collective
+        self.program()  # raises if the number of ranks does not suit the collective
         return self
 
     def _trainable(self) -> None:
-        """Raise ValueError for options that a trained model does not have."""
+        """Raise ValueError for options that a trained model does not support."""
         trained = [name for name, model in MODELS.items() if model.collective == DDP]
         if self.model not in trained:
             raise ValueError(f"model: with collective ddp one that can be trained: {', '.join(trained)}")
@@ -125,11 +126,11 @@ class JobSpec(BaseModel):
 
     @property
     def options(self) -> Options:
-        """The parameters of its collective."""
+        """The parameters of the job's collective."""
         return Options(self.group, self.servers, self.microbatches, self.parts)
 
     def program(self) -> Program:
-        """Return the schedule of its collective."""
+        """Return the program of the job's collective."""
         return program_of(self.collective, len(self.hosts), self.options)
 
     def total_bytes(self) -> int:
@@ -146,8 +147,8 @@ class JobSpec(BaseModel):
 
     @property
     def exits(self) -> Path:
-        """Where `launch` writes how ranks ended, in the order of their ends: a line `RANK STATUS` each, the
-        status negative for the signal that killed the rank."""
+        """The file to which `launch` writes ranks' exit statuses as they end: one line `RANK STATUS` each. A
+        negative status is the signal that killed the rank."""
         return self.rendezvous / f"{self.name}.exits"
 
     def records(self, rank: int) -> Path:

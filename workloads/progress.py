@@ -13,17 +13,17 @@ from workloads.jobs import JobSpec
 
 
 class Reported:
-    """The progress of one connection. Bytes count as it carries them: headers and values."""
+    """The progress of one connection. Bytes include headers and values."""
 
     def __init__(self, entry: Entry, direction: Direction, total: int) -> None:
         self._entry, self._total = entry, total
-        # The receiver does not know when its peer may send.
+        # A receiver does not know when its peer may send.
         self._ready_before = 0 if direction is Direction.SENT else total
-        self._before = self._moved = 0  # bytes of this iteration's earlier transfers, and of the present one
+        self._before = self._moved = 0  # bytes of this iteration's earlier transfers, and of the current one
         self.compute(0)
 
     def compute(self, iteration: int) -> None:
-        """Publish the start of an iteration, with its computation."""
+        """Publish the start of an iteration, which begins with computation."""
         self._iteration, self._phase, self._ready = iteration, Phase.COMPUTING, self._ready_before
         self._before = self._moved = 0
         self._update()
@@ -34,12 +34,12 @@ class Reported:
         self._update()
 
     def release(self, size: int) -> None:
-        """Add a transfer of `size` bytes to those that may be sent."""
+        """Publish that a transfer of `size` bytes may now be sent."""
         self._ready = min(self._ready + size, self._total)
         self._update()
 
     def moved(self, size: int, complete: bool) -> None:
-        """Publish that so many bytes of the current transfer were sent or received."""
+        """Publish that `size` bytes of the current transfer have been sent or received."""
         self._moved = size
         self._update()
         if complete:
@@ -51,7 +51,7 @@ class Reported:
 
 
 class _Sizes(NamedTuple):
-    """Bytes of one connection: in an iteration, and of its largest transfer."""
+    """Bytes of one connection: per iteration, and of its largest transfer."""
 
     total: int = 0
     largest: int = 0
@@ -63,8 +63,8 @@ def reported(
     rank: int,
     transfers: Iterable[tuple[Outgoing | Incoming, int]],
 ) -> dict[int, Reported]:
-    """A `Reported` for each connection by its descriptor; `transfers` are those of an iteration with their
-    sizes."""
+    """Return a `Reported` for each connection, by descriptor. `transfers` are an iteration's transfers with
+    their sizes in bytes."""
     program = job.program()
     sizes: dict[Outgoing | Incoming, _Sizes] = {}
     for connection, size in transfers:
@@ -75,7 +75,7 @@ def reported(
         sent = isinstance(connection, Outgoing)
         direction = Direction.SENT if sent else Direction.RECEIVED
         role, group = role_of(program, *((rank, connection.peer) if sent else (connection.peer, rank)))
-        # A ring member is ahead of the one before it by its own chunk, at most.
+        # A ring member is ahead of its predecessor by at most its own chunk.
         lag = largest * (program.units // program.ranks) if role is Role.RING else 0
         entry = publisher.flow(connection.flow, direction, role, group, chunk=lag)
         found[connection.fd] = Reported(entry, direction, total)
@@ -83,7 +83,7 @@ def reported(
 
 
 def role_of(program: Program, sender: int, receiver: int) -> tuple[Role, int]:
-    """The role of a flow between two ranks, and the group of flows on which it depends: the rank of the
+    """Return the role of a flow between two ranks and the group of flows on which it depends: the rank of the
     parameter server, else 0."""
     if program.collective == "ring":
         return Role.RING, 0

@@ -1,8 +1,8 @@
 """Read and summarize the ranks' records.
 
-Each rank writes `NAME-rankR.jsonl`, one JSON object a line: one `clock` at the start, per iteration one
-`iteration` and one `flow` for each transfer that the rank received, one `end`. Times are CLOCK_MONOTONIC in
-ns; `clock` has what to add for CLOCK_REALTIME.
+Each rank writes `NAME-rankR.jsonl`, one JSON object per line: a `clock` at the start, for each iteration an
+`iteration` and a `flow` per transfer received, and an `end`. Times are CLOCK_MONOTONIC in ns; `clock` holds
+the offset to CLOCK_REALTIME.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from machine.errors import BadInput
 
 @dataclass(frozen=True)
 class Clock:
-    """A rank's start: `realtime_offset_ns` added to a time of its records gives CLOCK_REALTIME."""
+    """A rank's start. A record's time plus `realtime_offset_ns` is CLOCK_REALTIME."""
 
     job: str
     rank: int
@@ -35,8 +35,8 @@ class Clock:
 
 @dataclass(frozen=True)
 class Iteration:
-    """One iteration of one rank: computation, then communication. `bytes` were sent by the rank; `loss` is
-    that of a model that is trained."""
+    """One iteration of one rank: computation, then communication. `bytes` is what the rank sent. `loss` is
+    the trained model's loss, None without training."""
 
     job: str
     rank: int
@@ -68,7 +68,7 @@ class TransferRecord:
 
 @dataclass(frozen=True)
 class End:
-    """A rank's end: the error, if it failed, and its total CPU time."""
+    """A rank's end: its error if it failed, and its total CPU time."""
 
     job: str
     rank: int
@@ -88,13 +88,12 @@ class Records:
 
 @dataclass(frozen=True)
 class Summary:
-    """One job: its iterations that all ranks ended, in ms; its completion time in s; what went over the
-    network.
+    """Summary of one job: iterations completed by all ranks (ms), completion time (s) and bytes sent.
 
     An iteration's time runs from the earliest rank's start to the latest rank's end. `jct_s` runs from the
-    earliest start of the first iteration to the latest end of the last; None unless all ranks ended all
-    iterations. `error` is the reason that most ranks give for a failure. `losses` are those of every rank,
-    iteration by iteration, where a model is trained.
+    earliest start of the first iteration to the latest end of the last; it is None unless all ranks completed
+    all iterations. `error` is the error that most ranks report. `losses` holds every rank's loss, per
+    iteration, if a model is trained.
     """
 
     job: str
@@ -111,18 +110,18 @@ class Summary:
 
     @property
     def loss_digest(self) -> str | None:
-        """A digest that is equal for runs with bit-identical losses on every rank; None without training."""
+        """Digest of the losses, equal for runs with bit-identical losses on every rank; None without
+        training."""
         return hashlib.sha256(repr(self.losses).encode()).hexdigest()[:16] if self.losses else None
 
     @property
     def iteration_ms_mean(self) -> float | None:
-        """Mean iteration time, None when no iteration is complete."""
+        """Mean iteration time; None if no iteration is complete."""
         return float(np.mean(self.iteration_ms)) if self.iteration_ms else None
 
     @property
     def iteration_ms_p99(self) -> float | None:
-        """The 99th percentile of iteration times by linear interpolation, None when no iteration is
-        complete."""
+        """99th percentile of iteration times by linear interpolation; None if no iteration is complete."""
         return float(np.percentile(self.iteration_ms, 99)) if self.iteration_ms else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -148,10 +147,10 @@ R = TypeVar("R", Clock, Iteration, TransferRecord, End)
 
 
 def read_records(where: Path) -> Records:
-    """Read all records of a directory, or of one file.
+    """Read all records in a directory or in one file.
 
-    A last line that is cut off, as by `kill -9`, is left out. Raises BadInput that names file and line
-    where a line is no record, and when there is no record at all.
+    A truncated last line, as left by `kill -9`, is ignored. Raises BadInput if a line is not a record (it
+    names file and line), or if there are no records.
     """
     paths = sorted(where.glob("*.jsonl")) if where.is_dir() else [where]
     found: dict[str, list[Any]] = {"clock": [], "iteration": [], "flow": [], "end": []}
