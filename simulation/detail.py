@@ -102,7 +102,7 @@ def plot_usage(path: Path, title: str, settings: dict[str, list[tuple[str, dict[
             mean.stairs(shares[:, used].mean(axis=1), edges, label=label, color=look.colour, ls=look.line)
             busiest.stairs(shares.max(axis=1), edges, label=label, color=look.colour, ls=look.line)
         width = lines[0][1]["bin_s"]
-        for axis, what in ((mean, "mean of all links in use"), (busiest, "busiest link of each bin")):
+        for axis, what in ((mean, "mean of links in use"), (busiest, "busiest link per bin")):
             axis.set_title(f"{setting}: {what}" if setting else what, fontsize=9)
             axis.set_xlabel(f"time (s), in bins of {width:g} s")
             axis.set_ylabel("link utilisation (%)")

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 Summary = dict[str, Any]
 
 VARIED = {
-    "eta_ms": "observing interval η (ms)",
-    "theta_max": "largest occupancy ratio θ_max",
+    "eta_ms": "observation interval η (ms)",
+    "theta_max": "maximum occupancy ratio θ_max",
     "gap_ms": "mean time between arrivals (ms)",
-    "delta": "most parameter servers of a job, Δ",
-    "slot_ms": "length of a slot τ (ms)",
+    "delta": "maximum parameter servers per job, Δ",
+    "slot_ms": "slot length τ (ms)",
 }
 """Parameters that may vary along the horizontal axis, with their labels."""
 
@@ -134,7 +134,7 @@ def _by_policy(
         axis.grid(alpha=0.3)
     _legend(axes)
     if varied is None:
-        axes[0].set_ylabel(f"{'coflows' if single else 'jobs'} that have ended (%)")
+        axes[0].set_ylabel(f"{'coflows' if single else 'jobs'} completed (%)")
         return figure
     low, high = axes[0].get_ylim()
     if low > 0.1 * high:
@@ -169,7 +169,7 @@ def _scale(rows: list[Summary]) -> Figure:
         axis.set_xlabel("arrival times divided by")
         axis.set_title(f"iterations divided by {cut}")
         axis.set_ylim(0, 100)
-    axes[0].set_ylabel("jobs that end within 10 s (%)")
+    axes[0].set_ylabel("jobs completed within 10 s (%)")
     _legend(axes)
     return figure
 
@@ -193,13 +193,13 @@ def _readings(rows: list[Summary]) -> Figure:
                 ratio,
                 color=style(policy).colour,
                 linestyle="--",
-                label=f"{policy}, the paper at most: {ratio:.3g}",
+                label=f"{policy}, paper (at most): {ratio:.3g}",
             )
         axis.set_xscale("log")
         axis.set_xlim(1.0, 100.0)
         axis.set_xlabel("total JCT / lower bound (logarithmic), lower is better")
         axis.set_xticks([1, 3, 10, 30, 100], ["1", "3", "10", "30", "100"])
-        axis.set_title(f"a length is that of a {kind}")
+        axis.set_title(f"length of a {kind}")
     axes[0].invert_yaxis()
     _legend(axes)
     return figure
@@ -229,10 +229,10 @@ def _two_jobs(rows: list[Summary]) -> Figure:
         axis.set_xlabel("model")
         axis.set_title(f"each job sends {part} % of its period")
     axes[0].set_ylim(bottom=0)
-    axes[0].set_ylabel("iteration longer than the best possible by (%)")
+    axes[0].set_ylabel("iteration time above the best possible (%)")
     _legend(axes)
     axes[-1].annotate(
-        "fluid: exact sharing; else windows of\nthat congestion control.\n\n"
+        "fluid: exact sharing; others: window\nmodel of that congestion control.\n\n"
         "The papers, on clusters: with MLTCP\n"
         "the mean is up to 1.9 times, the\n99th percentile up to 2.7 times shorter,\n"
         "after about 30 iterations.",
@@ -258,10 +258,10 @@ def _latency(rows: list[Summary]) -> Figure:
         axis.plot(1500.0, 90.0, "D", color="black", label="paper: 90 % within 1.5 ms,\nthousands of jobs")
         axis.set_xscale("log")
         axis.set_xlim(0.8 * min(extremes), 1.25 * max(extremes))
-        axis.set_xlabel("time to decide for all flows (µs, logarithmic)")
+        axis.set_xlabel("decision time for all flows (µs, logarithmic)")
         axis.set_title(f"a host with {count} flow{'s' if count > 1 else ''}")
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel("decisions that took at most so long (%)")
+    axes[0].set_ylabel("cumulative share of decisions (%)")
     _legend(axes)
     return figure
 
@@ -283,7 +283,7 @@ def _models(rows: list[Summary]) -> Figure | None:
         axes[0].bar_label(bars, fmt="%+.0f", fontsize=7, padding=1)
     axes[0].axhline(0.0, color="black", linewidth=0.8)
     axes[0].set_xticks(range(len(mixes)), ["all four" if m == "all" else f"{m} only" for m in mixes])
-    axes[0].set_xlabel("models of the jobs (lower bars are better)")
+    axes[0].set_xlabel("models of the jobs (lower is better)")
     axes[0].set_ylabel("mean JCT against fair sharing (%)")
     _legend(axes)
     return figure
