@@ -112,7 +112,7 @@ ENTRAIN_ASSERT(offsetof(struct entrain_flow_progress, updated_ns) == 80);
 struct entrain_publisher {
 	struct entrain_progress_header *header; // NULL: not open
 	struct entrain_flow_progress *entries;  // behind the header
-	int file; // keeps the file locked
+	int file;                               // keeps the file locked
 	char path[PATH_MAX];
 };
 
