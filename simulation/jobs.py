@@ -135,5 +135,5 @@ def check_jobs(jobs: Sequence[Job]) -> None:
     seen: set[str] = set()
     for job in jobs:
         if job.ident in seen:
-            raise BadInput(f"job id {job.ident} stands twice; ids must differ")
+            raise BadInput(f"job id {job.ident} is listed twice; ids must differ")
         seen.add(job.ident)

@@ -191,7 +191,7 @@ def graph(
     directed = [(a, b, rate) for a, b, rate in links] + [(b, a, rate) for a, b, rate in links]
     index = {(a, b): i for i, (a, b, _) in enumerate(directed)}
     if len(index) != len(directed):
-        raise BadInput("a link stands twice in the graph; give each pair of nodes once")
+        raise BadInput("a link is listed twice in the graph; give each pair of nodes once")
     _check_rates(**{f"rate of {a}-{b}": rate for a, b, rate in directed})
     neighbours: dict[str, list[str]] = {}
     for a, b, _ in directed:

@@ -153,7 +153,7 @@ def parse_coflow_benchmark(
 
         _, ident = take("the id")
         if ident in seen:
-            raise place.error(1, f"coflow id {ident} stands twice", "ids must differ")
+            raise place.error(1, f"coflow id {ident} is listed twice", "ids must differ")
         seen.add(ident)
         arrival = place.number(*take("the arrival")) / 1000.0
         if arrival < last:
@@ -217,7 +217,7 @@ def _sorted(
     seen: set[str] = set()
     for i, (job, place) in enumerate(zip(jobs, places, strict=True)):
         if job.ident in seen:
-            raise place.error("id", f"job id {job.ident} stands twice", "ids must differ")
+            raise place.error("id", f"job id {job.ident} is listed twice", "ids must differ")
         seen.add(job.ident)
         if by_time and i and job.arrival_s < jobs[i - 1].arrival_s:
             raise place.error(
