@@ -186,15 +186,17 @@ class Incoming:
                 if self._reduce:
                     self._add(got)
                 if got < len(room):
-                    self._ask(self.size - self._received)
-                    return self._received == self.size
+                    break  # the kernel has no more
         except BlockingIOError:
-            return False
+            pass
         except OSError as error:
             raise PeerLost(
                 f"lost the connection from rank {self.peer} at {self.where}: {error.strerror}"
             ) from error
-        return True
+        left = _HEADER.size + self.size - self.moved
+        if left:
+            self._ask(left)  # else what is left may be less than the kernel wakes the rank for
+        return not left
 
     def _take(self, room: memoryview) -> int:
         got = self._sock.recv_into(room)

@@ -72,6 +72,37 @@ def test_values_arrive_in_any_pieces(elements: int, reduce: bool, cuts: list[int
             assert (target == (own + sent if reduce else sent)).all()
 
 
+@pytest.mark.parametrize("reduce", [False, True])
+@pytest.mark.parametrize(
+    ("elements", "first"),
+    [
+        (6_250, 10),  # a part of the header, after which fewer bytes are left than at first
+        (6_250, 32),  # the header alone, as when the sender loses its processor behind it
+        (70_000, 32 + 256 * 1024),  # all that one call takes, and a short rest
+    ],
+)
+def test_the_rest_of_a_transfer_wakes_the_receiver(elements: int, first: int, reduce: bool) -> None:
+    values = np.arange(elements, dtype=np.int32)
+    wire = on_the_wire(values, iteration=0)
+    with pair() as (left, right, epoll):
+        incoming = Incoming(right, 0, ("here", 1), "int32", epoll)
+        target = np.zeros_like(values)
+        incoming.begin(target, reduce, 0, 0)
+        arrived = 0
+        left.sendall(wire[:first])
+        while arrived < first:
+            assert not incoming.advance()
+            arrived = incoming.moved
+        while epoll.poll(0):  # these events are of the first part
+            pass
+        left.sendall(wire[first:])
+        complete = False
+        while not complete:
+            assert epoll.poll(5), f"not woken for the last {len(wire) - incoming.moved} bytes"
+            complete = incoming.advance()
+        assert (target == values).all()
+
+
 def test_a_transfer_larger_than_all_buffers_waits_for_the_receiver() -> None:
     values = np.arange(10_000_000, dtype=np.int32)
     with pair() as (left, right, epoll):
