@@ -80,6 +80,23 @@ def test_a_live_owner_is_left_alone(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+def test_beside_live_owners_a_process_starts_without_pydantic(tmp_path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from machine.record import Record, clean_stale
+
+root = Path(sys.argv[1])
+clean_stale(root)
+with Record("other", root):
+    print("pydantic" in sys.modules)
+"""
+    with Record("live", tmp_path):
+        command = [sys.executable, "-c", code, str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "False\n"
+
+
 def test_a_reused_process_id_is_not_killed(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "1000"]) as other:
         with Record("test", records=tmp_path) as record:
