@@ -88,10 +88,10 @@ from machine.record import Record, clean_stale
 
 root = Path(sys.argv[1])
 clean_stale(root)
-with Record("other", root):
+with Record("other", records=root):
     print("pydantic" in sys.modules)
 """
-    with Record("live", tmp_path):
+    with Record("live", records=tmp_path):
         command = [sys.executable, "-c", code, str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "False\n"
