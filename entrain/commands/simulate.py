@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -15,6 +16,9 @@ from rich.table import Table
 from entrain.terminal import plain_table
 from machine.errors import BadInput
 from machine.signals import ending_once
+
+SCORE = "cassini-score"
+"""The NAME that runs no experiment, but scores the jobs of a file."""
 
 
 @click.command()
@@ -26,7 +30,9 @@ from machine.signals import ending_once
 )
 @click.option("--policy", help="Run only these policies, separated by commas.")
 @click.option(
-    "--limit", type=int, help="Use only the first N jobs or coflows; for mltcp-two-jobs, N iterations."
+    "--limit",
+    type=int,
+    help="Use only the first N jobs or coflows; for mltcp-two-jobs, N iterations.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random choices.")
 @click.option(
@@ -52,9 +58,21 @@ from machine.signals import ending_once
     show_default=True,
     help="Where the points of a sweep run.",
 )
+@click.option(
+    "--profiles",
+    type=click.Path(path_type=Path),
+    help="For cassini-score: TOML file of the jobs' profiles and of the links that they share.",
+)
+@click.option(
+    "--threshold",
+    type=float,
+    help="For cassini-score: least score of a link for which its jobs are shifted (0.7).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("--page", hidden=True)
+@click.pass_context
 def command(
+    context: click.Context,
     name: str,
     trace: Path | None,
     policy: str | None,
@@ -65,12 +83,15 @@ def command(
     usage: float | None,
     workers: int | None,
     engine: str,
+    profiles: Path | None,
+    threshold: float | None,
     as_json: bool,
     page: str | None,
 ) -> None:
     """Simulate experiment NAME (parrot-jct, parrot-readings, parrot-scale, parrot-eta, parrot-theta,
     parrot-load, parrot-ps, slots-jct, slots-models, slots-tau, slots-latency, coflow-fb2010,
-    mltcp-two-jobs).
+    mltcp-two-jobs), or find out how well the jobs of a file fit together
+    (cassini-score, with --profiles; docs/cassini.md describes the file and the output).
 
     \b
     Files in --out and their columns. Columns for the parameters that the
@@ -99,6 +120,11 @@ def command(
     from simulation.experiments.experiment import Point
     from simulation.experiments.registry import points
 
+    if name == SCORE:
+        _score(context, profiles, threshold, seed, as_json)
+        return
+    if profiles is not None or threshold is not None:
+        raise BadInput(f"--profiles and --threshold belong to {SCORE}; leave them out")
     if name == "results" or page is not None:
         target = page or "FILE"
         raise BadInput(f"entrain report writes the page: entrain report {out or 'DIR'} --page {target}")
@@ -139,6 +165,33 @@ def command(
         click.echo(json.dumps(summary))
     else:
         _print(summary)
+
+
+def _score(
+    context: click.Context, profiles: Path | None, threshold: float | None, seed: int, as_json: bool
+) -> None:
+    from entrain.interleaving import document, show
+    from schedulers.cassini.affinity import THRESHOLD
+
+    others = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in ("name", "profiles", "threshold", "seed", "as_json")
+        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if others:
+        raise BadInput(f"{SCORE} runs no experiment; leave out {', '.join(others)}")
+    if profiles is None:
+        raise BadInput(f"{SCORE} needs a file of profiles; give it with --profiles")
+    if seed < 0:
+        raise BadInput(f"--seed is {seed}; give at least 0")
+    if threshold is not None and not threshold <= 1.0:
+        raise BadInput(f"--threshold is {threshold}; no score is above 1")
+    result = document(profiles, THRESHOLD if threshold is None else threshold, seed)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        show(result, Console())
 
 
 def _print(summary: dict[str, Any]) -> None:

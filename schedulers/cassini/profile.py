@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -34,12 +36,28 @@ class Profile:
     @property
     def period(self) -> float:
         """Duration of an iteration alone in the network, s."""
-        return sum(phase.seconds for phase in self.phases)
+        return math.fsum(phase.seconds for phase in self.phases)
 
     @property
     def bytes(self) -> float:
         """Bytes that an iteration sends."""
         return sum(phase.seconds * phase.rate for phase in self.phases)
+
+    @property
+    def peak(self) -> float:
+        """The highest demand, bytes/s."""
+        return max(phase.rate for phase in self.phases)
+
+    @property
+    def ups(self) -> Floats:
+        """The Up phases, shape (phases, 3): start and end (s), and rate (bytes/s)."""
+        ends = np.cumsum([phase.seconds for phase in self.phases])
+        rows = [
+            (end - phase.seconds, end, phase.rate)
+            for end, phase in zip(ends.tolist(), self.phases, strict=True)
+            if phase.rate > 0.0 and phase.seconds > 0.0
+        ]
+        return np.array(rows).reshape(-1, 3)
 
     def demand(self, times: Floats) -> Floats:
         """Return the demand at `times` (any shape), bytes/s."""
@@ -49,7 +67,45 @@ class Profile:
         result: Floats = rates[np.minimum(np.searchsorted(ends, at, side="right"), len(rates) - 1)]
         return result
 
+    def waiting(self, period: float) -> Profile:
+        """Return the profile of a job that waits after each iteration until `period` (s) has passed.
+
+        Raises ValueError if the period is shorter than the iteration, beyond rounding.
+        """
+        rest = period - self.period
+        if rest < -1e-9 * period:
+            raise ValueError(f"an iteration of {self.period} s does not fit a period of {period} s")
+        return Profile((*self.phases, Phase(rest, 0.0))) if rest > 0.0 else self
+
 
 def up_down(down_s: float, up_s: float, rate: float) -> Profile:
     """Return the profile that computes for `down_s` and then sends at `rate` for `up_s`."""
     return Profile((Phase(down_s, 0.0), Phase(up_s, rate)))
+
+
+def of_ups(period: float, ups: Iterable[tuple[float, float, float]]) -> Profile:
+    """Return the profile with Up phases from `ups`: start and end (s into the iteration), rate (bytes/s).
+
+    Raises ValueError if one is empty, overlaps another, or is not within the period.
+    """
+    rows = sorted(ups)
+    if not (period > 0.0 and math.isfinite(period)):
+        raise ValueError(f"the period is {period} s; it needs to be above 0")
+    for start, end, _ in rows:
+        if not 0.0 <= start < end <= period:
+            raise ValueError(
+                f"a phase from {start} to {end} s is empty, or not within the period, {period} s"
+            )
+    for (_, end, _), (start, _, _) in pairwise(rows):
+        if start < end:
+            raise ValueError(f"a phase begins at {start} s, before the one ahead of it ends, at {end} s")
+    phases: list[Phase] = []
+    now = 0.0
+    for start, end, rate in rows:
+        if start > now:
+            phases.append(Phase(start - now, 0.0))
+        phases.append(Phase(end - start, rate))
+        now = end
+    if now < period:
+        phases.append(Phase(period - now, 0.0))
+    return Profile(tuple(phases))
