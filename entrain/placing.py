@@ -22,7 +22,7 @@ from pydantic import Field
 
 from machine.errors import BadInput
 from machine.toml import NAME, Strict, check, one_of, read_toml
-from schedulers.placement.cluster import Cluster, Placement, Port, Request, State, empty
+from schedulers.placement.cluster import Cluster, Port, Request, State, empty
 from schedulers.placement.queue import Job, Outcome, Run
 from schedulers.placement.strategies import Strategy
 from workloads.collectives import collectives
@@ -131,7 +131,7 @@ def read_jobs(path: Path, state: State, strategy: Strategy) -> list[Job]:
         request = job.request
         key = (request.gpus, request.pattern)
         if key not in refused:
-            refused[key] = _refusal(request, state, strategy)
+            refused[key] = strategy.refusal(state, request)
         if refused[key]:
             raise BadInput(f"{path}, line {lines[request.job]}: gpus: {refused[key]}")
     return jobs
@@ -144,22 +144,6 @@ def _job(row: dict[str | Any, str | Any], source: str) -> Job:
     parsed = check(JobRow, given, source)
     request = Request(parsed.job, parsed.gpus, parsed.pattern)
     return Job(request, parsed.arrival_s, parsed.duration_s, parsed.deadline_s)
-
-
-def _refusal(request: Request, state: State, strategy: Strategy) -> str | None:
-    """Why the job could never start, with the remedy; None if it can."""
-    found = strategy.place(state, request)
-    if isinstance(found, Placement):
-        return None
-    total = int(state.gpus.sum())
-    if request.gpus > total:
-        return f"{request.gpus} is more than the {total} GPUs of the cluster; ask for fewer"
-    if found == "gpus":
-        return f"no {request.gpus} GPUs are on working servers as locality asks for; ask for fewer"
-    return (
-        f"no virtual Clos for {request.gpus} GPUs and {request.pattern} fits even the idle cluster; ask for "
-        f"another number of GPUs, or choose another strategy"
-    )
 
 
 def document(state: State, strategy: Strategy, done: Run) -> dict[str, Any]:

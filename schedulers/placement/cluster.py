@@ -232,6 +232,13 @@ def release(state: State, placement: Placement) -> State:
     return _with(state, placement, state.uplink_peer, state.spine_peer, taken=False)
 
 
+def wired(state: State, circuits: Iterable[Circuit]) -> State:
+    """Return the state in which exactly these circuits exist. Raises ValueError without an OCS."""
+    dark = np.full_like(state.uplink_peer, DARK), np.full_like(state.spine_peer, DARK)
+    uplink_peer, spine_peer = _joined(replace(state, uplink_peer=dark[0], spine_peer=dark[1]), circuits)
+    return replace(state, uplink_peer=uplink_peer, spine_peer=spine_peer)
+
+
 def changes(state: State, placement: Placement) -> int:
     """Return how many of the placement's circuits do not exist yet."""
     peers, c = state.uplink_peer, state.cluster

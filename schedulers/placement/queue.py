@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from schedulers.placement.cluster import Placement, Request, State, changes, release, reserve
+from schedulers.placement.cluster import Placement, Port, Request, State, changes, release, reserve
 from schedulers.placement.stages import Cause
 from schedulers.placement.strategies import Strategy
 
@@ -95,11 +96,24 @@ class _Waiter:
         self.since_s, self.cause, self.behind = now, cause, behind
 
 
+@dataclass(frozen=True, order=True)
+class _Running:
+    """A job that holds its placement, and when it said that it would end: the next one comes first."""
+
+    end_s: float
+    index: int
+    placement: Placement = field(compare=False)
+    waiter: _Waiter = field(compare=False)
+
+
 class Queue:
-    """Jobs that wait and jobs that run, as time goes on.
+    """Jobs that wait and jobs that run, as time goes on. Its time is what the callers say.
 
     Only the first job in the order is tried, unless `backfill`: then those behind it may start if the first
     one can still start as early as without them (EASY backfilling), where running jobs end when they said.
+
+    On paper `release` ends jobs at the end that they said. A live system calls `end` when a job does end,
+    `put_back` when it could not get what was placed, and `exclude` when something has failed.
     """
 
     def __init__(self, state: State, strategy: Strategy, order: str = "fifo", backfill: bool = False) -> None:
@@ -109,24 +123,82 @@ class Queue:
         self._key = ORDERS[order]
         self._backfill = backfill
         self._waiting: list[_Waiter] = []
-        self._running: list[tuple[float, int, Placement]] = []
+        self._running: list[_Running] = []
+        self._failed: tuple[frozenset[int], frozenset[Port]] = frozenset(), frozenset()
         self._refused: dict[int, Cause] = {}  # holds until something is released: less never suffices
 
     @property
     def next_end_s(self) -> float:
         """When the next running job ends; infinity if none runs."""
-        return self._running[0][0] if self._running else float("inf")
+        return self._running[0].end_s if self._running else float("inf")
 
     def submit(self, index: int, job: Job) -> None:
         """Add a job; of equal ones the lower `index` comes first."""
-        self._waiting.append(_Waiter(index, job, job.arrival_s))
+        self._enqueue(_Waiter(index, job, job.arrival_s))
+
+    def _enqueue(self, waiter: _Waiter) -> None:
+        self._waiting.append(waiter)
         self._waiting.sort(key=lambda waiter: (*self._key(waiter.job), waiter.index))
 
     def release(self, now: float) -> None:
         """Release what jobs hold that have ended by `now`."""
         while self.next_end_s <= now:
-            self.state = release(self.state, heapq.heappop(self._running)[2])
+            self.state = release(self.state, heapq.heappop(self._running).placement)
             self._refused.clear()
+
+    def end(self, index: int) -> None:
+        """Release what a job holds, whenever it said that it would end. Raises KeyError if none runs."""
+        self._end(index)
+
+    def put_back(self, index: int, now: float) -> None:
+        """Release what a job holds, and let it wait in its place again. Raises KeyError if none runs."""
+        waiter = self._end(index).waiter
+        waiter.since_s = now
+        self._enqueue(waiter)
+
+    def withdraw(self, index: int) -> None:
+        """Remove a waiting job. Raises KeyError if it does not wait."""
+        waiter = next((each for each in self._waiting if each.index == index), None)
+        if waiter is None:
+            raise KeyError(index)
+        self._waiting.remove(waiter)
+        self._refused.pop(index, None)
+
+    def resume(self, index: int, job: Job, placement: Placement, start_s: float) -> None:
+        """Add a job that runs already. Raises ValueError if something of its placement is not free."""
+        self.state = reserve(self.state, placement)
+        running = _Running(start_s + job.duration_s, index, placement, _Waiter(index, job, start_s))
+        heapq.heappush(self._running, running)
+
+    def exclude(self, gpus: Collection[int], ports: Collection[Port]) -> bool:
+        """Give no job these GPUs and ports, and no others than these; return whether they differ from before.
+
+        A job that has some of them keeps them.
+        """
+        failed = frozenset(gpus), frozenset(ports)
+        changed = failed != self._failed
+        if changed:
+            self._failed = failed
+            self._refused.clear()
+        return changed
+
+    def waiting(self, now: float) -> dict[int, Waiting | None]:
+        """Why each waiting job waits, by index in their order, as `start` found; None before it was asked."""
+        return {
+            each.index: Waiting(each.since_s, now, each.cause, each.behind) if each.cause else None
+            for each in self._waiting
+        }
+
+    def preview(self, index: int, job: Job, now: float) -> Outcome | Waiting:
+        """What would become of a job submitted now; nothing changes."""
+        other = copy.deepcopy(self)
+        other.submit(index, job)
+        started = dict(other.start(now))
+        if index in started:
+            return started[index]
+        waiting = other.waiting(now)[index]
+        assert waiting is not None, "`start` notes why each of the others waits"
+        return waiting
 
     def start(self, now: float) -> list[tuple[int, Outcome]]:
         """Start the jobs that can start and note why the others wait; returns those started, by index."""
@@ -156,7 +228,7 @@ class Queue:
     def _attempt(self, waiter: _Waiter) -> Placement | Cause:
         if waiter.index in self._refused:
             return self._refused[waiter.index]
-        placement = self._strategy.place(self.state, waiter.job.request)
+        placement = self._place(self.state, waiter.job.request)
         if not isinstance(placement, Placement):
             self.failed_attempts[placement] += 1
             self._refused[waiter.index] = placement
@@ -168,17 +240,36 @@ class Queue:
         changed = changes(self.state, placement)
         self.state = reserve(self.state, placement)
         end = now + waiter.job.duration_s
-        heapq.heappush(self._running, (end, waiter.index, placement))
+        heapq.heappush(self._running, _Running(end, waiter.index, placement, waiter))
         return waiter.index, Outcome(waiter.job, placement, now, end, changed, tuple(waiter.intervals))
 
+    def _end(self, index: int) -> _Running:
+        running = next((each for each in self._running if each.index == index), None)
+        if running is None:
+            raise KeyError(index)
+        self._running.remove(running)
+        heapq.heapify(self._running)
+        self.state = release(self.state, running.placement)
+        self._refused.clear()
+        return running
+
+    def _place(self, state: State, request: Request) -> Placement | Cause:
+        gpus, ports = self._failed
+        if gpus or ports:
+            state = state.without(gpus=gpus, ports=ports)
+        return self._strategy.place(state, request)
+
     def _shadow(self, request: Request) -> tuple[float, State]:
-        """When the request can start if nothing else does, and the state at that time."""
+        """When the request can start if nothing else does, and the state at that time.
+
+        Infinity if it waits for something that has failed.
+        """
         state = self.state
-        for end, _, placement in sorted(self._running, key=lambda running: running[:2]):
-            state = release(state, placement)
-            if isinstance(self._strategy.place(state, request), Placement):
-                return end, state
-        raise ValueError(f"job {request.job}: cannot start even when no other job runs")
+        for running in sorted(self._running):
+            state = release(state, running.placement)
+            if isinstance(self._place(state, request), Placement):
+                return running.end_s, state
+        return float("inf"), state
 
     def _harmless(
         self, job: Job, placement: Placement, now: float, first: Request, at: float, then: State
@@ -186,7 +277,7 @@ class Queue:
         """Whether the first job can start when it could, with `job` at this placement."""
         if now + job.duration_s <= at:
             return True
-        return isinstance(self._strategy.place(reserve(then, placement), first), Placement)
+        return isinstance(self._place(reserve(then, placement), first), Placement)
 
 
 def run(

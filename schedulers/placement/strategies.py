@@ -48,6 +48,21 @@ class Strategy:
         """Return the job's placement in this state, or what it would have to wait for."""
         return self.places(state, request, locality=self.locality, solver=self.solver)
 
+    def refusal(self, idle: State, request: Request) -> str | None:
+        """Return why the job could never start, with the remedy; None if it can on the `idle` cluster."""
+        found = self.place(idle, request)
+        if isinstance(found, Placement):
+            return None
+        total = int(idle.gpus.sum())
+        if request.gpus > total:
+            return f"{request.gpus} is more than the {total} GPUs of the cluster; ask for fewer"
+        if found == "gpus":
+            return f"no {request.gpus} GPUs are on working servers as locality asks for; ask for fewer"
+        return (
+            f"no virtual Clos for {request.gpus} GPUs and {request.pattern} fits even the idle cluster; ask "
+            f"for another number of GPUs, or choose another strategy"
+        )
+
 
 def _half_as_many_again(cluster: Cluster) -> Cluster:
     """The cluster with 50 % more links, by more spines. Source: vClos, 8.1, rECMP."""
