@@ -13,7 +13,7 @@ MATCH_ROUTE_VRF: Final = "vrf"
 MATCH_ROUTE_DST: Final = "dst"
 
 TABLE_SOURCE_ROUTE: Final = "FabricIngress.source_route"
-TABLE_SOURCE_ROUTE_SIZE: Final = 2048
+TABLE_SOURCE_ROUTE_SIZE: Final = 4096
 MATCH_SOURCE_ROUTE_INGRESS_PORT: Final = "ingress_port"
 MATCH_SOURCE_ROUTE_DST: Final = "dst"
 
@@ -21,9 +21,9 @@ TABLE_ECMP: Final = "FabricIngress.ecmp"
 TABLE_ECMP_SIZE: Final = 256
 MATCH_ECMP_GROUP: Final = "group"
 
-TABLE_ARP_REPLY: Final = "FabricIngress.arp_reply"
-TABLE_ARP_REPLY_SIZE: Final = 4096
-MATCH_ARP_REPLY_TARGET_IP: Final = "target_ip"
+TABLE_HOST: Final = "FabricIngress.host"
+TABLE_HOST_SIZE: Final = 4096
+MATCH_HOST_ADDRESS: Final = "address"
 
 TABLE_LINK: Final = "FabricEgress.link"
 TABLE_LINK_SIZE: Final = 512
@@ -33,6 +33,10 @@ ACTION_NOACTION: Final = "NoAction"
 
 ACTION_SET_VRF: Final = "FabricIngress.set_vrf"
 PARAM_SET_VRF_VRF: Final = "vrf"
+
+ACTION_SET_HOST: Final = "FabricIngress.set_host"
+PARAM_SET_HOST_VRF: Final = "vrf"
+PARAM_SET_HOST_ADDRESS: Final = "address"
 
 ACTION_TO_PORT: Final = "FabricIngress.to_port"
 PARAM_TO_PORT_PORT: Final = "port"
@@ -48,10 +52,8 @@ ACTION_DENY: Final = "FabricIngress.deny"
 ACTION_TO_UPLINK: Final = "FabricIngress.to_uplink"
 PARAM_TO_UPLINK_PORT: Final = "port"
 
-ACTION_REPLY_ARP: Final = "FabricIngress.reply_arp"
-PARAM_REPLY_ARP_MAC: Final = "mac"
-
-ACTION_UNKNOWN_ARP: Final = "FabricIngress.unknown_arp"
+ACTION_IS_HOST: Final = "FabricIngress.is_host"
+PARAM_IS_HOST_MAC: Final = "mac"
 
 ACTION_SET_LINK: Final = "FabricEgress.set_link"
 PARAM_SET_LINK_CAPACITY: Final = "capacity"
@@ -67,7 +69,7 @@ COUNTER_PORT_IN_SIZE: Final = 512
 COUNTER_VRF_COUNTER: Final = "FabricIngress.vrf_counter"
 COUNTER_VRF_COUNTER_SIZE: Final = 1024
 COUNTER_DROPS: Final = "FabricIngress.drops"
-COUNTER_DROPS_SIZE: Final = 7
+COUNTER_DROPS_SIZE: Final = 9
 COUNTER_PORT_OUT: Final = "FabricEgress.port_out"
 COUNTER_PORT_OUT_SIZE: Final = 512
 
@@ -121,3 +123,9 @@ class DropReason(IntEnum):
 
     FORGED_QUERY = 6
     """A QUERY that does not come from the controller."""
+
+    FORGED_SOURCE = 7
+    """The source address is not that of the host at the ingress port."""
+
+    OTHER_VRF = 8
+    """The destination is a host of another VRF."""

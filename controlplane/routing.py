@@ -7,7 +7,7 @@ parallel links, the k-th link of one leaf maps to the k-th link of another, so t
 
 A host's port is in the host's VRF, which has routes only to the hosts of that VRF. Ports between switches
 are in the fabric VRF, which has routes to all hosts. On a leaf it has only the leaf's own hosts, so that no
-packet goes up twice.
+packet goes up twice. Jobs that reserve links have entries of their own: `controlplane/tenants.py`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import finsy as fy
-
 from controlplane import constants as p4
+from controlplane import entries
+from controlplane.entries import Entities, Entity
 from controlplane.network import Host, Port, Switch, Topology
 from machine.errors import BadInput
 from wire.slot_header import HEADROOM_OFFSET, RATE_UNIT_MBPS
 
 Routing = Literal["ecmp", "source"]
-Entity = fy.P4TableEntry | fy.P4ActionProfileMember | fy.P4ActionProfileGroup
-Entities = tuple[Entity, ...]
 
 FABRIC_VRF = 0
 DEFAULT_VRF = 1
@@ -40,13 +38,15 @@ ECN_THRESHOLD_PACKETS = 20
 class FabricPolicy:
     """A fabric's routing and ECN marking.
 
-    `vrfs` has the VRF (1 and above) of each host by name. A host that it does not list is in VRF 1.
+    `vrfs` has the VRF (1 and above) of each host by name. A host that it does not list is in `other_vrf`;
+    with None it is in no VRF, and all that it sends is dropped.
     `ecn_threshold_packets` is the queue length from which a switch marks ECN, for all ports or by port. 0
     never marks.
     """
 
     routing: Routing = "ecmp"
     vrfs: Mapping[str, int] = field(default_factory=dict)
+    other_vrf: int | None = DEFAULT_VRF
     ecn_threshold_packets: int | Callable[[Port], int] = ECN_THRESHOLD_PACKETS
     rate_unit_mbps: int = RATE_UNIT_MBPS
 
@@ -54,14 +54,23 @@ class FabricPolicy:
 def desired_state(topology: Topology, policy: FabricPolicy | None = None) -> dict[str, Entities]:
     """Return the entries of every switch, by name. Raises BadInput if they exceed the program's tables."""
     policy = policy or FabricPolicy()
-    last_vrf = p4.COUNTER_VRF_COUNTER_SIZE - 1
     for name, vrf in policy.vrfs.items():
         if name not in topology.host_by_name:
             raise BadInput(f"VRFs: there is no host {name!r} in {topology.name}")
-        if not FABRIC_VRF < vrf <= last_vrf:
-            raise BadInput(f"VRFs: {name} is in VRF {vrf}; use 1 to {last_vrf} (0 is the fabric's)")
-    distances = {switch.name: switch_hops(topology, switch.name) for switch in topology.switches}
-    return {switch.name: _entries(topology, switch, policy, distances) for switch in topology.switches}
+        check_vrf(name, vrf)
+    distances = _distances(topology)
+    state = {}
+    for switch in topology.switches:
+        state[switch.name] = _entries(topology, switch, policy, distances)
+        entries.check_sizes(switch.name, state[switch.name])
+    return state
+
+
+def check_vrf(name: str, vrf: int) -> None:
+    """Raise BadInput if no host or job, such as `name`, can have VRF `vrf`."""
+    last = p4.COUNTER_VRF_COUNTER_SIZE - 1
+    if not FABRIC_VRF < vrf <= last:
+        raise BadInput(f"VRFs: {name} is in VRF {vrf}; use 1 to {last} (0 is the fabric's)")
 
 
 def next_hops(topology: Topology, switch: Switch, host: Host) -> tuple[int, ...]:
@@ -126,6 +135,12 @@ def switch_hops(topology: Topology, root: str) -> dict[str, int]:
     return distances
 
 
+def _distances(topology: Topology) -> dict[str, dict[str, int]]:
+    """The hops to each switch that has hosts, by name, from all switches."""
+    leaves = dict.fromkeys(host.leaf for host in topology.hosts)
+    return {leaf: switch_hops(topology, leaf) for leaf in leaves}
+
+
 def _next_hops(
     topology: Topology, switch: Switch, host: Host, distances: Mapping[str, Mapping[str, int]]
 ) -> tuple[int, ...]:
@@ -150,103 +165,74 @@ def _index(topology: Topology, switch: Switch, ingress: int) -> int:
     return alike.index(ingress)
 
 
+class _Hops:
+    """Of one switch: the ports towards each host, and the groups of those that are equally near."""
+
+    def __init__(
+        self, topology: Topology, switch: Switch, distances: Mapping[str, Mapping[str, int]]
+    ) -> None:
+        self.switch = switch
+        self.ports = {host: _next_hops(topology, switch, host, distances) for host in topology.hosts}
+        several = dict.fromkeys(ports for ports in self.ports.values() if len(ports) > 1)
+        self.groups = {ports: number for number, ports in enumerate(several, 1)}
+
+    def route(self, vrf: int, host: Host) -> Entity:
+        """Packets of `vrf` to `host`."""
+        ports = self.ports[host]
+        if len(ports) > 1:
+            return entries.route_to_group(vrf, host, self.groups[ports])
+        return entries.route_to_port(vrf, host, ports[0])
+
+    def vrf(self, vrf: int, hosts: Sequence[Host]) -> Iterable[Entity]:
+        """A VRF of `hosts`: nothing where none of them is."""
+        local = [host for host in hosts if host.leaf == self.switch.name]
+        yield from (entries.host_port(host, vrf) for host in local)
+        yield from (self.route(vrf, host) for host in hosts if local)
+
+
+def vrf_entries(topology: Topology, vrf: int, hosts: Sequence[Host]) -> dict[str, Entities]:
+    """Return what a VRF of `hosts` adds to each switch. Its packets share the links of all."""
+    distances = _distances(topology)
+    return {
+        leaf: tuple(_Hops(topology, topology.switch_by_name[leaf], distances).vrf(vrf, hosts))
+        for leaf in dict.fromkeys(host.leaf for host in hosts)
+    }
+
+
 def _entries(
     topology: Topology, switch: Switch, policy: FabricPolicy, distances: Mapping[str, Mapping[str, int]]
 ) -> Entities:
-    hops = {host: _next_hops(topology, switch, host, distances) for host in topology.hosts}
-    groups = {
-        ports: number
-        for number, ports in enumerate(dict.fromkeys(ports for ports in hops.values() if len(ports) > 1), 1)
-    }
-    vrf_of_port = {
-        port.number: policy.vrfs.get(port.peer, DEFAULT_VRF)
-        if port.peer in topology.host_by_name
-        else FABRIC_VRF
-        for port in switch.ports
-    }
-    known = {
-        vrf: [host for host in topology.hosts if _knows(switch, vrf, host, policy)]
-        for vrf in sorted(set(vrf_of_port.values()))
-    }
-    local_hosts = topology.hosts_of(switch.name)
-    entries = (
-        *_ecmp(groups),
-        *(_vrf(number, vrf) for number, vrf in vrf_of_port.items()),
-        *(_route(vrf, host, hops[host], groups) for vrf, hosts in known.items() for host in hosts),
-        *(_source_routes(topology, switch, hops, groups) if policy.routing == "source" else ()),
-        *(_arp_reply(host) for host in (topology.hosts if local_hosts else ())),
+    hops = _Hops(topology, switch, distances)
+    members = defaultdict[int, list[Host]](list)
+    for host in topology.hosts:
+        vrf = policy.vrfs.get(host.name, policy.other_vrf)
+        if vrf is not None:
+            members[vrf].append(host)
+    local = topology.hosts_of(switch.name)
+    uplinks = [port.number for port in switch.ports if port.peer in topology.switch_by_name]
+    from_fabric = (local if switch.role == "leaf" else topology.hosts) if uplinks else ()
+    return (
+        *entries.ecmp(hops.groups),
+        *(entries.switch_port(port, FABRIC_VRF) for port in uplinks),
+        *(hops.route(FABRIC_VRF, host) for host in from_fabric),
+        *(entry for vrf, hosts in sorted(members.items()) for entry in hops.vrf(vrf, hosts)),
+        *(_source_routes(topology, hops) if policy.routing == "source" else ()),
+        *(entries.known_host(host) for host in (topology.hosts if local else ())),
         *(_link(port, policy) for port in switch.ports),
     )
-    _check_sizes(switch, entries)
-    return entries
 
 
-def _knows(switch: Switch, vrf: int, host: Host, policy: FabricPolicy) -> bool:
-    if vrf == FABRIC_VRF:
-        return switch.role != "leaf" or host.leaf == switch.name
-    return vrf == policy.vrfs.get(host.name, DEFAULT_VRF)
-
-
-def _ecmp(groups: Mapping[tuple[int, ...], int]) -> Iterable[Entity]:
-    """Yield a member per uplink, with the port's number as its id, and a group per set of near ports."""
-    profile = p4.PROFILE_ECMP_SELECTOR
-    for port in sorted({port for ports in groups for port in ports}):
-        action = fy.Action(p4.ACTION_TO_UPLINK, **{p4.PARAM_TO_UPLINK_PORT: port})
-        yield fy.P4ActionProfileMember(profile, member_id=port, action=action)
-    for ports, group in groups.items():
-        members = [fy.P4Member(port, weight=1) for port in ports]
-        yield fy.P4ActionProfileGroup(profile, group_id=group, members=members)
-        yield fy.P4TableEntry(
-            p4.TABLE_ECMP,
-            match=fy.Match({p4.MATCH_ECMP_GROUP: group}),
-            action=fy.IndirectAction(group_id=group),
-        )
-
-
-def _vrf(port: int, vrf: int) -> fy.P4TableEntry:
-    return fy.P4TableEntry(
-        p4.TABLE_VRF,
-        match=fy.Match({p4.MATCH_VRF_INGRESS_PORT: port}),
-        action=fy.Action(p4.ACTION_SET_VRF, **{p4.PARAM_SET_VRF_VRF: vrf}),
-    )
-
-
-def _route(
-    vrf: int, host: Host, ports: tuple[int, ...], groups: Mapping[tuple[int, ...], int]
-) -> fy.P4TableEntry:
-    if len(ports) > 1:
-        action = fy.Action(p4.ACTION_TO_GROUP, **{p4.PARAM_TO_GROUP_GROUP: groups[ports]})
-    else:
-        parameters = {p4.PARAM_TO_PORT_PORT: ports[0], p4.PARAM_TO_PORT_DMAC: host.mac}
-        action = fy.Action(p4.ACTION_TO_PORT, **parameters)
-    match = {p4.MATCH_ROUTE_VRF: vrf, p4.MATCH_ROUTE_DST: f"{host.ip}/32"}
-    return fy.P4TableEntry(p4.TABLE_ROUTE, match=fy.Match(match), action=action)
-
-
-def _source_routes(
-    topology: Topology,
-    switch: Switch,
-    hops: Mapping[Host, tuple[int, ...]],
-    groups: Mapping[tuple[int, ...], int],
-) -> Iterable[fy.P4TableEntry]:
+def _source_routes(topology: Topology, hops: _Hops) -> Iterable[Entity]:
     """Yield an entry per ingress port and group. Only packets routed to a group look up this table."""
-    for ports in groups:
-        inside = [host.ip for host in hops if hops[host] == ports]
-        outside = [host.ip for host in hops if len(hops[host]) > 1 and hops[host] != ports]
+    for ports in hops.groups:
+        inside = [host.ip for host, others in hops.ports.items() if others == ports]
+        outside = [host.ip for host, others in hops.ports.items() if len(others) > 1 and others != ports]
         for network in _cover(inside, outside):
-            for port in switch.ports:
-                match: dict[str, object] = {p4.MATCH_SOURCE_ROUTE_INGRESS_PORT: port.number}
-                if network.prefixlen:
-                    match[p4.MATCH_SOURCE_ROUTE_DST] = (int(network.network_address), int(network.netmask))
-                uplink = source_port(topology, switch, port.number, ports)
+            for port in hops.switch.ports:
                 # Packets from an uplink are never routed to a group of uplinks again.
                 if port.number not in ports:
-                    yield fy.P4TableEntry(
-                        p4.TABLE_SOURCE_ROUTE,
-                        match=fy.Match(match),
-                        priority=1 + network.prefixlen,
-                        action=fy.Action(p4.ACTION_TO_UPLINK, **{p4.PARAM_TO_UPLINK_PORT: uplink}),
-                    )
+                    uplink = source_port(topology, hops.switch, port.number, ports)
+                    yield entries.source_route(port.number, uplink, 1 + network.prefixlen, network)
 
 
 def _cover(inside: Sequence[str], outside: Sequence[str]) -> list[ipaddress.IPv4Network]:
@@ -269,48 +255,10 @@ def _cover(inside: Sequence[str], outside: Sequence[str]) -> list[ipaddress.IPv4
     return split(ipaddress.IPv4Network("0.0.0.0/0"), [int(ipaddress.IPv4Address(ip)) for ip in inside])
 
 
-def _arp_reply(host: Host) -> fy.P4TableEntry:
-    return fy.P4TableEntry(
-        p4.TABLE_ARP_REPLY,
-        match=fy.Match({p4.MATCH_ARP_REPLY_TARGET_IP: host.ip}),
-        action=fy.Action(p4.ACTION_REPLY_ARP, **{p4.PARAM_REPLY_ARP_MAC: host.mac}),
-    )
-
-
-def _link(port: Port, policy: FabricPolicy) -> fy.P4TableEntry:
+def _link(port: Port, policy: FabricPolicy) -> Entity:
     capacity = round(port.rate_mbps / policy.rate_unit_mbps)
     threshold = policy.ecn_threshold_packets
     if callable(threshold):
         threshold = threshold(port)
     threshold = min(threshold, port.queue_packets - 1)  # mark at least the last packet that fits
-    parameters = {
-        p4.PARAM_SET_LINK_CAPACITY: capacity + HEADROOM_OFFSET,
-        p4.PARAM_SET_LINK_ECN_THRESHOLD: threshold,
-    }
-    return fy.P4TableEntry(
-        p4.TABLE_LINK,
-        match=fy.Match({p4.MATCH_LINK_EGRESS_PORT: port.number}),
-        action=fy.Action(p4.ACTION_SET_LINK, **parameters),
-    )
-
-
-_SIZES: dict[str, int] = {
-    name: getattr(p4, f"{constant}_SIZE")
-    for constant, name in vars(p4).items()
-    if constant.startswith(("TABLE_", "PROFILE_")) and hasattr(p4, f"{constant}_SIZE")
-}
-"""How many entries or members fit each table and action profile, by its name in P4Info."""
-
-
-def _check_sizes(switch: Switch, entries: Entities) -> None:
-    used: dict[str, int] = defaultdict(int)
-    for entry in entries:
-        if isinstance(entry, fy.P4ActionProfileGroup):
-            continue
-        used[entry.table_id if isinstance(entry, fy.P4TableEntry) else entry.action_profile_id] += 1
-    for name, count in used.items():
-        if count > _SIZES[name]:
-            raise BadInput(
-                f"{switch.name}: {count} entries do not fit {name} of {_SIZES[name]}; "
-                f"use a smaller topology, or raise the size in p4src/shared/size.p4 and `make p4`"
-            )
+    return entries.link(port.number, capacity + HEADROOM_OFFSET, threshold)

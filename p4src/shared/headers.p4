@@ -28,7 +28,9 @@ const bit<32> DROP_NO_ROUTE = 3;       // the VRF does not know the destination
 const bit<32> DROP_TTL = 4;            // the time to live is used up
 const bit<32> DROP_NO_UPLINK = 5;      // an ECMP group without members
 const bit<32> DROP_FORGED_QUERY = 6;   // a QUERY that does not come from the controller
-#define DROP_REASONS 7
+const bit<32> DROP_FORGED_SOURCE = 7;  // the source address is not that of the host at the ingress port
+const bit<32> DROP_OTHER_VRF = 8;      // the destination is a host of another VRF
+#define DROP_REASONS 9
 
 @controller_header("packet_in")
 header packet_in_t {
@@ -106,6 +108,11 @@ struct headers_t {
 
 struct metadata_t {
     VrfId_t vrf;
+    bit<32> host;            // address of the host at the ingress port; 0: a switch is there
+    bit<32> src;             // of the IPv4 packet or the ARP request
+    bit<32> dst;
+    bool denied;             // the VRF does not know the destination
+    bit<48> mac;             // of the host that dst belongs to
     GroupId_t group;         // ECMP group of the route; 0: none
     bit<16> src_port;        // 0 for fragments and where there are no ports
     bit<16> dst_port;

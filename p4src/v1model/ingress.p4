@@ -1,4 +1,4 @@
-// Where a packet goes: VRF, route, source route or ECMP; ARP answers; packet-out.
+// Where a packet goes: VRF, source check, route, source route or ECMP; ARP answers; packet-out.
 
 control FabricIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     counter(MAX_PORTS, CounterType.packets_and_bytes) port_in;
@@ -16,14 +16,19 @@ control FabricIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         meta.vrf = vrf;
     }
 
+    action set_host(VrfId_t vrf, bit<32> address) {
+        meta.vrf = vrf;
+        meta.host = address;
+    }
+
     table vrf {
         key = { standard_metadata.ingress_port: exact @name("ingress_port"); }
-        actions = { set_vrf; @defaultonly NoAction; }
+        actions = { set_vrf; set_host; @defaultonly NoAction; }
         const default_action = NoAction();
         size = VRF_TABLE_SIZE;
     }
 
-    // --- by destination; what a VRF does not know is dropped ---
+    // --- by destination; what a VRF does not know is dropped, and it is not answered by ARP ---
 
     action to_port(PortId_t port, bit<48> dmac) {
         standard_metadata.egress_spec = port;
@@ -39,13 +44,13 @@ control FabricIngress(inout headers_t hdr, inout metadata_t meta, inout standard
     }
 
     action deny() {
-        drop(DROP_NO_ROUTE);
+        meta.denied = true;
     }
 
     table route {
         key = {
             meta.vrf: exact @name("vrf");
-            hdr.ipv4.dst: lpm @name("dst");
+            meta.dst: lpm @name("dst");
         }
         actions = { to_port; to_group; to_controller; deny; }
         const default_action = deny();
@@ -84,29 +89,28 @@ control FabricIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         size = ECMP_TABLE_SIZE;
     }
 
-    // --- the leaf answers ARP, so that hosts need no static neighbours ---
+    // --- the fabric's hosts, whatever their VRF: a leaf answers ARP, so that hosts need no static neighbours ---
 
-    action reply_arp(bit<48> mac) {
+    action is_host(bit<48> mac) {
+        meta.mac = mac;
+    }
+
+    table host {
+        key = { meta.dst: exact @name("address"); }
+        actions = { is_host; @defaultonly NoAction; }
+        const default_action = NoAction();
+        size = HOST_TABLE_SIZE;
+    }
+
+    @hidden action answer() {
+        hdr.ethernet.dst = hdr.arp.sender_mac;
+        hdr.ethernet.src = meta.mac;
         hdr.arp.operation = ARP_REPLY;
         hdr.arp.target_mac = hdr.arp.sender_mac;
-        hdr.ethernet.dst = hdr.arp.sender_mac;
-        hdr.ethernet.src = mac;
-        hdr.arp.sender_mac = mac;
-        bit<32> asked = hdr.arp.target_ip;
-        hdr.arp.target_ip = hdr.arp.sender_ip;
-        hdr.arp.sender_ip = asked;
+        hdr.arp.target_ip = meta.src;
+        hdr.arp.sender_mac = meta.mac;
+        hdr.arp.sender_ip = meta.dst;
         standard_metadata.egress_spec = standard_metadata.ingress_port;
-    }
-
-    action unknown_arp() {
-        drop(DROP_NO_ROUTE);
-    }
-
-    table arp_reply {
-        key = { hdr.arp.target_ip: exact @name("target_ip"); }
-        actions = { reply_arp; @defaultonly unknown_arp; }
-        const default_action = unknown_arp();
-        size = ARP_TABLE_SIZE;
     }
 
     apply {
@@ -126,17 +130,27 @@ control FabricIngress(inout headers_t hdr, inout metadata_t meta, inout standard
             drop(DROP_FORGED_QUERY);
         } else if (!vrf.apply().hit) {
             drop(DROP_NO_VRF);
-        } else if (hdr.arp.isValid() && hdr.arp.operation == ARP_REQUEST) {
-            arp_reply.apply();
-        } else if (!hdr.ipv4.isValid()) {
+        } else if (!hdr.ipv4.isValid() && !(hdr.arp.isValid() && hdr.arp.operation == ARP_REQUEST)) {
             drop(DROP_NOT_IP);
-        } else if (hdr.ipv4.ttl <= 1) {
+        } else if (hdr.ipv4.isValid() && hdr.ipv4.ttl <= 1) {
             drop(DROP_TTL);
+        } else if (meta.host != 0 && meta.src != meta.host) {
+            drop(DROP_FORGED_SOURCE);
         } else {
-            vrf_counter.count((bit<32>)meta.vrf);
-            hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
+            if (hdr.ipv4.isValid()) {
+                vrf_counter.count((bit<32>)meta.vrf);
+                hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
+            }
             route.apply();
-            if (meta.group != 0) {
+            if (meta.denied || hdr.arp.isValid()) {
+                if (!host.apply().hit) {
+                    drop(DROP_NO_ROUTE);
+                } else if (meta.denied) {
+                    drop(DROP_OTHER_VRF);
+                } else {
+                    answer();
+                }
+            } else if (meta.group != 0) {
                 if (!source_route.apply().hit) {
                     if (!ecmp.apply().hit) {
                         drop(DROP_NO_UPLINK);

@@ -49,11 +49,15 @@ parser FabricParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
 
     state parse_arp {
         packet.extract(hdr.arp);
+        meta.src = hdr.arp.sender_ip;
+        meta.dst = hdr.arp.target_ip;
         transition accept;
     }
 
     state parse_ipv4 {
         packet.extract(hdr.ipv4);
+        meta.src = hdr.ipv4.src;
+        meta.dst = hdr.ipv4.dst;
         transition select(hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.more_fragments, hdr.ipv4.fragment_offset,
                           hdr.ipv4.protocol) {
             (4, 5, 0, 0, PROTO_TCP): parse_ports;

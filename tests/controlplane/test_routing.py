@@ -11,76 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane import constants as p4
+from controlplane.constants import DropReason
 from controlplane.generate import API, CONSTANTS, HEADERS, P4INFO, constants
-from controlplane.pipeline import Pipeline
 from controlplane.routing import FabricPolicy, desired_state, fixed_path
-from controlplane.topology import Host, Topology, dumbbell, leaf_spine, parse_topology
+from controlplane.topology import Topology, dumbbell, leaf_spine, parse_topology
 from machine.errors import BadInput
 from machine.protoc import grpc_modules
+from tests.controlplane.model import Model
 from wire.slot_header import HEADROOM_OFFSET
 
 # No clock decides whether a test passes.
 UNTIMED = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-SCHEMA = Pipeline.load().schema
-
-
-class Model:
-    """The program's tables as far as forwarding goes, filled with a desired state."""
-
-    def __init__(self, topology: Topology, policy: FabricPolicy) -> None:
-        self.topology = topology
-        self.tables: dict[str, list[fy.P4TableEntry]] = {}
-        self.groups: dict[tuple[str, int], list[int]] = {}
-        for name, entities in desired_state(topology, policy).items():
-            # Through protobuf and back: only what can be written counts.
-            decoded: list[Any] = [type(e).decode(e.encode(SCHEMA), SCHEMA) for e in entities]
-            self.tables[name] = [entry for entry in decoded if isinstance(entry, fy.P4TableEntry)]
-            for group in decoded:
-                if isinstance(group, fy.P4ActionProfileGroup):
-                    self.groups[name, group.group_id] = [m.member_id for m in group.members or ()]
-
-    def table(self, switch: str, name: str) -> list[fy.P4TableEntry]:
-        alias = SCHEMA.tables[name].alias
-        return [entry for entry in self.tables[switch] if entry.table_id == alias]
-
-    def forward(self, switch: str, ingress: int, destination: Host, choice: int) -> int | None:
-        """The egress port of one packet, or None where it is dropped; `choice` stands for the hash."""
-        vrf = next(
-            e.action.args["vrf"] for e in self.table(switch, p4.TABLE_VRF) if e["ingress_port"] == ingress
-        )
-        address = int(ipaddress.IPv4Address(destination.ip))
-        route = next(
-            (
-                e
-                for e in self.table(switch, p4.TABLE_ROUTE)
-                if e["vrf"] == vrf and int(e["dst"][0]) == address
-            ),
-            None,
-        )
-        if route is None:
-            return None
-        if "port" in route.action.args:
-            return int(route.action.args["port"])
-        for entry in sorted(self.table(switch, p4.TABLE_SOURCE_ROUTE), key=lambda e: -e.priority):
-            value, mask = (entry.match or {}).get("dst", (0, 0))
-            if entry["ingress_port"] == ingress and address & int(mask) == int(value):
-                return int(entry.action.args["port"])
-        members = self.groups[switch, route.action.args["group"]]
-        return members[choice % len(members)]
-
-    def path(self, source: Host, destination: Host, choice: int = 0) -> list[tuple[str, int]] | None:
-        """The (switch, egress port) pairs on the way, or None where a switch drops."""
-        switch, ingress, path = source.leaf, source.leaf_port, list[tuple[str, int]]()
-        while len(path) < 10:
-            egress = self.forward(switch, ingress, destination, choice)
-            if egress is None:
-                return None
-            path.append((switch, egress))
-            port = self.topology.switch_by_name[switch].port(egress)
-            if port.peer in self.topology.host_by_name:
-                return path if port.peer == destination.name else None
-            switch, ingress = port.peer, port.peer_port
-        return None
 
 
 SHAPES = st.builds(leaf_spine, st.integers(1, 4), st.integers(1, 3), st.integers(1, 4), st.integers(1, 2))
@@ -99,7 +40,7 @@ RING = parse_topology(
 @given(st.one_of(SHAPES, st.builds(dumbbell, st.integers(1, 4)), st.just(RING)), st.data())
 def test_every_host_reaches_every_other_on_a_shortest_path(topology: Topology, data: st.DataObject) -> None:
     routing = data.draw(st.sampled_from(["ecmp", "source"]))
-    model = Model(topology, FabricPolicy(routing))
+    model = Model.of(topology, FabricPolicy(routing))
     source, destination = (data.draw(st.sampled_from(topology.hosts)) for _ in "ab")
     path = model.path(source, destination, data.draw(st.integers(0, 10)))
     assert path is not None
@@ -114,7 +55,7 @@ def test_source_routing_never_shares_a_link_in_a_leafwise_permutation(
 ) -> None:
     """Each host of leaf l sends to the host of the same index on leaf l + shift (vClos, lemma 5.1)."""
     topology = leaf_spine(leaves, spines, spines * pairs, pairs)
-    model = Model(topology, FabricPolicy("source"))
+    model = Model.of(topology, FabricPolicy("source"))
     used: set[tuple[str, int]] = set()
     per_leaf = spines * pairs
     for index, source in enumerate(topology.hosts):
@@ -129,7 +70,7 @@ def test_source_routing_never_shares_a_link_in_a_leafwise_permutation(
 
 def test_source_routing_maps_host_port_i_to_uplink_h_plus_i() -> None:
     topology = leaf_spine(4, 4, 4)
-    model = Model(topology, FabricPolicy("source"))
+    model = Model.of(topology, FabricPolicy("source"))
     for host in topology.hosts:
         away = next(other for other in topology.hosts if other.leaf != host.leaf)
         path = model.path(host, away)
@@ -139,7 +80,7 @@ def test_source_routing_maps_host_port_i_to_uplink_h_plus_i() -> None:
 
 def test_ecmp_uses_every_uplink() -> None:
     topology = leaf_spine(2, 4, 1)
-    model = Model(topology, FabricPolicy("ecmp"))
+    model = Model.of(topology, FabricPolicy("ecmp"))
     h1, h2 = topology.hosts
     assert {(model.path(h1, h2, choice) or [])[0] for choice in range(4)} == {
         ("leaf1", n) for n in (2, 3, 4, 5)
@@ -150,16 +91,39 @@ def test_ecmp_uses_every_uplink() -> None:
 def test_vrfs_are_isolated_from_each_other(routing: Any) -> None:
     topology = leaf_spine(2, 2, 2)
     vrfs = {"h1": 7, "h3": 7}
-    model = Model(topology, FabricPolicy(routing, vrfs=vrfs))
+    model = Model.of(topology, FabricPolicy(routing, vrfs=vrfs))
     for source in topology.hosts:
         for destination in topology.hosts:
             same = vrfs.get(source.name) == vrfs.get(destination.name)
-            assert (model.path(source, destination) is not None) == same
+            path, dropped = model.walk(source, destination)
+            assert (path == [], dropped) == ((False, None) if same else (True, DropReason.OTHER_VRF))
+
+
+def test_a_host_in_no_vrf_reaches_nobody() -> None:
+    topology = leaf_spine(2, 2, 2)
+    model = Model.of(topology, FabricPolicy(vrfs={"h1": 7, "h3": 7}, other_vrf=None))
+    for source in topology.hosts:
+        for destination in topology.hosts:
+            _, dropped = model.walk(source, destination)
+            if source.name not in ("h1", "h3"):
+                assert dropped == DropReason.NO_VRF
+            else:
+                assert dropped == (None if destination.name in ("h1", "h3") else DropReason.OTHER_VRF)
+
+
+def test_a_host_sends_under_its_own_address_only() -> None:
+    topology = leaf_spine(2, 2, 2)
+    model = Model.of(topology, FabricPolicy())
+    addresses = [int(ipaddress.IPv4Address(host.ip)) for host in topology.hosts]
+    for host, own in zip(topology.hosts, addresses, strict=True):
+        for claimed in addresses:
+            seen = model.forward(host.leaf, host.leaf_port, claimed, addresses[0])
+            assert (seen == DropReason.FORGED_SOURCE) == (claimed != own)
 
 
 @pytest.mark.parametrize("topology", [leaf_spine(2, 2, 2, links_per_pair=2), dumbbell(2)])
 def test_a_fixed_path_is_the_one_that_the_tables_make(topology: Topology) -> None:
-    model = Model(topology, FabricPolicy("source"))
+    model = Model.of(topology, FabricPolicy("source"))
     for source in topology.hosts:
         for destination in topology.hosts:
             if source is not destination:
@@ -175,20 +139,20 @@ def test_a_path_that_a_hash_chooses_is_refused() -> None:
         fixed_path(topology, "ecmp", h1, h3)
 
 
-def test_leaves_answer_arp_for_every_host_and_every_port_has_its_link() -> None:
+def test_leaves_know_every_host_and_every_port_has_its_link() -> None:
     topology = leaf_spine(2, 2, 2, uplink_rate_mbps=400, queue_packets=8)
-    model = Model(topology, FabricPolicy())
-    assert len(model.table("leaf1", p4.TABLE_ARP_REPLY)) == 4
-    assert not model.table("spine1", p4.TABLE_ARP_REPLY)
+    model = Model.of(topology, FabricPolicy())
+    assert len(model.table("leaf1", p4.TABLE_HOST)) == 4
+    assert not model.table("spine1", p4.TABLE_HOST)
     links = {entry["egress_port"]: entry.action.args for entry in model.table("leaf1", p4.TABLE_LINK)}
     assert links[1] == {"capacity": HEADROOM_OFFSET + 1000, "ecn_threshold": 7}
     assert links[3]["capacity"] == HEADROOM_OFFSET + 400
-    by_port = Model(topology, FabricPolicy(ecn_threshold_packets=lambda port: int(port.rate_mbps) // 100))
+    by_port = Model.of(topology, FabricPolicy(ecn_threshold_packets=lambda port: int(port.rate_mbps) // 100))
     thresholds = {
         e["egress_port"]: e.action.args["ecn_threshold"] for e in by_port.table("leaf1", p4.TABLE_LINK)
     }
     assert thresholds == {1: 7, 2: 7, 3: 4, 4: 4}  # a queue of 8 never holds 8 when a packet comes in
-    unit = Model(topology, FabricPolicy(rate_unit_mbps=10)).table("leaf1", p4.TABLE_LINK)
+    unit = Model.of(topology, FabricPolicy(rate_unit_mbps=10)).table("leaf1", p4.TABLE_LINK)
     assert {entry.action.args["capacity"] for entry in unit} == {
         HEADROOM_OFFSET + 100,
         HEADROOM_OFFSET + 40,
@@ -203,8 +167,8 @@ def test_wrong_vrfs_are_named() -> None:
 
 
 def test_what_does_not_fit_a_table_is_refused_before_anything_is_written() -> None:
-    assert p4.TABLE_ARP_REPLY_SIZE < 33 * 128
-    with pytest.raises(BadInput, match=r"leaf1: 4224 entries do not fit FabricIngress.arp_reply of 4096"):
+    assert p4.TABLE_HOST_SIZE < 33 * 128
+    with pytest.raises(BadInput, match=r"leaf1: 4224 entries do not fit FabricIngress.host of 4096"):
         desired_state(leaf_spine(33, 1, 128))
 
 

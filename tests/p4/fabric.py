@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from ipaddress import IPv4Address
 
 from finsy import (
     P4ActionProfileGroup,
@@ -28,7 +29,7 @@ def fabric_fence(source: int, port: int, token: bytes) -> bytes:
     if source == CPU_PORT:
         return fence_behind_header(source, port, token)
     assert source == port
-    return bytes(arp_request(host_ip(1), source)) + token
+    return bytes(arp_request(host_ip(source if source in HOSTS else 1), source)) + token
 
 
 FABRIC = Program("fabric", build=BUILD, fence=fabric_fence)
@@ -53,6 +54,12 @@ def vrf(port: int, number: int) -> P4TableEntry:
     return P4TableEntry("vrf", match=P4TableMatch(ingress_port=port), action=action)
 
 
+def host_port(port: int, number: int) -> P4TableEntry:
+    address = int(IPv4Address(host_ip(port)))
+    action = P4TableAction("set_host", vrf=number, address=address)
+    return P4TableEntry("vrf", match=P4TableMatch(ingress_port=port), action=action)
+
+
 def route(number: int, prefix: str, action: P4TableAction) -> P4TableEntry:
     return P4TableEntry("route", match=P4TableMatch(vrf=number, dst=prefix), action=action)
 
@@ -73,9 +80,9 @@ def link(port: int, capacity: int, ecn_threshold: int = 0) -> P4TableEntry:
     return P4TableEntry("link", match=P4TableMatch(egress_port=port), action=action)
 
 
-def arp_reply(port: int) -> P4TableEntry:
-    action = P4TableAction("reply_arp", mac=host_mac(port))
-    return P4TableEntry("arp_reply", match=P4TableMatch(target_ip=host_ip(port)), action=action)
+def known_host(port: int) -> P4TableEntry:
+    action = P4TableAction("is_host", mac=host_mac(port))
+    return P4TableEntry("host", match=P4TableMatch(address=host_ip(port)), action=action)
 
 
 def ecmp_group(
@@ -97,8 +104,9 @@ def ecmp_group(
 def leaf_entries() -> list[object]:
     """The leaf's whole state."""
     return [
-        *(vrf(port, TENANT) for port in (1, 2, *UPLINKS)),
-        vrf(3, OTHER),
+        *(host_port(port, TENANT) for port in (1, 2)),
+        host_port(3, OTHER),
+        *(vrf(port, TENANT) for port in UPLINKS),
         *(route(TENANT, f"{host_ip(port)}/32", to_host(port)) for port in (1, 2)),
         route(OTHER, f"{host_ip(3)}/32", to_host(3)),
         route(TENANT, "10.0.0.0/8", P4TableAction("to_group", group=GROUP)),
@@ -106,7 +114,7 @@ def leaf_entries() -> list[object]:
         route(TENANT, "10.8.0.0/16", P4TableAction("to_controller")),
         *ecmp_group(GROUP, UPLINKS),
         *(source_route(ingress, "10.1.0.0/16", uplink, 10) for ingress, uplink in SOURCE_ROUTED.items()),
-        *(arp_reply(port) for port in HOSTS),
+        *(known_host(port) for port in HOSTS),
         *(link(port, capacity) for port, capacity in CAPACITY.items()),
     ]
 

@@ -58,8 +58,13 @@ def _address(rng: random.Random) -> int:
     return network | rng.choice([1, 2, 3, 4, rng.randrange(256)])
 
 
+def _source(rng: random.Random) -> int:
+    """Mostly an address of the leaf's hosts: at the port of another one it is forged."""
+    return 0x0A000000 | rng.choice(HOSTS) if rng.random() < 0.8 else _address(rng)
+
+
 def _ip(rng: random.Random) -> bytes:
-    return ipv4(rng, addresses=(_address(rng), _address(rng)), options=rng.random() < 0.1, right=0.95)
+    return ipv4(rng, addresses=(_source(rng), _address(rng)), options=rng.random() < 0.1, right=0.95)
 
 
 def _slot(rng: random.Random) -> bytes:
@@ -86,9 +91,8 @@ def _slot(rng: random.Random) -> bytes:
 
 def _arp(rng: random.Random) -> bytes:
     fixed = [(1, 16), (0x0800, 16), (6, 8), (4, 8), (rng.choice([1, 1, 1, 2]), 16)]
-    return bits([*fixed, (value(rng, 48), 48), (_address(rng), 32), (0, 48), (_address(rng), 32)]) + payload(
-        rng
-    )
+    ends = [(value(rng, 48), 48), (_source(rng), 32), (0, 48), (_address(rng), 32)]
+    return bits([*fixed, *ends]) + payload(rng)
 
 
 def fabric_packet(rng: random.Random) -> bytes:

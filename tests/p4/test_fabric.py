@@ -24,6 +24,7 @@ from tests.p4.fabric import (
     frame,
     host_ip,
     host_mac,
+    host_port,
     leaf_entries,
     link,
     mac_text,
@@ -35,7 +36,6 @@ from tests.p4.fabric import (
     tcp,
     to_host,
     udp,
-    vrf,
 )
 from tests.p4.netless import Netless
 from tests.p4.packets import bits
@@ -89,7 +89,8 @@ def test_the_checksum_is_right_behind_the_switch(leaf: Target) -> None:
 
 
 def test_a_vrf_knows_only_its_own(leaf: Target) -> None:
-    assert dropped(leaf, DropReason.NO_ROUTE, 3, udp(host_ip(1), src_port=3))
+    assert dropped(leaf, DropReason.OTHER_VRF, 3, udp(host_ip(1), src_port=3))
+    assert dropped(leaf, DropReason.OTHER_VRF, 3, carrier(SCHEDULE, host_ip(1), src_port=3))
     assert dropped(leaf, DropReason.NO_ROUTE, 3, udp("10.1.0.1", src_port=3))
     assert send(leaf, 1, udp(host_ip(3)))[0][0] in UPLINKS
     ((port, _),) = send(leaf, 3, udp(host_ip(3), src_port=3))
@@ -106,12 +107,30 @@ def test_the_same_address_in_two_vrfs(leaf: Target) -> None:
 
 
 def test_a_port_without_vrf_carries_nothing(leaf: Target) -> None:
-    leaf.client.delete(vrf(2, TENANT))
+    leaf.client.delete(host_port(2, TENANT))
     try:
         assert dropped(leaf, DropReason.NO_VRF, 2, udp(host_ip(1), src_port=2))
         assert dropped(leaf, DropReason.NO_VRF, 2, arp_request(host_ip(1), src_port=2))
     finally:
-        leaf.client.insert(vrf(2, TENANT))
+        leaf.client.insert(host_port(2, TENANT))
+
+
+def test_a_host_cannot_send_under_another_address(leaf: Target) -> None:
+    for other in (1, 3, 4):
+        for packet in (
+            udp(host_ip(1), src_port=other),
+            tcp(host_ip(1), src_port=other),
+            carrier(SCHEDULE, host_ip(1), src_port=other),
+            udp("10.2.0.1", src_port=other),
+            udp("192.0.2.1", src_port=other),
+            arp_request(host_ip(1), src_port=other),
+        ):
+            assert dropped(leaf, DropReason.FORGED_SOURCE, 2, packet)
+    assert send(leaf, 2, udp(host_ip(1), src_port=2))[0][0] == 1
+
+
+def test_a_packet_from_a_switch_has_any_source(leaf: Target) -> None:
+    assert send(leaf, UPLINKS[0], udp(host_ip(1), src_port=99))[0][0] == 1
 
 
 def test_the_longest_prefix_wins(leaf: Target) -> None:
@@ -130,7 +149,9 @@ def test_a_destination_that_no_route_knows_is_dropped(leaf: Target) -> None:
 
 def test_source_route_overrides_the_hash(leaf: Target) -> None:
     for ingress, uplink in SOURCE_ROUTED.items():
-        ports = {send(leaf, ingress, udp(f"10.1.0.{host}", sport=host))[0][0] for host in range(1, 20)}
+        source = ingress if ingress in HOSTS else 1
+        flows = (udp(f"10.1.0.{host}", src_port=source, sport=host) for host in range(1, 20))
+        ports = {send(leaf, ingress, flow)[0][0] for flow in flows}
         assert ports == {uplink}
 
 
@@ -283,6 +304,13 @@ def test_the_leaf_answers_arp(leaf: Target) -> None:
 
 def test_arp_for_an_unknown_address_is_dropped(leaf: Target) -> None:
     assert dropped(leaf, DropReason.NO_ROUTE, 1, arp_request("10.0.0.99"))
+    assert dropped(leaf, DropReason.NO_ROUTE, 1, arp_request("192.0.2.1"))
+
+
+def test_arp_does_not_tell_of_the_hosts_of_another_vrf(leaf: Target) -> None:
+    for target in (1, 2):
+        assert dropped(leaf, DropReason.OTHER_VRF, 3, arp_request(host_ip(target), src_port=3))
+    assert send(leaf, 3, arp_request(host_ip(3), src_port=3))[0][0] == 3
 
 
 def test_arp_replies_are_not_answered(leaf: Target) -> None:

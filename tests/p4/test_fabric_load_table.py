@@ -45,7 +45,7 @@ def schedule(epoch: int, *deltas: int, base: int = 0) -> SlotHeader:
 
 def send(leaf: Target, header: SlotHeader, dst: str = host_ip(2), port: int = 1) -> SlotHeader:
     """Send a carrier (out at port 2, unless stated); its slot header behind the switch."""
-    return slot_header(only(leaf.send(port, carrier(header, dst)))[1])
+    return slot_header(only(leaf.send(port, carrier(header, dst, port)))[1])
 
 
 def loads(leaf: Target, port: int = 2) -> list[tuple[int, int]]:
