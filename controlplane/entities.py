@@ -65,10 +65,22 @@ def key_of(entity: p4r.Entity) -> bytes:
     return bytes(key.SerializeToString(deterministic=True))
 
 
+def merged(*states: Mapping[str, State]) -> dict[str, State]:
+    """Return the states, by switch, together. Of two entities with the same key the later one counts."""
+    names = dict.fromkeys(name for each in states for name in each)
+    return {
+        name: {key: entity for each in states for key, entity in each.get(name, {}).items()} for name in names
+    }
+
+
 def difference(actual: State, desired: State) -> Difference:
     """Return the updates that bring a switch from state `actual` to `desired`."""
     inserts = [entity for key, entity in desired.items() if key not in actual]
-    modifies = [entity for key, entity in desired.items() if key in actual and entity != actual[key]]
+    modifies = [
+        entity
+        for key, entity in desired.items()
+        if key in actual and entity is not actual[key] and entity != actual[key]
+    ]
     deletes = [entity for key, entity in actual.items() if key not in desired]
     # Insert members before groups, and groups before the entries that refer to them; delete in reverse order.
     # Delete entries before inserting others, because a table may be full.

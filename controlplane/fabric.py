@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import finsy as fy
 from finsy.proto import p4r
 
+from controlplane import constants as p4
+from controlplane.constants import DropReason
 from controlplane.entities import Difference, State, difference, state_of
 from controlplane.network import Switch, Topology
 from controlplane.p4client import NoPipeline, NotPrimary, Refused, SwitchClient, Unreachable
@@ -56,11 +58,16 @@ class _Change:
 
 @dataclass
 class _Managed:
-    """One switch and its task. Without a `desired` state, the switch's state is left alone."""
+    """One switch and its task. Without a `desired` state, the switch's state is left alone.
+
+    `known` is the state that the switch has, as far as this controller can know without reading it: as long
+    as it stays connected and primary.
+    """
 
     switch: Switch
     client: SwitchClient | None = None
     desired: State | None = None
+    known: State | None = None
     status: str = "not connected"
     applied: Applied | None = None
     pipeline_set: bool = False
@@ -68,6 +75,11 @@ class _Managed:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def doubt(self) -> None:
+        """Somebody else may have written to the switch."""
+        self.known = None
+        self.changed.set()
 
 
 class Fabric:
@@ -140,18 +152,38 @@ class Fabric:
     async def apply(self, desired: Mapping[str, Iterable[Any]], **facts: object) -> list[Applied]:
         """Bring every switch into `desired` (finsy entities by switch) and remember it with `facts`.
 
-        If one switch refuses, restores all of them and raises its error.
+        Reads every switch's state first. If one switch refuses, restores all of them and raises its error.
         """
-        states = {
-            name: state_of([entity.encode(self.pipeline.schema) for entity in entities], self.pipeline.schema)
+        return await self._bring(self.encoded(desired), self._reconcile, facts)
+
+    async def advance(self, states: Mapping[str, State], **facts: object) -> list[Applied]:
+        """Do the same for `encoded` states, without reading what this controller has itself written.
+
+        So the time depends on what changes, and not on what the switches hold. To undo it, advance to the
+        states before.
+        """
+        return await self._bring(states, self._advance, facts)
+
+    def encoded(self, desired: Mapping[str, Iterable[Any]]) -> dict[str, State]:
+        """Return the states of finsy entities, by switch."""
+        schema = self.pipeline.schema
+        return {
+            name: state_of([entity.encode(schema) for entity in entities], schema)
             for name, entities in desired.items()
         }
+
+    async def _bring(
+        self,
+        states: Mapping[str, State],
+        step: Callable[[_Managed], Awaitable[_Change]],
+        facts: Mapping[str, object],
+    ) -> list[Applied]:
         managed = list(self._managed.values())
         async with self._applying:
             before = [one.desired for one in managed]
             for one in managed:
                 one.desired = states.get(one.switch.name, {})
-            results = await asyncio.gather(*map(self._reconcile, managed), return_exceptions=True)
+            results = await asyncio.gather(*map(step, managed), return_exceptions=True)
             errors = [result for result in results if isinstance(result, BaseException)]
             if errors:
                 for one, earlier in zip(managed, before, strict=True):
@@ -171,6 +203,20 @@ class Fabric:
     def last_applied(self) -> dict[str, Applied]:
         """Return what the last reconciliation of each switch has written."""
         return {name: m.applied for name, m in self._managed.items() if m.applied is not None}
+
+    async def drops(self) -> dict[str, dict[DropReason, int]]:
+        """Return, by switch, how many packets it has dropped for each reason since its pipeline was set.
+
+        Raises the error of a switch that does not answer.
+        """
+
+        async def of(name: str) -> dict[DropReason, int]:
+            found = await self._client(name).read([fy.P4CounterEntry(p4.COUNTER_DROPS)])
+            counters = (fy.P4CounterEntry.decode(each, self.pipeline.schema) for each in found)
+            return {DropReason(each.index or 0): each.packet_count for each in counters}
+
+        counts = await asyncio.gather(*map(of, self._managed))
+        return dict(zip(self._managed, counts, strict=True))
 
     # -- packets
 
@@ -214,9 +260,7 @@ class Fabric:
             for handler in self._packet_handlers:
                 handler(name, packet)
 
-        client = SwitchClient(
-            managed.switch, self.pipeline, on_packet=dispatch, on_change=managed.changed.set
-        )
+        client = SwitchClient(managed.switch, self.pipeline, on_packet=dispatch, on_change=managed.doubt)
         try:
             await client.connect(timeout_s)
             managed.client = client
@@ -235,30 +279,23 @@ class Fabric:
                     await managed.changed.wait()
             raise Unreachable(f"{name}: the connection broke; waiting for the switch to come back")
         finally:
-            managed.client = None
+            managed.client = managed.known = None
             await client.close()
 
     async def _reconcile(self, managed: _Managed) -> _Change:
-        """Set the pipeline, read the state, and write the difference in one batch. Undo it on failure."""
-        client = managed.client
-        if client is None or not client.connected:
-            raise Unreachable(f"{managed.switch.name}: {managed.status}")
-        if not client.primary:
-            raise client.not_primary()
+        """Set the pipeline, read the state, and write the difference."""
         async with managed.lock:
-            began = time.monotonic()
+            client, began = _primary(managed), time.monotonic()
             managed.pipeline_set |= await client.set_pipeline()
-            actual = await client.read_state()
-            change = difference(actual, actual if managed.desired is None else managed.desired)
-            if change.updates:
-                try:
-                    await client.write(change.updates)
-                except EntrainError:
-                    await _restore(client, actual)
-                    raise
-            seconds = time.monotonic() - began
-            managed.applied = _applied(managed.switch.name, managed.pipeline_set, change, seconds)
-            return _Change(managed.applied, actual)
+            managed.known = await client.read_state()
+            return await _write(managed, managed.known, began)
+
+    async def _advance(self, managed: _Managed) -> _Change:
+        """Write the difference to what is known, or read the state where nothing is."""
+        async with managed.lock:
+            if managed.known is not None:
+                return await _write(managed, managed.known, time.monotonic())
+        return await self._reconcile(managed)
 
     def _report(self, managed: _Managed, status: str) -> None:
         if status != managed.status:
@@ -266,15 +303,43 @@ class Fabric:
             self._on_event(status if managed.switch.name in status else f"{managed.switch.name}: {status}")
 
 
+def _primary(managed: _Managed) -> SwitchClient:
+    client = managed.client
+    if client is None or not client.connected:
+        raise Unreachable(f"{managed.switch.name}: {managed.status}")
+    if not client.primary:
+        raise client.not_primary()
+    return client
+
+
+async def _write(managed: _Managed, before: State, began: float) -> _Change:
+    """Write the difference between `before` and the desired state in one batch. Undo it on failure."""
+    client = _primary(managed)
+    desired = before if managed.desired is None else managed.desired
+    change = difference(before, desired)
+    if change.updates:
+        try:
+            await client.write(change.updates)
+        except EntrainError:
+            await _restore(managed, client, before)
+            raise
+    if managed.known is before:  # else somebody has given cause to doubt
+        managed.known = desired
+    seconds = time.monotonic() - began
+    managed.applied = _applied(managed.switch.name, managed.pipeline_set, change, seconds)
+    return _Change(managed.applied, before)
+
+
 async def _undo(managed: _Managed, result: _Change | BaseException) -> None:
     """Restore one switch after another one has refused its state."""
     if isinstance(result, _Change) and result.applied.written and managed.client is not None:
         async with managed.lock:
-            await _restore(managed.client, result.before)
+            await _restore(managed, managed.client, result.before)
 
 
-async def _restore(client: SwitchClient, before: State) -> None:
+async def _restore(managed: _Managed, client: SwitchClient, before: State) -> None:
     """Undo a failed batch as far as possible. The next reconciliation corrects the rest."""
+    managed.known = None
     try:
         back = difference(await client.read_state(), before)
         if back.updates:

@@ -27,6 +27,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         """Open or create the file. Raises EntrainError if it is not a state file."""
         self.path = path
+        self._saved: dict[tuple[str, bytes], p4r.Entity] = {}
         with closing(self._open()) as connection, connection:
             try:
                 connection.executescript(_SCHEMA)
@@ -40,19 +41,25 @@ class Store:
             raise EntrainError(f"{self.path}: cannot be opened ({error})") from error
 
     def save(self, desired: Mapping[str, State], facts: Mapping[str, object]) -> None:
-        """Replace everything, in one transaction."""
-        rows = [
-            (switch, key, entity.SerializeToString(deterministic=True))
-            for switch, state in desired.items()
-            for key, entity in state.items()
+        """Replace everything, in one transaction. Only what differs from the last time is written."""
+        wanted = {(switch, key): entity for switch, state in desired.items() for key, entity in state.items()}
+        before = self._saved
+        gone = before.keys() - wanted.keys()
+        changed = [
+            (*at, entity.SerializeToString(deterministic=True))
+            for at, entity in wanted.items()
+            if at not in before or (before[at] is not entity and before[at] != entity)
         ]
         with closing(self._open()) as connection, connection:
-            connection.execute("DELETE FROM entity")
-            connection.executemany("INSERT INTO entity VALUES (?, ?, ?)", rows)
+            if not before:
+                connection.execute("DELETE FROM entity")
+            connection.executemany("DELETE FROM entity WHERE switch = ? AND key = ?", gone)
+            connection.executemany("INSERT OR REPLACE INTO entity VALUES (?, ?, ?)", changed)
             connection.execute("DELETE FROM fact")
             connection.executemany(
                 "INSERT INTO fact VALUES (?, ?)", [(name, json.dumps(value)) for name, value in facts.items()]
             )
+        self._saved = wanted
 
     def load(self) -> tuple[dict[str, State], dict[str, object]]:
         """Return what `save` last wrote, or nothing for a new file."""

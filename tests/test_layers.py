@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "schedulers": set(),
     "ebpf": {"machine"},
     "softswitch": {"machine", "ebpf"},
-    "controlplane": BASE,
+    "controlplane": {*BASE, "schedulers"},
     "workloads": {*BASE, "schedulers"},
     "simulation": {"machine", "schedulers", "workloads"},
     "hostbpf": {*BASE, "ebpf", "schedulers"},

@@ -26,6 +26,7 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):  # type: ignore[misc]
         self.config: Any = None
         self.batches: list[list[Any]] = []
         self.pipelines_set = 0
+        self.reads = 0
         self.refuse: Callable[[Any], str | None] = lambda _: None
         self.refuse_pipeline: str | None = None
         self.answer: Callable[[Any], Any | None] = lambda _: None
@@ -135,6 +136,7 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):  # type: ignore[misc]
 
     async def Read(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         await self._check(request, context)
+        self.reads += 1
         kinds = {entity.WhichOneof("entity") for entity in request.entities}
         found = [entity for entity in self.entities.values() if entity.WhichOneof("entity") in kinds]
         yield p4r.ReadResponse(entities=found)
