@@ -6,11 +6,11 @@ workers do without this barrier, too: a transfer starts as soon as its data is t
 to the receiver's units (`reduce`) or replace them.
 
 If a job's hosts are on consecutive ports of equal leaves, each step of every collective except the parameter
-server is a *leaf-wise permutation* (vClos, definition 1; in testable form: two flows that leave different
-leaves over the same local uplink never go to the same leaf). Source routing then puts at most one of its
-flows on a link. This requires that an all-to-all fills its last leaf, that partners by XOR have a power of
-two of hosts per leaf, and that each group of a hierarchical ring is part of a leaf or consists of whole
-leaves.
+server and the double binary trees is a *leaf-wise permutation* (vClos, definition 1; in testable form: two
+flows that leave different leaves over the same local uplink never go to the same leaf). Source routing then
+puts at most one of its flows on a link. This requires that an all-to-all fills its last leaf, that partners by
+XOR have a power of two of hosts per leaf, and that each group of a hierarchical ring is part of a leaf or
+consists of whole leaves.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Options:
     microbatches: int = 0
     """Number of microbatches in a pipeline's batch (default: 4)."""
     parts: int = 0
-    """Number of parts of a parameter server's share, or of what a ring sends in a step (default: 1)."""
+    """Number of parts of a parameter server's share, or of what a ring sends in a step (default: 1), or of a
+    tree's half of the buffer (default: 8)."""
 
 
 def ring(ranks: int, options: Options = Options()) -> Program:
@@ -248,10 +249,62 @@ def pipeline(ranks: int, options: Options = Options()) -> Program:
     return Program("pipeline", ranks, parts, (*forward, *backward), tuple(range(ranks)))
 
 
+def double_binary_trees(ranks: int, options: Options = Options()) -> Program:
+    """Return the allreduce over two binary trees, each of which sums up one half of the buffer and then hands
+    the sum down.
+
+    Ranks that are inner nodes of one tree are leaves of the other one: the second tree is the first one
+    mirrored, or shifted by a rank if N is odd. A half goes in `parts`, so that all levels of a tree send at
+    the same time, each another part.
+
+    Sources: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan"
+    (2009); NCCL; vClos 5.3.
+    """
+    parts = options.parts or 8
+    levels = (ranks - 1).bit_length()
+    edges: list[tuple[int, int, int]] = []  # level, child, parent; a rank's level is its number of low zeros
+    for rank in range(1, ranks):
+        bit = rank & -rank
+        parent = (rank ^ bit) | bit << 1
+        edges.append((bit.bit_length() - 1, rank, parent if parent < ranks else rank ^ bit))
+
+    def other(rank: int) -> int:
+        return (rank + 1) % ranks if ranks % 2 else ranks - 1 - rank
+
+    trees = (edges, [(level, other(child), other(parent)) for level, child, parent in edges])
+    moments = range(levels + parts - 1)
+
+    def at(moment: int, level: int) -> bool:
+        return 0 <= moment - level < parts
+
+    up = [
+        tuple(
+            Transfer(child, parent, unit, unit, 1, True)
+            for half, tree in enumerate(trees)
+            for level, child, parent in tree
+            if at(moment, level)
+            for unit in [half * parts + moment - level]
+        )
+        for moment in moments
+    ]
+    down = [
+        tuple(
+            Transfer(parent, child, unit, unit, 1, False)
+            for half, tree in enumerate(trees)
+            for level, child, parent in tree
+            if at(moment, levels - 1 - level)
+            for unit in [half * parts + moment - (levels - 1 - level)]
+        )
+        for moment in moments
+    ]
+    return Program("double-binary-trees", ranks, 2 * parts, (*up, *down), tuple(range(ranks)))
+
+
 COLLECTIVES: dict[str, Callable[[int, Options], Program]] = {
     "ring": ring,
     "hierarchical-ring": hierarchical_ring,
     "halving-doubling": halving_doubling,
+    "double-binary-trees": double_binary_trees,
     "all-to-all": all_to_all,
     "all-to-all-xor": all_to_all_xor,
     "parameter-server": parameter_server,

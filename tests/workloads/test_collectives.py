@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from workloads.collectives import COLLECTIVES, Options, Program, contributors, program_of, steps, tasks
 
-ALLREDUCE = ("ring", "hierarchical-ring", "halving-doubling", "pipeline")
+ALLREDUCE = ("ring", "hierarchical-ring", "halving-doubling", "double-binary-trees", "pipeline")
 EXCHANGE = ("all-to-all", "all-to-all-xor")
 
 
@@ -145,7 +145,20 @@ def test_a_rank_never_sends_and_receives_the_same_units_in_a_step(program: Progr
         assert all(count == 1 or reduce for (_, _, reduce), count in received.items())
 
 
-@given(shapes(tuple(COLLECTIVES.keys() - {"parameter-server"})))
+@given(shapes(("double-binary-trees",)))
+def test_inner_nodes_of_one_tree_are_leaves_of_the_other(program: Program) -> None:
+    inner: list[set[int]] = [set(), set()]
+    sent: Counter[int] = Counter()
+    for step in program.steps:
+        for t in step:
+            sent[t.src] += t.reduce
+            inner[t.first >= program.units // 2].update([t.dst] if t.reduce else [])
+    roots = [rank for rank in range(program.ranks) if sent[rank] < program.units]
+    assert len(roots) == 2  # each sends up one half only
+    assert (inner[0] & inner[1]) <= set(roots)
+
+
+@given(shapes(tuple(COLLECTIVES.keys() - {"parameter-server", "double-binary-trees"})))
 def test_a_rank_has_one_partner_at_most_in_each_direction(program: Program) -> None:
     for step in program.steps:
         assert len({t.src for t in step}) == len({t.dst for t in step}) == len(step)
