@@ -11,7 +11,9 @@ and only if HiGHS finds one, in the same stage and shape.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import json
+import multiprocessing
 import os
 import time
 from collections.abc import Sequence
@@ -122,23 +124,33 @@ def random_state(random: np.random.Generator) -> State:
     return state.without(gpus=servers * c.gpus_per_server, ports=ports)
 
 
+def compared(number: int, seed: int) -> tuple[dict[str, bool], int]:
+    """Return whether search and integer program agree on random state `number`, for each kind, and how many
+    kinds of placement there are beyond one leaf."""
+    random = np.random.default_rng((seed, number))
+    state = random_state(random)
+    c = state.cluster
+    gpus = int(random.integers(c.gpus_per_server + 1, max(c.gpus // 2, c.gpus_per_server + 2)))
+    request = Request(f"j{number}", gpus, str(random.choice(PATTERNS)))
+    equal, found = {}, 0
+    for kind, name in KINDS.items():
+        searched, solved = (replace(STRATEGIES[name], solver=s).place(state, request) for s in (False, True))
+        equal[kind] = _outcome(searched) == _outcome(solved)
+        found += isinstance(solved, Placement) and solved.stage > 1
+    return equal, found
+
+
 def agreement(count: int, seed: int) -> dict[str, float]:
     """Return the share of `count` random states in which search and integer program agree, for each kind and
-    overall."""
-    random = np.random.default_rng(seed)
+    overall. A state depends on its number and the seed only, so any number of processes finds the same."""
     equal = dict.fromkeys(KINDS, 0)
     found = 0
-    for number in range(count):
-        state = random_state(random)
-        c = state.cluster
-        gpus = int(random.integers(c.gpus_per_server + 1, max(c.gpus // 2, c.gpus_per_server + 2)))
-        request = Request(f"j{number}", gpus, str(random.choice(PATTERNS)))
-        for kind, name in KINDS.items():
-            searched, solved = (
-                replace(STRATEGIES[name], solver=s).place(state, request) for s in (False, True)
-            )
-            equal[kind] += _outcome(searched) == _outcome(solved)
-            found += isinstance(solved, Placement) and solved.stage > 1
+    spawned = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(mp_context=spawned) as pool:
+        for one, beyond in pool.map(compared, range(count), [seed] * count, chunksize=100):
+            found += beyond
+            for kind, same in one.items():
+                equal[kind] += same
     return {
         "search_equals_exact": sum(equal.values()) / (2 * count),
         **{f"{kind}_search_equals_exact": share / count for kind, share in equal.items()},
@@ -154,7 +166,7 @@ def main(argv: Sequence[str]) -> None:
     """Run the benchmark and print its figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks placement")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--states", type=int, default=100_000, help="random states (100,000)")
+    parser.add_argument("--states", type=int, default=10_000, help="random states (10,000)")
     parser.add_argument("--jobs", type=int, default=3_000, help="jobs of the run at 2,048 GPUs (3,000)")
     parser.add_argument(
         "--large-jobs", type=int, default=1_500, help="jobs of the run at 65,536 GPUs (1,500)"
