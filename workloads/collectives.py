@@ -8,8 +8,8 @@ to the receiver's units (`reduce`) or replace them.
 If a job's hosts are on consecutive ports of equal leaves, each step of every collective except the parameter
 server and the double binary trees is a *leaf-wise permutation* (vClos, definition 1; in testable form: two
 flows that leave different leaves over the same local uplink never go to the same leaf). Source routing then
-puts at most one of its flows on a link. This requires that an all-to-all fills its last leaf, that partners by
-XOR have a power of two of hosts per leaf, and that each group of a hierarchical ring is part of a leaf or
+puts at most one of its flows on a link. This requires that an all-to-all fills its last leaf, that partners
+by XOR have a power of two of hosts per leaf, and that each group of a hierarchical ring is part of a leaf or
 consists of whole leaves.
 """
 
