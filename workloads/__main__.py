@@ -35,6 +35,9 @@ def _parser() -> argparse.ArgumentParser:
     launch.add_argument("--job", type=Path, required=True, metavar="JOB.json", action="append", dest="jobs")
     launch.add_argument("--json", action="store_true")
 
+    serve = commands.add_parser("serve", help="run the jobs whose files are named in a pipe, as they come")
+    serve.add_argument("--orders", type=Path, required=True, metavar="PIPE", help="a named pipe")
+
     local = commands.add_parser("local", help="run a job on loopback addresses, without a network")
     what = local.add_mutually_exclusive_group(required=True)
     what.add_argument("--job", type=Path, metavar="JOB.json")
@@ -65,6 +68,11 @@ def main(argv: list[str] | None = None) -> int:
                 return _worker(arguments)
             case "launch":
                 return _launch([load_job(path) for path in arguments.jobs], as_json=arguments.json)
+            case "serve":
+                from workloads.launch import serve
+
+                serve(arguments.orders)
+                return 0
             case "local":
                 return _local(arguments)
             case _:

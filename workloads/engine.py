@@ -229,6 +229,8 @@ class Engine:
         while True:
             while through < len(self._program.steps) and not awaited[through]:
                 through += 1
+                if self._job.barrier:
+                    self._control.barrier(f"{iteration}/{through}", timeout_s=self._stall_s)
                 moving.extend(self._release(through, iteration))
             if not self._pending:
                 return

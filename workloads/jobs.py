@@ -54,6 +54,8 @@ class JobSpec(BaseModel):
     microbatches: Annotated[int, Field(ge=0)] = 0
     parts: Annotated[int, Field(ge=0)] = 0
 
+    barrier: bool = False
+    """Whether all ranks end a step before one begins the next, as proofs about steps assume."""
     start_ms: Annotated[float, Field(ge=0)] = 0.0
     """Delay of the first iteration after the start barrier or the time in `go`, ms."""
     go: Path | None = None
@@ -113,7 +115,11 @@ class JobSpec(BaseModel):
             raise ValueError(
                 f"netns: {len(self.netns)} namespaces for {len(self.hosts)} hosts; give one each, or none"
             )
-        self.program()  # raises if the number of ranks does not suit the collective
+        program = self.program()  # raises if the number of ranks does not suit the collective
+        if self.barrier and (self.collective == DDP or not program.lockstep):
+            raise ValueError(
+                f"barrier: {self.collective} does not go step by step, or has several parts; leave it out"
+            )
         return self
 
     def _trainable(self) -> None:

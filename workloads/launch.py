@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import importlib
 import os
+import select
 import signal
 import sys
 import traceback
@@ -19,7 +20,7 @@ from types import FrameType
 from machine.errors import BadInput, EntrainError, MissingTool
 from workloads.collectives import DDP
 from workloads.engine import Terminated, run_rank
-from workloads.jobs import JobSpec
+from workloads.jobs import JobSpec, load_job
 
 _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1
@@ -33,30 +34,95 @@ def launch(jobs: Sequence[JobSpec]) -> dict[str, dict[int, int]]:
     there.
     """
     for job in jobs:
-        for rank, path in enumerate(job.netns):
-            if not Path(path).exists():
-                raise BadInput(
-                    f"job {job.name}: netns.{rank}: there is no namespace {path}; give that of a process"
-                )
+        _check_namespaces(job)
     if any(job.collective == DDP for job in jobs):
         _import_pytorch()
     status: dict[str, dict[int, int]] = {job.name: {} for job in jobs}
-    children: dict[int, tuple[JobSpec, int]] = {}
-    with _passed_on(children):
+    ranks = _Ranks()
+    with _passed_on(ranks.children):
         for job in jobs:
-            job.rendezvous.mkdir(parents=True, exist_ok=True)
-            job.exits.write_text("")
-            for rank in range(len(job.hosts)):
-                children[_fork(job, rank)] = job, rank
-        while children:
-            pid, wait_status = os.wait()
-            if pid in children:
-                job, rank = children.pop(pid)
-                code = os.waitstatus_to_exitcode(wait_status)
-                with job.exits.open("a") as exits:
-                    exits.write(f"{rank} {code}\n")
+            ranks.start(job)
+        while ranks.children:
+            if ended := ranks.ended(*os.wait()):
+                job, rank, code = ended
                 status[job.name][rank] = code if code >= 0 else 128 - code
     return status
+
+
+def serve(orders: Path) -> None:
+    """Run each job whose file is named by a line in the named pipe `orders`, until SIGTERM or SIGINT.
+
+    A job's ranks start at once, because this process has imported everything. `ends` tells when they have
+    ended. Raises BadInput for a file that is not a job's.
+    """
+    ranks = _Ranks()
+    asked: list[int] = []
+    wake, wakened = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # only its byte in the pipe counts
+    signal.set_wakeup_fd(wakened, warn_on_full_buffer=False)
+    with orders.open("r+b", buffering=0) as pipe, _passed_on(ranks.children, asked):
+        print("ready", flush=True)
+        rest = b""
+        while not asked or ranks.children:
+            if wake in select.select([wake, pipe.fileno()], [], [])[0]:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake, 4096)
+                ranks.reap()
+                continue
+            *lines, rest = (rest + pipe.read(4096)).split(b"\n")
+            for line in lines:
+                job = load_job(Path(line.decode()))
+                _check_namespaces(job)
+                ranks.start(job)
+
+
+class _Ranks:
+    """The ranks that run as children of this process."""
+
+    def __init__(self) -> None:
+        self.children: dict[int, tuple[JobSpec, int]] = {}
+
+    def start(self, job: JobSpec) -> None:
+        """Start all ranks of a job."""
+        job.rendezvous.mkdir(parents=True, exist_ok=True)
+        job.exits.write_text("")
+        for rank in range(len(job.hosts)):
+            self.children[_fork(job, rank)] = job, rank
+
+    def ended(self, pid: int, wait_status: int) -> tuple[JobSpec, int, int] | None:
+        """Note that a child has ended. Return its job, its rank and its status; None for another process."""
+        if pid not in self.children:
+            return None
+        job, rank = self.children.pop(pid)
+        code = os.waitstatus_to_exitcode(wait_status)
+        with job.exits.open("a") as exits:
+            exits.write(f"{rank} {code}\n")
+        return job, rank, code
+
+    def reap(self) -> None:
+        """Note all children that have ended."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, wait_status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                self.ended(pid, wait_status)
+
+
+def _check_namespaces(job: JobSpec) -> None:
+    for rank, path in enumerate(job.netns):
+        if not Path(path).exists():
+            raise BadInput(
+                f"job {job.name}: netns.{rank}: there is no namespace {path}; give that of a process"
+            )
+
+
+def ends(job: JobSpec) -> dict[int, int]:
+    """Return the statuses of the ranks that have ended, in that order (negative: a signal)."""
+    if not job.exits.exists():
+        return {}
+    whole, _, _ = job.exits.read_text().rpartition("\n")
+    return {int(rank): int(code) for rank, code in (line.split() for line in whole.splitlines())}
 
 
 def to_blame(job: JobSpec) -> tuple[int, int] | None:
@@ -64,10 +130,7 @@ def to_blame(job: JobSpec) -> tuple[int, int] | None:
 
     It is the first rank that was killed, otherwise the first that failed.
     """
-    if not job.exits.exists():
-        return None
-    ends = [tuple(map(int, line.split())) for line in job.exits.read_text().splitlines()]
-    failed = sorted((end for end in ends if end[1]), key=lambda end: end[1] > 0)
+    failed = sorted((end for end in ends(job).items() if end[1]), key=lambda end: end[1] > 0)
     return (failed[0][0], failed[0][1]) if failed else None
 
 
@@ -85,8 +148,12 @@ def _import_pytorch() -> None:
 
 
 @contextlib.contextmanager
-def _passed_on(children: dict[int, tuple[JobSpec, int]]) -> Iterator[None]:
+def _passed_on(children: dict[int, tuple[JobSpec, int]], asked: list[int] | None = None) -> Iterator[None]:
+    """Pass SIGTERM and SIGINT on to the children, and add them to `asked`."""
+
     def pass_on(number: int, _: FrameType | None) -> None:
+        if asked is not None:
+            asked.append(number)
         for pid in list(children):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
@@ -110,6 +177,8 @@ def _fork(job: JobSpec, rank: int) -> int:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:
             os._exit(status)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if job.netns:
             enter_netns(job.netns[rank])
         status = run_status(job, rank)

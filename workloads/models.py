@@ -52,6 +52,14 @@ _MODELS = (
         "bytes [slots]; compute [cassini], batch 1600: 165 (3.1) - 55 ms (4.3)",
     ),
     Model(
+        "resnet101",
+        170 * MIB,
+        209.0,
+        "ring",
+        "bytes: 44,549,160 parameters of 4 bytes; no paper gives its computation: ResNet50's times "
+        "7.8 / 4.1, the GFLOPs of both",
+    ),
+    Model(
         "wideresnet101",
         243 * MIB,
         135.0,

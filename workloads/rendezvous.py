@@ -144,28 +144,34 @@ class Control:
             with contextlib.suppress(OSError):
                 peer.send(data)
 
-    def barrier(self, name: str, value: Callable[[], Any] | None = None) -> Any:
+    def barrier(
+        self, name: str, value: Callable[[], Any] | None = None, *, timeout_s: float | None = None
+    ) -> Any:
         """Wait for all ranks. Rank 0 then calls `value`, and all ranks return its result.
 
-        Raises Told if a rank does not arrive within the job's timeout, which rank 0 enforces.
+        Each barrier has a name of its own. Raises Told if a rank does not arrive within `timeout_s` (by
+        default the job's), which rank 0 enforces.
         """
         arrived = self._arrived.setdefault(name, {})
         if self._rank == 0:
-            self._wait(arrived, self._ranks - 1, name, time.monotonic() + self._timeout_s)
+            self._wait(arrived, name, self._timeout_s if timeout_s is None else timeout_s)
             result = value() if value else None
             self._broadcast({"barrier": name, "value": result})
-            return result
-        self._broadcast({"barrier": name})
-        while not arrived:
-            self.check(self._timeout_s)
-        return arrived[0]
+        else:
+            self._broadcast({"barrier": name})
+            while not arrived:
+                self.check(self._timeout_s)
+            result = arrived[0]
+        del self._arrived[name]
+        return result
 
-    def _wait(self, arrived: dict[int, Any], count: int, name: str, deadline: float) -> None:
-        while len(arrived) < count:
+    def _wait(self, arrived: dict[int, Any], name: str, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while len(arrived) < self._ranks - 1:
             left = deadline - time.monotonic()
             if left <= 0:
                 missing = sorted(set(self._peers.values()) - set(arrived))
-                self._fail([f"{_ranks(missing)} did not reach {name!r} within {self._timeout_s:g} s"])
+                self._fail([f"{_ranks(missing)} did not reach {name!r} within {timeout_s:g} s"])
             self.check(left)
 
     def abort(self, reason: str) -> str:

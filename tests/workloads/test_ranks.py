@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from workloads.collectives import COLLECTIVES, Options, program_of
 from workloads.connections import source_port
 from workloads.jobs import SOURCE_PORTS, load_job
+from workloads.launch import ends
 from workloads.records import Records, read_records, summarize
 
 JobFile = Callable[..., Path]
@@ -68,6 +70,48 @@ def test_times_follow_the_schedule_s_dependencies(run_job: RunJob, tmp_path: Pat
         assert f.end_ns >= f.start_ns
         if f.step:  # a rank sends in a step only after it has received in the step before
             assert f.start_ns >= arrived[f.iteration, f.step - 1, f.src_rank]
+
+
+@pytest.mark.parametrize("collective", ["halving-doubling", "all-to-all"])
+def test_with_a_barrier_no_step_begins_before_the_last_has_ended(
+    run_job: RunJob, tmp_path: Path, collective: str
+) -> None:
+    result = run_job(ranks=5, collective=collective, iterations=3, bytes=400_000, barrier=True)
+    assert result.returncode == 0, result.stderr
+    flows, ended = read_records(tmp_path / "records").flows, 0
+    for step in sorted({(f.iteration, f.step) for f in flows}):
+        those = [f for f in flows if (f.iteration, f.step) == step]
+        assert min(f.start_ns for f in those) >= ended
+        ended = max(f.end_ns for f in those)
+
+
+def test_a_barrier_needs_a_collective_that_goes_step_by_step(run_job: RunJob) -> None:
+    for options in ({"collective": "parameter-server"}, {"collective": "ring", "parts": 3}):
+        result = run_job(ranks=4, **options, barrier=True)
+        assert result.returncode == 2
+        assert "barrier: " in result.stderr
+
+
+def test_jobs_start_one_by_one_as_they_are_ordered(job_file: JobFile, tmp_path: Path) -> None:
+    orders = tmp_path / "orders"
+    os.mkfifo(orders)
+    command = [sys.executable, "-m", "workloads", "serve", "--orders", str(orders)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, orders.open("w") as pipe:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        for name, ranks in (("first", 2), ("second", 3)):
+            path = job_file(name=name, ranks=ranks)
+            pipe.write(f"{path}\n")
+            pipe.flush()
+            job = load_job(path)
+            deadline = time.monotonic() + 30
+            while len(ends(job)) < ranks:
+                assert time.monotonic() < deadline
+                assert server.poll() is None
+                time.sleep(0.01)
+            assert set(ends(job).values()) == {0}
+        server.terminate()
+        assert server.wait(10) == 0
 
 
 def test_a_server_sends_back_what_all_workers_have_sent(run_job: RunJob, tmp_path: Path) -> None:
