@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from machine.errors import BadInput, EntrainError, MissingTool
 from machine.process import Child, launch
 from machine.record import Record, Resource
 from mininet_topos.links import Shaping, check_classifier, check_impairments, gso_max_bytes, tc_commands
+from mininet_topos.servers import Servers, interface, setup
 from mininet_topos.switches import NODES, SwitchNode, thrift_ports, wait_ready
 
 try:
@@ -82,6 +84,7 @@ class Tcp:
 
 
 DEFAULT_TCP = Tcp()
+NO_SERVERS = Servers()
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,9 @@ class Network:
 
     directory: where switches log. namespace: the name of the present namespace if it is private (see
     `isolation`), else empty. offloads: whether hosts leave checksums and segmentation to their interface;
-    None means what the targets allow. tcp: the hosts' TCP.
+    None means what the targets allow. tcp: the hosts' TCP. servers: hosts that reach each other without the
+    switches. leaves_links: whether `stop` leaves the links of a private namespace to its end, which is
+    faster.
 
     Everything is owned by `record` before it is made. Raises EntrainError (what could not be made, or a
     switch that does not start), and what `check_possible` raises.
@@ -118,6 +123,8 @@ class Network:
         shaping: Shaping = "htb",
         offloads: bool | None = None,
         tcp: Tcp = DEFAULT_TCP,
+        servers: Servers = NO_SERVERS,
+        leaves_links: bool = True,
         log_level: str = "warn",
     ) -> None:
         targets = {switch.target for switch in topology.switches}
@@ -125,9 +132,11 @@ class Network:
         self.directory = directory
         self.offloads = targets == {"softswitch"} if offloads is None else offloads
         self.tcp = tcp
+        self.servers = servers
         self.shaping = shaping
         self._record = record
         self._namespace = namespace
+        self._leaves_links = leaves_links and bool(namespace)
         self._log_level = log_level
         self._links: list[Resource] = []
         self._children: dict[subprocess.Popen[bytes], Child] = {}
@@ -182,7 +191,7 @@ class Network:
             node.terminate()
         for host in self.net.hosts:
             host.terminate()
-        if not self._namespace:  # a private namespace removes its interfaces all at once
+        if not self._leaves_links:  # a private namespace removes its interfaces all at once
             for link in reversed(self._links):
                 self._record.release(link)
         self._links.clear()
@@ -265,11 +274,20 @@ class Network:
             for end in (a, b) if b_pid is None else (a,):
                 up.append(f"link set {end} gso_max_size {gso_max_bytes(link.rate_mbps)} up")
                 shape += tc_commands(end, link, self.shaping)
+        make += self._inside_servers()
         _batch("ip", make)
         for line in up:
             _disable_ipv6(line.split()[2])
         _batch("ip", up)
         _batch("tc", shape)
+
+    def _inside_servers(self) -> Iterator[str]:
+        """Yield the lines for `ip` that make the links inside servers; they end with the namespaces."""
+        for names in self.servers.hosts:
+            for a, b in combinations(names, 2):
+                one = f"{interface(self.servers, a, b)} netns {self.net[a].pid}"
+                other = f"{interface(self.servers, b, a)} netns {self.net[b].pid}"
+                yield f"link add {one} type veth peer name {other}"
 
     def _end_of(self, node: str, port: int) -> tuple[str, int | None]:
         """Interface at one end of a link, and the process in whose namespace it lives (None: this one)."""
@@ -306,7 +324,11 @@ class Network:
             return []
         subnet = ipaddress.IPv4Interface(f"{host.ip}/{host.prefix_len}").network
         route = f"{subnet} dev {host.interface} proto kernel scope link src {host.ip}"
-        return [f"route change {route} rto_min {self.tcp.rto_min_ms:g}ms"]
+        return [f"route change {route} {self._rto_min}"]
+
+    @property
+    def _rto_min(self) -> str:
+        return "" if self.tcp.rto_min_ms is None else f"rto_min {self.tcp.rto_min_ms:g}ms"
 
     def _host_script(self, host: Host, link: Link) -> str:
         """Return a host's set-up: address, no IPv6, shaped link, and offloads as its switches allow."""
@@ -317,6 +339,13 @@ class Network:
             sysctls["ipv4/tcp_slow_start_after_idle"] = str(int(self.tcp.slow_start_after_idle))
         if (size := self.tcp.receive_buffer_bytes) is not None:
             sysctls["ipv4/tcp_rmem"] = f"{min(4096, size)} {min(131072, size)} {size}"
+        inside, inside_shape = setup(
+            self.servers,
+            host,
+            [self.topology.host_by_name[name] for name in self.servers.neighbours(host.name)],
+            self.shaping,
+            self._rto_min,
+        )
         lines = [
             *(
                 f"[ ! -e /proc/sys/net/{key} ] || echo {value} > /proc/sys/net/{key}"
@@ -327,13 +356,14 @@ class Network:
             f"addr add {host.ip}/{host.prefix_len} dev {host.interface}",
             f"link set {host.interface} gso_max_size {gso_max_bytes(link.rate_mbps)} up",
             *self._route_options(host),
+            *inside,
             "END",
         ]
         if not self.offloads:
             features = " ".join(f"{feature} off" for feature in LOSSY_FEATURES)
             lines.append(f"ethtool -K {host.interface} {features} >/dev/null")
         outgoing = replace(link, queue_packets=self.tcp.queue_packets or link.queue_packets)
-        if shape := tc_commands(host.interface, outgoing, self.shaping):
+        if shape := [*tc_commands(host.interface, outgoing, self.shaping), *inside_shape]:
             lines += ["tc -batch - <<END", *shape, "END"]
         return "\n".join(lines)
 

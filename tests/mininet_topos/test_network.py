@@ -18,6 +18,7 @@ from controlplane.topology import Target, Topology, parse_topology
 from machine.errors import BadInput, EntrainError, MissingTool
 from machine.record import Record, clean_stale, process_start
 from mininet_topos.network import Network
+from mininet_topos.servers import Servers
 from mininet_topos.switches import NODES, Bmv2Node, SwitchNode
 
 pytestmark = pytest.mark.root
@@ -198,6 +199,7 @@ from pathlib import Path
 from controlplane.topology import parse_topology
 from machine.record import Record
 from mininet_topos.network import Network
+from mininet_topos.servers import Servers
 from mininet_topos.switches import NODES, SwitchNode
 
 class Idle(SwitchNode):
@@ -309,3 +311,28 @@ def test_both_directions_of_every_fabric_link_have_a_name(
             f"{right}->{left}:2",
         }
         assert {port.ifindex for port in ports} == {socket.if_nametoindex(port.interface) for port in ports}
+
+
+def test_hosts_of_a_server_reach_each_other_without_the_switches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(NODES, "softswitch", Idle)
+    number = next(_serial)
+    names = [f"h{number}x{place}" for place in range(4)]
+    leaf = f"l{number}"
+    tables = {
+        "switch": [{"name": leaf, "grpc_port": free_port()}],
+        "host": [{"name": name} for name in names],
+        "link": [{"a": leaf, "b": name, "rate_mbps": 100} for name in names],
+    }
+    servers = Servers((tuple(names[:2]), tuple(names[2:])), 200.0)
+    with (
+        Record("servers", records=tmp_path / "records") as record,
+        Network(parse_topology(tables, "test"), record, tmp_path, servers=servers) as network,
+    ):
+        hosts = network.topology.host_by_name
+        first, neighbour, other = (hosts[name] for name in names[:3])
+        assert " 0% packet loss" in network.run(first.name, ["ping", "-c", "1", "-W", "5", neighbour.ip])
+        assert f"dev {first.interface} " in network.run(first.name, ["ip", "route", "get", other.ip])
+        shaped = network.run(first.name, ["tc", "class", "show", "dev", f"{first.name}-s0"])
+        assert "ceil 200Mbit" in shaped
