@@ -18,7 +18,9 @@
     hosts = ["h1", "h5", "h9", "h13"]
     iterations = 10
 
-The whole file is checked before anything is created. docs/experiments.md describes each key.
+With `[cluster]` instead of `[topology]` and `[[job]]`, jobs arrive over time and are placed
+(`entrain.cluster`). The whole file is checked before anything is created. docs/experiments.md describes each
+key.
 """
 
 from __future__ import annotations
@@ -34,12 +36,14 @@ from pydantic import BaseModel, Field, JsonValue, create_model
 
 from controlplane.routing import Routing, check_source_routing
 from controlplane.topology import TABLES, Host, Target, Topology, load_topology, parse_topology
+from entrain.cluster import ArrivalsTable, ClusterPlan, LiveClusterTable, cluster_plan
 from entrain.paper import Paper, Papers
 from entrain.policies import policies
 from entrain.policies.policy import Plan
 from machine.errors import BadInput
 from machine.toml import NAME, Strict, check, matching, one_of, read_toml
 from mininet_topos.links import Shaping
+from schedulers.placement.strategies import STRATEGIES
 from workloads.jobs import JobSpec, parse_job
 
 Kind = Literal["jobs", "slot-rates"]
@@ -116,6 +120,7 @@ class JobTable(Strict):
     compute_scale: Factor = 1.0
     iterations: Positive = 10
     start_ms: Milliseconds = 0.0
+    barrier: bool = False
     group: Annotated[int, Field(ge=0)] = 0
     servers: Annotated[int, Field(ge=0)] = 0
     microbatches: Annotated[int, Field(ge=0)] = 0
@@ -141,7 +146,9 @@ class ExperimentFile(Strict):
     experiment: ExperimentTable
     network: NetworkTable = NetworkTable()
     cross: Annotated[tuple[CrossTable, ...], Field(strict=False)] = ()
-    job: Annotated[tuple[JobTable, ...], Field(min_length=1, strict=False)]
+    cluster: LiveClusterTable | None = None
+    arrivals: ArrivalsTable | None = None
+    job: Annotated[tuple[JobTable, ...], Field(strict=False)] = ()
     paper: Papers = ()
 
 
@@ -165,6 +172,8 @@ class Combination:
     seed: int
     control: str | None = None
     """The jobs' TCP congestion control, or None for the network's."""
+    strategy: str | None = None
+    """What places the jobs of a cluster; None where the file names their hosts."""
 
 
 @dataclass(frozen=True)
@@ -192,14 +201,22 @@ class Experiment:
     cross: tuple[CrossTable, ...] = ()
     paper: tuple[Paper, ...] = ()
     """The paper's claims about this experiment."""
+    cluster: ClusterPlan | None = None
+    """The cluster and the jobs that arrive at it; `jobs` and `routing` are empty then."""
 
     def combinations(self) -> Iterator[Combination]:
         """Yield every run, seeds innermost. Each policy chooses the congestion controls it runs with."""
-        for routing in self.routing:
+        for routing, strategy in self._routed():
             for policy in self.policy:
                 for control in policies()[policy].controls(self.controls):
                     for seed in self.seeds:
-                        yield Combination(routing, policy, seed, control)
+                        yield Combination(routing, policy, seed, control, strategy)
+
+    def _routed(self) -> Iterator[tuple[Routing, str | None]]:
+        for routing in self.routing:
+            yield routing, None
+        for strategy in self.cluster.table.strategy if self.cluster else ():
+            yield ("ecmp" if STRATEGIES[strategy].routing == "ecmp" else "source"), strategy
 
     def start_offset_ms(self, seed: int, job: Job) -> float:
         """Return the random delay that `seed` adds to the job's start time in the file."""
@@ -236,9 +253,14 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
         )
     file = check(_file_model(), {key: tables[key] for key in tables if key not in TABLES}, str(path))
     table = file.experiment
-    topology = _topology(path, table.topology, tables)
-    if (chosen := target or table.target) is not None:
-        topology = topology.with_target(chosen)
+    seeds = _unique(path, "seed", table.seed) if seed is None else (seed,)
+    plan = _cluster(path, file, tables, seeds)
+    if plan is not None:
+        topology = plan.topology(plan.table.strategy[0], path.stem, target or table.target or "softswitch")
+    else:
+        topology = _topology(path, table.topology, tables)
+        if (chosen := target or table.target) is not None:
+            topology = topology.with_target(chosen)
     _check_routing(path, table.routing, topology)
     controls = _unique(path, "congestion_control", table.congestion_control or ())
     for name in table.policy:
@@ -254,9 +276,9 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
         topology=topology,
         network=file.network,
         jobs=jobs,
-        routing=_unique(path, "routing", table.routing),
+        routing=() if plan else _unique(path, "routing", table.routing),
         policy=_unique(path, "policy", table.policy),
-        seeds=_unique(path, "seed", table.seed) if seed is None else (seed,),
+        seeds=seeds,
         timeout_s=table.timeout_s,
         controls=controls,
         start_spread_ms=table.start_spread_ms,
@@ -265,6 +287,7 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
         tables={name: of_policy.model_dump(mode="json") for name, of_policy in of_policies.items()},
         cross=_cross(path, file.cross, topology),
         paper=file.paper,
+        cluster=plan,
     )
 
 
@@ -278,6 +301,37 @@ def load_network(path: Path) -> Topology:
 def kind_of(tables: Mapping[str, Any], source: str) -> Kind:
     """Return the kind of experiment in a TOML file's tables. Raises BadInput for an unknown kind."""
     return check(_KindFile, tables, source).experiment.kind
+
+
+def _cluster(
+    path: Path, file: ExperimentFile, tables: Mapping[str, Any], seeds: tuple[int, ...]
+) -> ClusterPlan | None:
+    """Return the plan of a file with `[cluster]`; None for another. Raises BadInput for keys of the other."""
+    if file.cluster is None:
+        if file.arrivals is not None:
+            raise BadInput(f"{path}: [arrivals]: are jobs of a cluster; add [cluster], or remove it")
+        if not file.job:
+            raise BadInput(
+                f"{path}: [[job]]: this file has no jobs; add [[job]], or [cluster] with [arrivals]"
+            )
+        return None
+    foreign = [f"[[{key}]]" for key in ("job", "cross") if getattr(file, key)]
+    foreign += [f"[{key}]" for key in TABLES if key in tables]
+    given = file.experiment.model_fields_set
+    foreign += [
+        f"[experiment], {key}"
+        for key in ("routing", "topology", "start_spread_ms", "sample_ms")
+        if key in given
+    ]
+    if foreign:
+        raise BadInput(
+            f"{path}: {foreign[0]}: not with [cluster], which has its own network and jobs; remove it"
+        )
+    if file.experiment.policy != ("none",):
+        raise BadInput(
+            f'{path}: [experiment], policy: with [cluster] only "none"; jobs differ by placement and routing'
+        )
+    return cluster_plan(path, file.cluster, file.arrivals, seeds)
 
 
 def _cross(path: Path, tables: tuple[CrossTable, ...], topology: Topology) -> tuple[CrossTable, ...]:
@@ -334,7 +388,7 @@ def _file_model() -> type[ExperimentFile]:
     }
     of_jobs = {name: tables[name] for name, policy in policies().items() if policy.table and policy.per_job}
     job = create_model("JobTable", __base__=JobTable, **of_jobs)
-    tables["job"] = (Annotated[tuple[job, ...], Field(min_length=1, strict=False)], ...)  # type: ignore[valid-type]
+    tables["job"] = (Annotated[tuple[job, ...], Field(strict=False)], ())  # type: ignore[valid-type]
     return create_model("ExperimentFile", __base__=ExperimentFile, **tables)
 
 

@@ -26,6 +26,7 @@ from schedulers.placement.cluster import Cluster, Port, Request, State, empty
 from schedulers.placement.queue import Job, Outcome, Run
 from schedulers.placement.strategies import Strategy
 from workloads.collectives import collectives
+from workloads.models import MODELS
 
 Positive = Annotated[int, Field(ge=1)]
 Number = Annotated[int, Field(ge=0)]
@@ -71,6 +72,8 @@ class JobRow(Strict):
     duration_s: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)]
     pattern: Annotated[str, one_of(lambda: (*collectives(), TREES))]
     deadline_s: Seconds | None = None
+    model: Annotated[str, one_of(lambda: MODELS)] | None = None
+    """For `entrain run`, which runs the job: what its iterations compute and send."""
 
 
 def read_cluster(path: Path, strategy: Strategy) -> State:
@@ -100,50 +103,53 @@ def _within(path: Path, key: str, given: Sequence[tuple[int, ...]], *sizes: int)
                 raise BadInput(f"{path}: [failed], {key}: {shown} does not exist; count from 0 to {size - 1}")
 
 
+def read_rows(path: Path) -> list[tuple[int, JobRow]]:
+    """Return the lines of a CSV file of jobs, each with its number. Raises BadInput as `read_jobs` does."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            lines = [(reader.line_num, line) for line in reader]
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{path}: is not CSV text in UTF-8 ({error})") from error
+    if not lines:
+        columns = ",".join(name for name, field in JobRow.model_fields.items() if field.is_required())
+        raise BadInput(f"{path}: has no jobs; begin with the line {columns} and add a line for each job")
+    rows: list[tuple[int, JobRow]] = []
+    names: dict[str, int] = {}
+    for number, line in lines:
+        row = _row(line, f"{path}, line {number}")
+        if row.job in names:
+            taken = f"{row.job!r} stands in line {names[row.job]} already"
+            raise BadInput(f"{path}, line {number}: job: {taken}; give it another name")
+        names[row.job] = number
+        rows.append((number, row))
+    return rows
+
+
 def read_jobs(path: Path, state: State, strategy: Strategy) -> list[Job]:
     """Return the jobs of a CSV file, each of which can start in `state` when it is alone.
 
     Raises BadInput that names file, line, column and remedy.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            rows = [(reader.line_num, row) for row in reader]
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"{path}: is not CSV text in UTF-8 ({error})") from error
-    if not rows:
-        columns = ",".join(name for name, field in JobRow.model_fields.items() if field.is_required())
-        raise BadInput(f"{path}: has no jobs; begin with the line {columns} and add a line for each job")
     jobs: list[Job] = []
-    lines: dict[str, int] = {}
-    for line, row in rows:
-        job = _job(row, f"{path}, line {line}")
-        name = job.request.job
-        if name in lines:
-            taken = f"{name!r} stands in line {lines[name]} already"
-            raise BadInput(f"{path}, line {line}: job: {taken}; give it another name")
-        lines[name] = line
-        jobs.append(job)
     refused: dict[tuple[int, str], str | None] = {}
-    for job in jobs:
-        request = job.request
+    for line, row in read_rows(path):
+        request = Request(row.job, row.gpus, row.pattern)
         key = (request.gpus, request.pattern)
         if key not in refused:
             refused[key] = strategy.refusal(state, request)
         if refused[key]:
-            raise BadInput(f"{path}, line {lines[request.job]}: gpus: {refused[key]}")
+            raise BadInput(f"{path}, line {line}: gpus: {refused[key]}")
+        jobs.append(Job(request, row.arrival_s, row.duration_s, row.deadline_s))
     return jobs
 
 
-def _job(row: dict[str | Any, str | Any], source: str) -> Job:
-    if None in row:
-        raise BadInput(f"{source}: has more fields than the first line names; remove {row[None][0]!r}")
-    given = {key.strip(): text.strip() for key, text in row.items() if text}
-    parsed = check(JobRow, given, source)
-    request = Request(parsed.job, parsed.gpus, parsed.pattern)
-    return Job(request, parsed.arrival_s, parsed.duration_s, parsed.deadline_s)
+def _row(line: dict[str | Any, str | Any], source: str) -> JobRow:
+    if None in line:
+        raise BadInput(f"{source}: has more fields than the first line names; remove {line[None][0]!r}")
+    return check(JobRow, {key.strip(): text.strip() for key, text in line.items() if text}, source)
 
 
 def document(state: State, strategy: Strategy, done: Run) -> dict[str, Any]:

@@ -14,6 +14,10 @@ COLOURS = {
     # routing
     "ecmp": "#F0E442",
     "source": "#56B4E9",
+    # strategies
+    "recmp": "#B25D00",
+    "vclos": "#00634B",
+    "ocs-vclos": "#7A1E6C",
     # congestion controls, and the slot scheduler
     "reno": "#E69F00",
     "cubic": "#0072B2",

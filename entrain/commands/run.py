@@ -186,7 +186,7 @@ def _run(
 
     Resources left by crashed runs are removed first. `ended` is called with each completed run.
     """
-    from entrain.run.runner import bring_up, run_all
+    from entrain.run import cluster, runner
     from machine.record import Record, Resource, clean_stale
     from machine.signals import ending_once
     from mininet_topos.isolation import private_namespace
@@ -198,17 +198,22 @@ def _run(
         record.own(Resource("path", str(directory)))
         directory.mkdir()
         try:
-            with (
-                private_namespace(record) as namespace,
-                bring_up(experiment, record, directory, namespace, report) as running,
-            ):
-                for run in run_all(running, report, tuple(finished)):
-                    ended(run)
-                if keep:
-                    console.print(_how_to_look(running, namespace), highlight=False, markup=False)
-                    report("press Enter to stop", 1.0)
-                    sys.stdin.readline()
-                ignore_signals()
+            run_all = cluster.run_all if experiment.cluster else runner.run_all
+            parts = list(cluster.networks(experiment))
+            with private_namespace(record) as namespace:
+                for number, part in enumerate(parts, 1):
+                    last = number == len(parts)
+                    place = directory / f"network{number}" if len(parts) > 1 else directory
+                    place.mkdir(exist_ok=True)
+                    with runner.bring_up(part, record, place, namespace, report, last=last) as running:
+                        for run in run_all(running, report, tuple(finished)):
+                            ended(run)
+                        if keep and last:
+                            console.print(_how_to_look(running, namespace), highlight=False, markup=False)
+                            report("press Enter to stop", 1.0)
+                            sys.stdin.readline()
+                        if last:
+                            ignore_signals()
         finally:
             ignore_signals()
             if out is not None:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from entrain.experiment import Experiment
 from entrain.results.store import Kind, whole
-from entrain.results.values import RunResult, document, identity
+from entrain.results.values import RunResult, document, identity, strategy
 
 NETWORK = Kind("network", TypeAdapter(Experiment), TypeAdapter(RunResult))
 """Experiments that run jobs in a network."""
@@ -23,7 +23,7 @@ NETWORK = Kind("network", TypeAdapter(Experiment), TypeAdapter(RunResult))
 def name(run: RunResult) -> str:
     """Return a file name for `run` that is unique in its experiment."""
     which = run.combination
-    parts = (which.routing, which.policy, which.control, which.seed)
+    parts = (strategy(which), which.policy, which.control, which.seed)
     return "-".join(str(part) for part in parts if part is not None)
 
 
@@ -40,7 +40,7 @@ def write(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) ->
     jobs, links = [], []
     for run, values in zip(runs, results["runs"], strict=True):
         for job in values["jobs"]:
-            jobs.append({**identity(run), **job, "hosts": " ".join(job["hosts"])})
+            jobs.append({**identity(run), **{key: _cell(value) for key, value in job.items()}})
         links += [{**identity(run), **link} for link in values["links"]]
     _write_csv(directory / "jobs.csv", jobs)
     _write_csv(directory / "links.csv", links)
@@ -70,8 +70,11 @@ def write(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) ->
 
 def draw(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
     """Plot `runs` to `directory`. Raises OSError if a plot cannot be written."""
-    from entrain.results import overhead, plots, timelines  # matplotlib takes a second to load
+    from entrain.results import cluster_plots, overhead, plots, timelines  # matplotlib takes a second to load
 
+    if experiment.cluster is not None:
+        cluster_plots.plot(directory, experiment, runs)
+        return
     plots.plot(directory / "results.png", experiment, runs)
     if has_delays(runs):
         overhead.plot(directory / "overhead.png", experiment, runs)
@@ -118,6 +121,15 @@ def _write_samples(directory: Path, runs: Sequence[RunResult]) -> None:
     _write_csv(
         directory / "windows.csv",
         [{**identity(run), **asdict(each)} for run in runs for each in run.timeline.windows],
+    )
+
+
+def _cell(value: Any) -> Any:
+    """Return a job's value as it stands in a CSV file: plain lists as words, others as JSON."""
+    if not isinstance(value, list | tuple):
+        return value
+    return (
+        " ".join(map(str, value)) if all(isinstance(each, str | int) for each in value) else json.dumps(value)
     )
 
 

@@ -20,10 +20,16 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
 from entrain.experiment import Experiment
-from entrain.results.values import RunResult, scheduler
+from entrain.results.values import RunResult, scheduler, strategy
 from machine.palette import Style, style
 
-_ROUTINGS = {"ecmp": "ECMP", "source": "source routing"}
+_ROUTINGS = {
+    "ecmp": "ECMP",
+    "recmp": "rECMP",
+    "source": "source routing",
+    "vclos": "vClos",
+    "ocs-vclos": "OCS-vClos",
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class _Group:
 def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
     """Plot `runs` as a PNG."""
     topology, groups = experiment.topology, _groups(runs)
-    by_policy = len(groups) > len({run.combination.routing for run in runs})
+    by_policy = len(groups) > len({strategy(run.combination) for run in runs})
     figure, (times, *others) = plt.subplots(
         1,
         2 if by_policy else 3,
@@ -72,7 +78,7 @@ def _groups(runs: Sequence[RunResult]) -> list[_Group]:
     pooled: dict[tuple[str, str, str | None], list[RunResult]] = {}
     for run in runs:
         which = run.combination
-        pooled.setdefault((which.routing, which.policy, which.control), []).append(run)
+        pooled.setdefault((strategy(which), which.policy, which.control), []).append(run)
     routings = list(dict.fromkeys(routing for routing, _, _ in pooled))
     groups = []
     for (routing, _, _), members in pooled.items():
@@ -88,7 +94,7 @@ def _groups(runs: Sequence[RunResult]) -> list[_Group]:
 
 
 def routing_name(routing: str) -> str:
-    """Return a routing's name in plots."""
+    """Return the name of a routing or a strategy in plots."""
     return _ROUTINGS.get(routing, routing)
 
 

@@ -18,8 +18,10 @@ from entrain.results.values import (
     WINDOW,
     RunResult,
     best_tcp_jct_s,
+    document,
     fairness,
     losses_equal,
+    strategy,
     summarized,
 )
 
@@ -35,15 +37,15 @@ def label(run: RunResult, runs: Sequence[RunResult]) -> str:
     """Return the parameters that distinguish `run` from the other runs."""
     combination = run.combination
     parts: list[str] = []
-    if len({other.combination.routing for other in runs}) > 1:
-        parts.append(combination.routing)
+    if len({strategy(other.combination) for other in runs}) > 1:
+        parts.append(strategy(combination))
     if len({other.combination.policy for other in runs}) > 1:
         parts.append(combination.policy)
     if len({other.combination.control for other in runs}) > 1:
         parts.append(str(combination.control))
     if len({other.combination.seed for other in runs}) > 1:
         parts.append(f"seed {combination.seed}")
-    return ", ".join(parts) or combination.routing
+    return ", ".join(parts) or strategy(combination)
 
 
 def table(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
@@ -94,7 +96,7 @@ def completion(runs: Sequence[RunResult]) -> Table:
     for group in summarized(runs):
         which = group.runs[0].combination
         result.add_row(
-            *(which.routing, which.policy, str(which.control or "")),
+            *(strategy(which), which.policy, str(which.control or "")),
             *(f"{value:.2f}" for value in group.completion.document().values()),
             f"{group.completion.mean / best - 1:+.1%}" if best else "-",
         )
@@ -116,14 +118,14 @@ def settling(runs: Sequence[RunResult]) -> Table:
     headings = ("settled\n× ideal", "\n× bound", "\np99", "\nn", "con-\nverged", "\nat", "slowest", "Jain")
     for heading in headings:
         result.add_column(heading, justify="right", no_wrap=True)
-    routings = len({run.combination.routing for run in runs})
+    routings = len({strategy(run.combination) for run in runs})
     for group in summarized(runs):
         which = group.runs[0].combination
         at = [each for each in group.converged_at if each is not None]
         even = [fairness(run) for run in group.runs]
         figures = group.settled
         result.add_row(
-            f"{which.routing}, {which.policy}" if routings > 1 else which.policy,
+            f"{strategy(which)}, {which.policy}" if routings > 1 else which.policy,
             str(which.control),
             f"{figures.over_ideal:.3f}" if figures else "-",
             f"{figures.over_bound:.3f}" if figures else "-",
@@ -137,8 +139,46 @@ def settling(runs: Sequence[RunResult]) -> Table:
     return result
 
 
+CLUSTER_LEGEND = """JRT, JWT, JCT: running, waiting and completion time of the jobs, all seeds.
+alone: iteration time over the same job's alone, p99. flows: largest number of
+simultaneous flows on one fabric link, of all jobs. waits: failed attempts to
+place a job for want of GPUs, and of links. circuits: made in the run"""
+
+
+def cluster(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
+    """Return a table with one row per run on a cluster (table 4 of the vClos paper)."""
+    result = Table(
+        title=f"{experiment.name} on {experiment.target}",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=0,
+    )
+    result.add_column("run", no_wrap=True)
+    headings = ("JRT s\nmean", "\np99", "JWT s\nmean", "\np99", "JCT s\nmean", "\np99")
+    for heading in (*headings, "alone\np99", "flows", "waits:\nGPUs", "\nlinks", "cir-\ncuits"):
+        result.add_column(heading, justify="right", no_wrap=True)
+    for run, values in zip(runs, document(experiment, runs)["runs"], strict=True):
+        alone, causes = values["over_alone_p99"], values["fragmentation"]
+        result.add_row(
+            label(run, runs),
+            *(
+                f"{values[f'{key}_s_{part}']:.3g}"
+                for key in ("jrt", "jwt", "jct")
+                for part in ("mean", "p99")
+            ),
+            "-" if alone is None else f"{alone:.2f}",
+            *(str(each) for each in (run.max_flows_per_link_all, causes["gpu"], causes["network"])),
+            str(values["circuits_changed"]),
+        )
+    return result
+
+
 def show(experiment: Experiment, runs: Sequence[RunResult], console: Console) -> None:
     """Print all tables that apply to `runs`, with their legends."""
+    if experiment.cluster is not None:
+        console.print(cluster(experiment, runs))
+        console.print(CLUSTER_LEGEND)
+        return
     console.print(table(experiment, runs))
     console.print(LEGEND)
     if len(experiment.jobs) > 1 and len(summarized(runs)) > 1:

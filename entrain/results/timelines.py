@@ -23,6 +23,7 @@ from entrain.results.values import (
     converged_at,
     scheduler,
     settled_run,
+    strategy,
     summarized,
 )
 from entrain.run.cross import NAME as CROSS
@@ -60,9 +61,9 @@ def iterations(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
     With one seed, the plot includes the range over the jobs.
     """
     panels: dict[str, list[RunResult]] = {}
-    routings = len({run.combination.routing for run in runs})
+    routings = len({strategy(run.combination) for run in runs})
     for run in runs:
-        parts = [routing_name(run.combination.routing)] if routings > 1 else []
+        parts = [routing_name(strategy(run.combination))] if routings > 1 else []
         panels.setdefault(", ".join([*parts, policies.label(run.combination.policy)]), []).append(run)
     figure, axes = plt.subplots(
         1,
@@ -131,7 +132,7 @@ def throughput(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
     colours = {each.name: palette.job(place) for place, each in enumerate(experiment.jobs)}
     if experiment.cross:
         colours[CROSS] = palette.CROSS
-    routings = len({run.combination.routing for run in runs})
+    routings = len({strategy(run.combination) for run in runs})
     for row, run in zip(axes, runs, strict=True):
         for place, (begin, end) in zip(row, parts, strict=True):
             for job, colour in colours.items():
@@ -142,7 +143,7 @@ def throughput(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
                         place.step(times, each.mbps, where="post", color=colour, lw=1, label=job)
             place.set_xlim(begin, end)
             place.grid(alpha=0.3)
-        routing = f"{routing_name(run.combination.routing)}\n" if routings > 1 else ""
+        routing = f"{routing_name(strategy(run.combination))}\n" if routings > 1 else ""
         row[0].set_ylabel(f"{routing}{_name(run)}\nMbit/s", fontsize=9)
     axes[0, 0].set_ylim(bottom=0)
     if handles := axes[0, 0].get_legend_handles_labels()[0]:

@@ -11,17 +11,13 @@ from typing import Any
 import numpy as np
 from pydantic import JsonValue
 
-from entrain.experiment import Combination, Experiment, Job
+from entrain.experiment import Combination, Experiment
 from entrain.policies import is_baseline, series
 from entrain.policies.reports import HostReport, Learned
+from entrain.results.cluster import Stays, times
 from entrain.run.contention import LinkContention
 from entrain.run.samples import Throughput, Window
-from mininet_topos.links import FRAME_BYTES
-from workloads.collectives import steps
 from workloads.records import Summary
-
-PAYLOAD_PER_FRAME = 1448
-"""TCP payload of a full-size frame, with timestamps."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +54,11 @@ class JobResult:
 def scheduler(combination: Combination) -> str:
     """Return the name of what schedules a run's flows; it distinguishes MLTCP variants from plain TCP."""
     return series(combination.policy, combination.control)
+
+
+def strategy(combination: Combination) -> str:
+    """Return the name of what places and routes a run's jobs; where their hosts are given, the routing."""
+    return combination.strategy or combination.routing
 
 
 @dataclass(frozen=True)
@@ -103,10 +104,21 @@ class RunResult:
     scheduling: tuple[HostReport, ...] = ()
     policy_report: Mapping[str, JsonValue] = field(default_factory=dict)
     """Anything else that the policy reports."""
+    stays: Stays | None = None
+    """How the jobs of a cluster came and went, in the order of `jobs`."""
+
+    @property
+    def over_alone(self) -> tuple[float, ...]:
+        """Every iteration's time over the same job's time alone; empty where one was not measured alone."""
+        if any(job.alone_ms is None for job in self.jobs):
+            return ()
+        return tuple(time / job.ideal_ms for job in self.jobs for time in job.summary.iteration_ms)
 
     @property
     def completion(self) -> Completion:
-        """Completion times of its jobs."""
+        """Completion times of its jobs; in a cluster, from their arrival."""
+        if self.stays is not None:
+            return Completion(tuple(stay.jct_s for stay in self.stays.stays))
         return Completion(tuple(job.summary.jct_s or 0.0 for job in self.jobs))
 
     @property
@@ -304,26 +316,6 @@ def losses_equal(runs: Sequence[RunResult]) -> bool | None:
     return all(len(set(each)) == 1 for each in repeated) if repeated else None
 
 
-def bound_ms(job: Job, host_rates_mbps: Sequence[float]) -> float:
-    """Return the iteration time (ms) of a job alone in the network, if only its hosts' links limit it.
-
-    It is the compute time plus, for each step of the collective, the longest time that a rank needs to send
-    or receive its share at its host's rate (`host_rates_mbps`, by rank) with full-size frames. Workers are
-    assumed to divide their links evenly among the parameter servers. This matters only if their links are the
-    bottleneck: slower than the servers', or fewer workers than servers.
-    """
-    spec = job.spec
-    total = spec.compute_s() * 1e3
-    for step in steps(spec.collective, len(spec.hosts), spec.options):
-        sending, receiving = [0.0] * len(spec.hosts), [0.0] * len(spec.hosts)
-        for flow in step:
-            wire_bits = flow.fraction * spec.total_bytes() * 8 * FRAME_BYTES / PAYLOAD_PER_FRAME
-            sending[flow.src] += wire_bits / host_rates_mbps[flow.src] / 1e3
-            receiving[flow.dst] += wire_bits / host_rates_mbps[flow.dst] / 1e3
-        total += max(*sending, *receiving)
-    return total
-
-
 def document(experiment: Experiment, runs: Sequence[RunResult]) -> dict[str, Any]:
     """Return the content of `results.json`, which docs/experiments.md describes."""
     topology = experiment.topology
@@ -343,8 +335,10 @@ def document(experiment: Experiment, runs: Sequence[RunResult]) -> dict[str, Any
 
 def _summary(group: Summarized, best_tcp_s: float | None) -> dict[str, Any]:
     combination = group.runs[0].combination
+    stays = [stay for run in group.runs if run.stays for stay in run.stays.stays]
     converged = sorted(each for each in group.converged_at if each is not None)
     return {
+        "strategy": strategy(combination),
         "routing": combination.routing,
         "policy": combination.policy,
         "congestion_control": combination.control,
@@ -360,12 +354,14 @@ def _summary(group: Summarized, best_tcp_s: float | None) -> dict[str, Any]:
         "jain": fmean(fairness(run).jain for run in group.runs),
         **group.completion.document(),
         "jct_over_best_tcp": group.completion.mean / best_tcp_s if best_tcp_s else None,
+        **(times(stays) if stays else {}),
     }
 
 
 def identity(run: RunResult) -> dict[str, Any]:
     """Return the columns that distinguish `run` from others."""
     return {
+        "strategy": strategy(run.combination),
         "routing": run.combination.routing,
         "policy": run.combination.policy,
         "congestion_control": run.combination.control,
@@ -386,7 +382,7 @@ def _run(run: RunResult) -> dict[str, Any]:
         "converged_at_iteration": converged_at(run),
         "fairness": asdict(fairness(run)),
         "learned": [asdict(each) for each in run.learned],
-        "jobs": [_job(job) for job in run.jobs],
+        "jobs": _jobs(run),
         "links": [
             {
                 "link": link.link,
@@ -399,6 +395,9 @@ def _run(run: RunResult) -> dict[str, Any]:
             for link in run.links
         ],
         **run.completion.document(),
+        **(run.stays.document() if run.stays else {}),
+        "over_alone_mean": fmean(run.over_alone) if run.over_alone else None,
+        "over_alone_p99": float(np.percentile(run.over_alone, 99)) if run.over_alone else None,
         "scheduling": [host.document() for host in run.scheduling],
         "policy_report": dict(run.policy_report),
         "overhead": dict(run.overhead),
@@ -407,6 +406,12 @@ def _run(run: RunResult) -> dict[str, Any]:
 
 def _settled(figures: Settled | None) -> dict[str, Any] | None:
     return None if figures is None else {"first_iteration": LEARNING, **asdict(figures)}
+
+
+def _jobs(run: RunResult) -> list[dict[str, Any]]:
+    if run.stays is None:
+        return [_job(job) for job in run.jobs]
+    return [{**_job(job), **stay.document()} for job, stay in zip(run.jobs, run.stays.stays, strict=True)]
 
 
 def _job(job: JobResult) -> dict[str, Any]:

@@ -26,11 +26,12 @@ from controlplane.pipeline import Pipeline
 from controlplane.routing import FabricPolicy, Routing, desired_state
 from controlplane.topology import Topology
 from ebpf.struct_ops import available_congestion_controls
+from entrain.bound import bound_ms
 from entrain.experiment import Combination, Experiment, Job
 from entrain.policies import policies
 from entrain.policies.policy import JobOnHosts, Run, Session
 from entrain.policies.reports import Report as PolicyReport
-from entrain.results.values import JobResult, RunResult, Timeline, bound_ms
+from entrain.results.values import JobResult, RunResult, Timeline
 from entrain.run.contention import attribute, contention, per_job
 from entrain.run.cross import NAME as CROSS
 from entrain.run.cross import Cross, CrossFlow, crossing
@@ -45,7 +46,7 @@ from machine.record import Record
 from mininet_topos.ecn import thresholds
 from mininet_topos.linkmonitor import Burst, LinkMonitor
 from mininet_topos.loss import lossy
-from mininet_topos.network import FabricPort, Network, Tcp, check_possible
+from mininet_topos.network import NO_SERVERS, FabricPort, Network, Tcp, check_possible
 from wire.flow import Flow
 from workloads.jobs import JobSpec
 from workloads.launch import to_blame
@@ -117,9 +118,18 @@ def _has_module(name: str) -> bool:
 
 @contextlib.contextmanager
 def bring_up(
-    experiment: Experiment, record: Record, directory: Path, namespace: str, report: Report
+    experiment: Experiment,
+    record: Record,
+    directory: Path,
+    namespace: str,
+    report: Report,
+    *,
+    last: bool = True,
 ) -> Iterator[Running]:
-    """Bring up the experiment's network in the current namespace, with tables for the first routing."""
+    """Bring up the experiment's network in the current namespace, with tables for the first run.
+
+    Unless it is the `last` one in the namespace, its links are removed at the end.
+    """
     began = time.monotonic()
     options = experiment.network
     network = Network(
@@ -136,6 +146,8 @@ def bring_up(
             options.receive_buffer_bytes,
             options.host_queue_packets,
         ),
+        servers=experiment.cluster.servers if experiment.cluster else NO_SERVERS,
+        leaves_links=last,
     )
     report(f"bringing up {_size(experiment.topology)}", 0.0)
     with (
@@ -145,7 +157,7 @@ def bring_up(
     ):  # one loop for all runs: gRPC stays bound to the first loop it sees
         pipeline = Pipeline.load()
         report("setting the switches", 0.0)
-        loop.run(_route(experiment, pipeline, experiment.routing[0]))
+        loop.run(route(experiment, pipeline, next(experiment.combinations()).routing))
         ports = tuple(network.fabric_ports())
         with (
             lossy([port.ifindex for port in ports], options.loss)
@@ -236,7 +248,7 @@ def run_one(
     name = "-".join(str(part) for part in parts if part is not None)
     report(f"{name}: writing tables", 0.0)
     began = time.monotonic()
-    applied = running.loop.run(_route(running.experiment, running.pipeline, combination.routing))
+    applied = running.loop.run(route(running.experiment, running.pipeline, combination.routing))
     table_s = time.monotonic() - began
     output = running.directory / name
     output.mkdir()
@@ -252,7 +264,7 @@ def run_one(
         told = session.report()
         _Watch(running, name, ()).check()  # an agent that has just died has reported nothing
         wall_s = time.monotonic() - began
-        busy = _busy(processor, psutil.cpu_times())
+        busy_part = busy(processor, psutil.cpu_times())
         found = read_records(output / "records")
         crossed = cross.started if cross else []
         timeline = _timeline(running, found, crossed, sampler) if sampler else Timeline()
@@ -275,12 +287,12 @@ def run_one(
             "table_write_s": table_s,
             "table_updates": sum(each.written for each in applied),
             "run_s": wall_s,
-            "processor_busy": busy,
+            "processor_busy": busy_part,
         },
     )
 
 
-async def _route(experiment: Experiment, pipeline: Pipeline, routing: Routing) -> list[Applied]:
+async def route(experiment: Experiment, pipeline: Pipeline, routing: Routing) -> list[Applied]:
     """Set all switches' tables for `routing`. Only entries that differ are written."""
     given, shaping = experiment.network.ecn_threshold_packets, experiment.network.shaping
     marking = thresholds(experiment.topology, shaping) if given is None else given
@@ -353,21 +365,22 @@ class _Launched:
 
     def check(self) -> None:
         """Raise EntrainError if the job has failed. The message names the rank, its host and the reason."""
-        status = self.launcher.process.poll()
-        if not status:
-            return
-        if (end := to_blame(self.spec)) is None:
-            raise self.launcher.failure(describe(status))
-        rank, status = end
-        reason = describe(status) if status < 0 else self._error(rank) or describe(status)
-        raise self.launcher.failure(f"failed: rank {rank} on host {self.hosts[rank]} {reason}")
+        if status := self.launcher.process.poll():
+            problem = rank_failure(self.spec, self.hosts)
+            raise self.launcher.failure(problem or describe(status))
 
-    def _error(self, rank: int) -> str | None:
-        """Return the error that the rank recorded, if any."""
-        with contextlib.suppress(BadInput):
-            ends = read_records(self.spec.records(rank)).ends
-            return next((f"failed: {end.error}" for end in ends if end.error), None)
+
+def rank_failure(spec: JobSpec, hosts: Sequence[str]) -> str | None:
+    """Return which rank made the job fail, on which host, and why; None if no rank has failed."""
+    if (end := to_blame(spec)) is None:
         return None
+    rank, status = end
+    reason = None
+    if status > 0:
+        with contextlib.suppress(BadInput):
+            ends = read_records(spec.records(rank)).ends
+            reason = next((f"failed: {end.error}" for end in ends if end.error), None)
+    return f"failed: rank {rank} on host {hosts[rank]} {reason or describe(status)}"
 
 
 @contextlib.contextmanager
@@ -385,7 +398,7 @@ def _launched(running: Running, job: Job, spec: JobSpec, output: Path) -> Iterat
 
 def _spec(running: Running, job: Job, combination: Combination, output: Path, go: Path) -> JobSpec:
     """Return the job's specification for this run, as its workers read it."""
-    namespaces = tuple(_netns(running, host) for host in job.hosts)
+    namespaces = tuple(netns(running, host) for host in job.hosts)
     rendezvous = output / "rendezvous" / job.name
     rendezvous.mkdir(parents=True)
     return job.spec.model_copy(
@@ -478,7 +491,7 @@ def _result(
 ) -> RunResult:
     experiment = running.experiment
     crossed = {flow.on(experiment.topology): CROSS for flow in cross}
-    uses, strangers = attribute(bursts, running.links, {**_owners(found), **crossed})
+    uses, strangers = attribute(bursts, running.links, {**owners(found), **crossed})
     most = per_job(uses)
     summaries = {summary.job: summary for summary in summarize(found)}
     jobs = []
@@ -486,7 +499,7 @@ def _result(
         summary = summaries[job.name]
         if summary.error or summary.jct_s is None:
             raise RunFailed(f"job {job.name}: {summary.error or 'not all ranks finished their iterations'}")
-        bound = bound_ms(job, _rates(experiment, job))
+        bound = bound_ms(job.spec, _rates(experiment, job))
         jobs.append(
             JobResult(job.name, job.hosts, summary, bound, most.get(job.name, 0), alone.get(job.name))
         )
@@ -516,7 +529,7 @@ def _rates(experiment: Experiment, job: Job) -> tuple[float, ...]:
     return tuple(rates[host] for host in job.hosts)
 
 
-def _owners(found: Records) -> dict[Flow, str]:
+def owners(found: Records) -> dict[Flow, str]:
     """Return, by flow, the job that sent it."""
     return {Flow(flow.src_ip, flow.src_port, flow.dst_ip, flow.dst_port): flow.job for flow in found.flows}
 
@@ -553,7 +566,7 @@ def _sampling(running: Running) -> Iterator[Sampler | None]:
     if experiment.sample_ms is None:
         yield None
         return
-    hosts = {host: _netns(running, host) for job in experiment.jobs for host in job.hosts}
+    hosts = {host: netns(running, host) for job in experiment.jobs for host in job.hosts}
     with sampling(experiment.sample_ms, running.ports, hosts) as sampler:
         yield sampler
 
@@ -562,15 +575,15 @@ def _timeline(running: Running, found: Records, cross: Sequence[CrossFlow], samp
     """Return the samples from the start of the first iteration to the end of the last."""
     begin = min(each.start_ns for each in found.iterations)
     end = max(each.end_ns for each in found.iterations)
-    owners = {**_owners(found), **{flow.on(running.experiment.topology): CROSS for flow in cross}}
-    return Timeline(sampler.throughput(owners, begin, end), sampler.windows(owners, begin))
+    senders = {**owners(found), **{flow.on(running.experiment.topology): CROSS for flow in cross}}
+    return Timeline(sampler.throughput(senders, begin, end), sampler.windows(senders, begin))
 
 
-def _netns(running: Running, host: str) -> str:
+def netns(running: Running, host: str) -> str:
     return f"/proc/{running.network.net[host].pid}/ns/net"
 
 
-def _busy(before: object, after: object) -> float:
+def busy(before: object, after: object) -> float:
     """Return the CPU utilisation (0 to 1) between two `psutil.cpu_times`."""
     spent = {key: getattr(after, key) - getattr(before, key) for key in type(after)._fields}  # type: ignore[attr-defined]
     spent = {

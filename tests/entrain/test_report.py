@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from matplotlib import image
 from rich.console import Console
 
+from entrain.bound import bound_ms
 from entrain.experiment import Combination, Experiment, load_experiment
 from entrain.policies.reports import HostReport
 from entrain.results import overhead, timelines
@@ -25,7 +26,6 @@ from entrain.results.values import (
     JobResult,
     RunResult,
     Timeline,
-    bound_ms,
     converged_at,
     fairness,
     over_bound_last,
@@ -207,8 +207,8 @@ def test_seeds_are_summed_up(tmp_path: Path, experiment: Experiment) -> None:
 
 def test_ideal_is_compute_and_the_busiest_hosts_of_each_step(experiment: Experiment) -> None:
     # two steps of half of 1,448,000 bytes: 500 frames of 1514 bytes each, at 100 Mbit/s
-    assert bound_ms(experiment.jobs[0], [100.0, 100.0]) == pytest.approx(50 + 2 * 500 * 1514 * 8 / 100e3)
-    assert bound_ms(experiment.jobs[0], [100.0, 50.0]) == pytest.approx(50 + 2 * 500 * 1514 * 8 / 50e3)
+    assert bound_ms(experiment.jobs[0].spec, [100.0, 100.0]) == pytest.approx(50 + 2 * 500 * 1514 * 8 / 100e3)
+    assert bound_ms(experiment.jobs[0].spec, [100.0, 50.0]) == pytest.approx(50 + 2 * 500 * 1514 * 8 / 50e3)
 
 
 @pytest.mark.parametrize(("servers", "parts"), [(1, 1), (1, 5), (2, 0), (2, 1), (2, 4), (2, 100)])
@@ -222,7 +222,7 @@ def test_ideal_of_parameter_servers_is_what_goes_into_one_and_its_last_part_back
     workers = 4 - servers
     frames = workers * 1000 / servers  # of all workers for one server
     gradients = frames * 1514 * 8 / 100e3
-    assert bound_ms(job, [100.0] * 4) == pytest.approx(50 + gradients * (1 + 1 / (parts or 1)))
+    assert bound_ms(job.spec, [100.0] * 4) == pytest.approx(50 + gradients * (1 + 1 / (parts or 1)))
 
 
 def test_results_json_has_the_stated_shape(

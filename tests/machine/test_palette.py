@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from entrain.experiment import load_experiment
-from entrain.results.values import scheduler
+from entrain.results.values import scheduler, strategy
 from entrain.trials import slot_rates
 from machine import palette
 from machine.palette import COLOURS, CROSS, JOBS, SPARE, style
@@ -62,7 +62,7 @@ def pictures() -> Iterator[tuple[str, list[str]]]:
         if "[experiment]" in path.read_text() and not slot_rates.is_slot_rates(path):
             combinations = list(load_experiment(path).combinations())
             names = {scheduler(each) for each in combinations}
-            yield path.stem, sorted(names if len(names) > 1 else {each.routing for each in combinations})
+            yield path.stem, sorted(names if len(names) > 1 else {strategy(each) for each in combinations})
 
 
 @pytest.mark.parametrize(("picture", "names"), [*pictures()])

@@ -1,0 +1,41 @@
+"""How fast a job could be: its iteration time if only its hosts' own links limited it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+
+from mininet_topos.links import FRAME_BYTES
+from workloads.collectives import steps
+from workloads.jobs import JobSpec
+
+PAYLOAD_PER_FRAME = 1448
+"""TCP payload of a full-size frame, with timestamps."""
+
+
+def bound_ms(
+    spec: JobSpec,
+    host_rates_mbps: Sequence[float],
+    servers: Sequence[Hashable] = (),
+    server_rate_mbps: float = 0.0,
+) -> float:
+    """Return the iteration time (ms) of a job alone in the network, if only its hosts' links limit it.
+
+    It is the compute time plus, for each step of the collective, the longest time that a rank needs to send
+    or receive its share at its host's rate (`host_rates_mbps`, by rank) with full-size frames. Ranks of one
+    server (`servers`, by rank) send to each other at `server_rate_mbps` instead, over a link of each pair.
+    Workers are assumed to divide their links evenly among the parameter servers. This matters only if their
+    links are the bottleneck: slower than the servers', or fewer workers than servers.
+    """
+    total = spec.compute_s() * 1e3
+    for step in steps(spec.collective, len(spec.hosts), spec.options):
+        used: dict[tuple[object, ...], float] = defaultdict(float)  # by link and direction, ms
+        for flow in step:
+            wire_bits = flow.fraction * spec.total_bytes() * 8 * FRAME_BYTES / PAYLOAD_PER_FRAME
+            if servers and servers[flow.src] == servers[flow.dst]:
+                used["inside", flow.src, flow.dst] += wire_bits / server_rate_mbps / 1e3
+            else:
+                used["send", flow.src] += wire_bits / host_rates_mbps[flow.src] / 1e3
+                used["receive", flow.dst] += wire_bits / host_rates_mbps[flow.dst] / 1e3
+        total += max(used.values())
+    return total

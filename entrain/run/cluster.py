@@ -1,0 +1,347 @@
+"""Run a cluster's jobs: each waits in the queue, starts in the hosts that it is given, and ends.
+
+Every run of an experiment has the same jobs with the same arrivals; the strategy decides where they run, and
+how switches route them. After each run, every job that has not been measured in such a place yet runs once
+more, alone in the network and with source routing, which leaves it no flow that meets another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+from entrain.bound import bound_ms
+from entrain.cluster import Arrival, ClusterPlan, host
+from entrain.experiment import Combination, Experiment
+from entrain.results.cluster import Stay, Stays
+from entrain.results.values import JobResult, RunResult
+from entrain.run.contention import attribute, contention, per_job
+from entrain.run.runner import (
+    Report,
+    RunFailed,
+    Running,
+    busy,
+    netns,
+    owners,
+    rank_failure,
+    route,
+)
+from machine.errors import EntrainError
+from machine.process import Child, launch
+from schedulers.placement.cluster import empty
+from schedulers.placement.queue import Job, Outcome, Queue
+from schedulers.placement.strategies import STRATEGIES
+from workloads.jobs import JobSpec
+from workloads.launch import ends
+from workloads.records import Records, read_records, summarize
+
+POLL_S = 0.02
+"""How often jobs are looked at, and so how late one may start."""
+
+READY_TIMEOUT_S = 90.0
+"""How long the launcher of ranks may take to import everything on a busy machine."""
+
+Kind = tuple[object, ...]
+"""What makes two jobs run alike when alone: what they compute and send, and how their ranks lie."""
+
+
+def networks(experiment: Experiment) -> Iterator[Experiment]:
+    """Yield an experiment's parts that need a network of their own, in order: rECMP has more spines."""
+    plan = experiment.cluster
+    if plan is None:
+        yield experiment
+        return
+    target = experiment.target
+    groups: dict[object, list[str]] = {}
+    for strategy in plan.table.strategy:
+        groups.setdefault(plan.cluster(strategy), []).append(strategy)
+    for names in groups.values():
+        table = plan.table.model_copy(update={"strategy": tuple(names)})
+        yield replace(
+            experiment,
+            topology=plan.topology(names[0], experiment.topology.name, target),
+            cluster=replace(plan, table=table),
+        )
+
+
+def run_all(running: Running, report: Report, finished: Sequence[RunResult] = ()) -> Iterator[RunResult]:
+    """Run every combination of the experiment that is not in `finished`. Raises RunFailed."""
+    experiment = running.experiment
+    plan = _plan(experiment)
+    alone: dict[tuple[int, Kind], float] = {}
+    for run in finished:
+        seed = run.combination.seed
+        arrivals = {arrival.name: arrival for arrival in plan.arrivals(seed)}
+        for job in run.jobs:
+            if job.alone_ms is not None:
+                alone[seed, _kind(plan, arrivals[job.name], job.hosts)] = job.alone_ms
+    done = {run.combination for run in finished}
+    with _launcher(running) as launcher:
+        for combination in experiment.combinations():
+            if combination not in done:
+                one = _Run(running, combination, launcher, report)
+                yield one.with_alone(one.go(), alone)
+
+
+def _plan(experiment: Experiment) -> ClusterPlan:
+    assert experiment.cluster is not None, "only experiments on a cluster come here"
+    return experiment.cluster
+
+
+def _kind(plan: ClusterPlan, arrival: Arrival, hosts: Sequence[str]) -> Kind:
+    """Return the job's kind: its ranks' leaves and servers count by the order in which they first appear."""
+    size, per_leaf = plan.table.gpus_per_server, plan.table.servers_per_leaf
+    servers = [(int(name[1:]) - 1) // size for name in hosts]
+    order = {server: place for place, server in enumerate(dict.fromkeys(servers))}
+    leaves = {leaf: place for place, leaf in enumerate(dict.fromkeys(each // per_leaf for each in servers))}
+    lie = tuple((leaves[each // per_leaf], order[each]) for each in servers)
+    return arrival.model, arrival.collective, lie
+
+
+@dataclass(frozen=True)
+class _Launcher:
+    """The process whose children the ranks of all jobs are."""
+
+    child: Child
+    orders: int
+
+    def start(self, spec: JobSpec) -> None:
+        """Start all ranks of a job."""
+        path = spec.output.parent / f"{spec.name}.json"
+        path.write_text(spec.model_dump_json())
+        os.write(self.orders, f"{path}\n".encode())
+
+
+@contextlib.contextmanager
+def _launcher(running: Running) -> Iterator[_Launcher]:
+    orders = running.directory / "orders"
+    os.mkfifo(orders)
+    command = [sys.executable, "-m", "workloads", "serve", "--orders", str(orders)]
+    log = running.directory / "ranks.log"
+    child = launch(running.record, "the launcher of ranks", command, log=log, tells=True)
+    try:
+        child.wait_ready(READY_TIMEOUT_S)
+        descriptor = os.open(orders, os.O_WRONLY)
+        try:
+            yield _Launcher(child, descriptor)
+        finally:
+            os.close(descriptor)
+    finally:
+        child.end()
+        orders.unlink()
+
+
+class _Run:
+    """One run of an experiment on a cluster."""
+
+    def __init__(
+        self, running: Running, combination: Combination, launcher: _Launcher, report: Report
+    ) -> None:
+        assert combination.strategy is not None, "runs on a cluster have a strategy"
+        parts = (combination.strategy, combination.policy, combination.control, combination.seed)
+        self.name = "-".join(str(part) for part in parts if part is not None)
+        self._running, self._combination, self._launcher = running, combination, launcher
+        self._report = report
+        self._plan = _plan(running.experiment)
+        self._table = self._plan.table
+        self._arrivals = self._plan.arrivals(combination.seed)
+        strategy = STRATEGIES[combination.strategy]
+        idle = empty(self._plan.cluster(combination.strategy))
+        self._queue = Queue(idle, strategy, self._table.queue, self._table.backfill)
+        self._specs: dict[int, JobSpec] = {}  # of jobs that run
+        self._outcomes: dict[int, Outcome] = {}
+
+    def go(self) -> RunResult:
+        """Run all jobs. Raises RunFailed."""
+        running, combination = self._running, self._combination
+        self._report(f"{self.name}: writing tables", 0.0)
+        began = time.monotonic()
+        applied = running.loop.run(route(running.experiment, running.pipeline, combination.routing))
+        table_s = time.monotonic() - began
+        self._directory = running.directory / self.name
+        self._directory.mkdir()
+        lost_before = running.monitor.lost
+        running.monitor.collect()
+        processor, began = psutil.cpu_times(), time.monotonic()
+        origin_ns = self._serve()
+        wall_s, busy_part = time.monotonic() - began, busy(processor, psutil.cpu_times())
+        bursts = running.monitor.collect()
+        if lost := running.monitor.lost - lost_before:
+            raise RunFailed(
+                f"{self.name}: the link monitor lost {lost} bursts because its buffer was full; "
+                f"its counts are wrong"
+            )
+        self._report(f"{self.name}: reading records", 1.0)
+        found = read_records(self._directory / "records")
+        uses, strangers = attribute(bursts, running.links, owners(found))
+        overhead = {
+            "bring_up_s": running.bring_up_s,
+            "table_write_s": table_s,
+            "table_updates": sum(each.written for each in applied),
+            "run_s": wall_s,
+            "processor_busy": busy_part,
+            "bursts": len(bursts),
+            "unattributed_bytes": sum(burst.bytes for burst in strangers),
+        }
+        jobs, stays = self._results(found, per_job(uses), origin_ns)
+        overhead["workers_cpu_s"] = sum(job.summary.cpu_s for job in jobs)
+        return RunResult(
+            combination,
+            running.experiment.target,
+            jobs,
+            tuple(contention(uses, running.links.values())),
+            overhead,
+            stays=stays,
+        )
+
+    # -- jobs
+
+    def _serve(self) -> int:
+        """Let all jobs arrive, wait, run and end. Return when the first arrived, CLOCK_MONOTONIC in ns."""
+        waiting = list(enumerate(self._arrivals))
+        origin_ns = time.monotonic_ns()
+        deadline = time.monotonic() + self._running.experiment.timeout_s
+        ended = 0
+        while ended < len(self._arrivals):
+            now = (time.monotonic_ns() - origin_ns) / 1e9
+            while waiting and waiting[0][1].arrival_s <= now:
+                number, arrival = waiting.pop(0)
+                times = (arrival.arrival_s, arrival.duration_s, arrival.deadline_s)
+                self._queue.submit(number, Job(arrival.request, *times))
+            ended += self._end_those_done()
+            for number, outcome in self._queue.start(now):
+                self._start(number, outcome)
+            self._check(deadline)
+            total = len(self._arrivals)
+            queued = len(self._outcomes)
+            what = f"{ended} of {total} jobs ended, {len(self._specs)} run"
+            self._report(f"{self.name}: {what}, {total - len(waiting) - queued} wait", ended / total)
+            time.sleep(POLL_S)
+        return origin_ns
+
+    def _start(self, number: int, outcome: Outcome) -> None:
+        hosts = [host(gpu) for gpu in outcome.placement.gpus]
+        arrival = self._arrivals[number]
+        spec = self._spec(number, arrival, hosts, self._directory, self._plan.iterations(arrival))
+        self._outcomes[number], self._specs[number] = outcome, spec
+        self._launcher.start(spec)
+
+    def _end_those_done(self) -> int:
+        done = 0
+        for number, spec in list(self._specs.items()):
+            if len(ends(spec)) == len(spec.hosts):
+                self._raise_if_failed(spec, [host(gpu) for gpu in self._outcomes[number].placement.gpus])
+                del self._specs[number]
+                self._queue.end(number)
+                done += 1
+        return done
+
+    def _check(self, deadline: float) -> None:
+        """Raise RunFailed if the network or the launcher has failed, or the time is over."""
+        try:
+            self._running.network.check()
+            self._launcher.child.check()
+        except EntrainError as error:
+            raise RunFailed(f"{self.name}: {error}") from error
+        if time.monotonic() > deadline:
+            names = ", ".join(spec.name for spec in self._specs.values())
+            raise RunFailed(
+                f"{self.name}: not all jobs ended within {self._running.experiment.timeout_s:g} s; "
+                f"these run: {names or 'none'}; raise [experiment], timeout_s, or give fewer jobs"
+            )
+        self._running.monitor.poll()
+
+    def _raise_if_failed(self, spec: JobSpec, hosts: Sequence[str]) -> None:
+        if problem := rank_failure(spec, hosts):
+            raise RunFailed(f"{self.name}: job {spec.name} {problem}{self._launcher.child.log_end()}")
+
+    def _spec(
+        self, number: int, arrival: Arrival, hosts: Sequence[str], output: Path, iterations: int
+    ) -> JobSpec:
+        running = self._running
+        addresses = [running.experiment.topology.host_by_name[name].ip for name in hosts]
+        return self._plan.spec(number, arrival, addresses).model_copy(
+            update={
+                "rendezvous": output / "rendezvous" / arrival.name,
+                "output": output / "records",
+                "iterations": iterations,
+                "seed": self._combination.seed,
+                "congestion_control": self._combination.control,
+                "netns": tuple(netns(running, name) for name in hosts),
+            }
+        )
+
+    # -- results
+
+    def _results(
+        self, found: Records, most: Mapping[str, int], origin_ns: int
+    ) -> tuple[tuple[JobResult, ...], Stays]:
+        summaries = {summary.job: summary for summary in summarize(found)}
+        last_ns: dict[str, int] = {}
+        for each in found.iterations:
+            last_ns[each.job] = max(each.end_ns, last_ns.get(each.job, 0))
+        jobs, stays = [], []
+        for number, arrival in enumerate(self._arrivals):
+            outcome, summary = self._outcomes[number], summaries[arrival.name]
+            if summary.error or summary.jct_s is None:
+                why = summary.error or "not all ranks finished their iterations"
+                raise RunFailed(f"{self.name}: job {arrival.name}: {why}")
+            hosts = tuple(host(gpu) for gpu in outcome.placement.gpus)
+            jobs.append(
+                JobResult(
+                    arrival.name, hosts, summary, self._bound_ms(arrival, hosts), most.get(arrival.name, 0)
+                )
+            )
+            end_s = (last_ns[arrival.name] - origin_ns) / 1e9
+            times = (arrival.arrival_s, outcome.start_s, end_s)
+            stays.append(Stay(outcome.placement, *times, outcome.changed, outcome.waiting))
+        return tuple(jobs), Stays(tuple(stays), dict(self._queue.failed_attempts))
+
+    def _bound_ms(self, arrival: Arrival, hosts: Sequence[str]) -> float:
+        topology, servers = self._running.experiment.topology, self._plan.servers
+        spec = self._plan.spec(0, arrival, [topology.host_by_name[name].ip for name in hosts])
+        of = {name: number for number, names in enumerate(servers.hosts) for name in names}
+        rates = [self._table.rate_mbps] * len(hosts)
+        return bound_ms(spec, rates, [of[name] for name in hosts], servers.rate_mbps)
+
+    # -- alone
+
+    def with_alone(self, result: RunResult, known: dict[tuple[int, Kind], float]) -> RunResult:
+        """Return the result with each job's time alone, measured unless it is known. Raises RunFailed."""
+        iterations = self._running.experiment.alone_iterations
+        if not iterations:
+            return result
+        seed = self._combination.seed
+        arrivals = {arrival.name: arrival for arrival in self._arrivals}
+        kinds = {job.name: (seed, _kind(self._plan, arrivals[job.name], job.hosts)) for job in result.jobs}
+        missing = {kinds[job.name]: job for job in result.jobs if kinds[job.name] not in known}
+        if missing:
+            running = self._running
+            running.loop.run(route(running.experiment, running.pipeline, "source"))
+        for place, (kind, job) in enumerate(missing.items()):
+            self._report(f"{self.name}: {job.name} alone, {place} of {len(missing)}", place / len(missing))
+            known[kind] = self._measure_alone(arrivals[job.name], job.hosts, iterations)
+        return replace(
+            result, jobs=tuple(replace(job, alone_ms=known[kinds[job.name]]) for job in result.jobs)
+        )
+
+    def _measure_alone(self, arrival: Arrival, hosts: Sequence[str], iterations: int) -> float:
+        output = self._directory / f"alone-{arrival.name}"
+        output.mkdir()
+        spec = self._spec(0, arrival, hosts, output, iterations)
+        deadline = time.monotonic() + self._running.experiment.timeout_s
+        self._launcher.start(spec)
+        while len(ends(spec)) < len(spec.hosts):
+            self._check(deadline)
+            time.sleep(POLL_S)
+        self._raise_if_failed(spec, hosts)
+        (summary,) = summarize(read_records(spec.output))
+        return median(summary.iteration_ms)

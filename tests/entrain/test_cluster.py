@@ -1,0 +1,201 @@
+"""Experiments on a cluster: what a file may say, which jobs arrive, and what running them measures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from entrain.experiment import Experiment, load_experiment
+from entrain.results.cluster import Stay, times
+from entrain.run.cluster import networks
+from machine.errors import BadInput
+from schedulers.placement.cluster import Placement
+
+FILE = """
+[experiment]
+name = "small"
+seed = [1, 2]
+
+[cluster]
+leaves = 2
+spines = 2
+servers_per_leaf = 2
+gpus_per_server = 2
+links_per_pair = 2
+strategy = ["ecmp", "recmp", "source"]
+
+[arrivals]
+jobs = 40
+every_s = 1.5
+gpus = [2, 4, 8]
+duration_s = [3, 5]
+models = ["vgg16", "moe"]
+collectives = ["ring", "halving-doubling"]
+"""
+
+TRACE = """job,gpus,arrival_s,duration_s,pattern,model
+late,4,5,10,ring,resnet50
+early,8,0,10,halving-doubling,
+"""
+
+
+def load(tmp_path: Path, text: str = FILE, trace: str = TRACE) -> Experiment:
+    (tmp_path / "jobs.csv").write_text(trace)
+    path = tmp_path / "small.toml"
+    path.write_text(text)
+    return load_experiment(path)
+
+
+def traced(text: str = FILE) -> str:
+    return text.partition("[arrivals]")[0] + 'trace = "jobs.csv"\n'
+
+
+def test_a_seed_draws_the_same_jobs_for_every_strategy(tmp_path: Path) -> None:
+    plan = load(tmp_path).cluster
+    assert plan is not None
+    jobs = plan.arrivals(1)
+    assert jobs == plan.arrivals(1) != plan.arrivals(2)
+    assert len(jobs) == len({job.name for job in jobs}) == 40
+    assert [job.arrival_s for job in jobs] == sorted(job.arrival_s for job in jobs)
+    assert {job.gpus for job in jobs} == {2, 4, 8}
+    assert {(job.model, job.collective) for job in jobs} == {
+        ("vgg16", "ring"),
+        ("vgg16", "halving-doubling"),
+        ("moe", "all-to-all"),
+    }
+
+
+def test_a_job_works_about_as_long_as_it_says(tmp_path: Path) -> None:
+    plan = load(tmp_path, traced()).cluster
+    assert plan is not None
+    for job in plan.listed:
+        iteration_s = job.duration_s / plan.iterations(job)
+        assert 10 <= plan.iterations(job) * iteration_s <= 10 + iteration_s
+
+
+def test_a_trace_lists_the_jobs_in_the_order_of_their_arrival(tmp_path: Path) -> None:
+    plan = load(tmp_path, traced()).cluster
+    assert plan is not None
+    assert [(job.name, job.model) for job in plan.arrivals(1)] == [("early", "vgg16"), ("late", "resnet50")]
+    assert plan.arrivals(1) == plan.arrivals(2)
+
+
+def test_every_strategy_and_seed_is_a_run_and_recmp_has_a_network_of_its_own(tmp_path: Path) -> None:
+    experiment = load(tmp_path)
+    runs = [(each.strategy, each.routing, each.seed) for each in experiment.combinations()]
+    assert runs == [
+        (name, routing, seed)
+        for name, routing in (("ecmp", "ecmp"), ("recmp", "ecmp"), ("source", "source"))
+        for seed in (1, 2)
+    ]
+    parts = list(networks(experiment))
+    assert [[each.strategy for each in part.combinations()][::2] for part in parts] == [
+        ["ecmp", "source"],
+        ["recmp"],
+    ]
+    spines = [sum(switch.role == "spine" for switch in part.topology.switches) for part in parts]
+    assert spines == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"recmp"', '"rcmp"', "[cluster], strategy: there is no 'rcmp'; did you mean recmp"),
+        ('"recmp"', '"best"', "strategy: 'best' runs without a network only"),
+        ('"recmp"', '"source"', "strategy: 'source' is listed 2 times"),
+        ("[2, 4, 8]", "[2, 16]", "[arrivals], gpus: 16: ecmp: 16 is more than the 8 GPUs of the cluster"),
+        ("[2, 4, 8]", "[1]", "[arrivals], gpus, item 1: must be at least 2"),
+        ("[3, 5]", "[5, 3]", "[arrivals], duration_s: put the shorter time first"),
+        ('"moe"', '"mo"', "[arrivals], models, item 2"),
+        ("[arrivals]", "trace = 'jobs.csv'\n[arrivals]", "[cluster], trace: give either"),
+        ("leaves = 2", "leaves = 0", "[cluster], leaves"),
+        ('name = "small"', 'name = "small"\npolicy = "mltcp"', "[experiment], policy"),
+        ('name = "small"', 'name = "small"\nrouting = "ecmp"', "[experiment], routing: not with [cluster]"),
+        ("[cluster]", "[topology]\nkind = 'dumbbell'\n[cluster]", "[topology]: not with [cluster]"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_key_and_remedy(tmp_path: Path, old: str, new: str, words: str) -> None:
+    with pytest.raises(BadInput) as error:
+        load(tmp_path, FILE.replace(old, new, 1))
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("late,4", "late,1", "line 2: gpus: a job of one GPU uses no network"),
+        ("late,4", "early,4", "line 3: job: 'early' stands in line 2 already"),
+        ("late,4", "late,9", "job late: ecmp: 9 is more than the 8 GPUs"),
+        ("resnet50", "resnet", "line 2: model"),
+        ("10,ring", "10,double-binary-trees", "line 2: pattern: no worker runs"),
+    ],
+)
+def test_a_wrong_trace_is_refused_with_its_line(tmp_path: Path, old: str, new: str, words: str) -> None:
+    with pytest.raises(BadInput) as error:
+        load(tmp_path, traced(), TRACE.replace(old, new))
+    assert words in str(error.value)
+
+
+def test_waiting_and_running_make_up_completion() -> None:
+    placement = Placement("j", 0, (0, 1), (0, 0))
+    found = times([Stay(placement, 1.0, 3.0, 7.0), Stay(placement, 0.0, 0.0, 2.0)])
+    assert (found["jwt_s_mean"], found["jrt_s_mean"], found["jct_s_mean"]) == (1.0, 3.0, 4.0)
+    assert found["jct_s_p99"] == pytest.approx(2 + 0.99 * 4)
+
+
+RUN = """
+[experiment]
+name = "run"
+alone_iterations = 2
+
+[cluster]
+leaves = 2
+spines = 1
+servers_per_leaf = 2
+gpus_per_server = 2
+links_per_pair = 4
+strategy = ["source"]
+rate_mbps = 100
+server_rate_mbps = 200
+scale = 2000
+compute_scale = 10
+barrier = true
+trace = "jobs.csv"
+"""
+
+JOBS = """job,gpus,arrival_s,duration_s,pattern,model
+inside,2,0,0.5,ring,resnet50
+across,6,0,0.5,all-to-all,moe
+next,8,0.1,0.5,halving-doubling,vgg16
+"""
+
+
+@pytest.mark.root
+def test_jobs_wait_run_in_their_servers_and_end(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text(JOBS)
+    (tmp_path / "run.toml").write_text(RUN)
+    command = [sys.executable, "-m", "entrain.cli", "run", str(tmp_path / "run.toml"), "--json"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "out")], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = json.loads(done.stdout)["runs"]
+    inside, across, waiting = run["jobs"]
+    assert run["strategy"] == "source"
+    assert sorted(inside["gpus"] + across["gpus"]) == list(range(8))
+    assert waiting["start_s"] >= max(inside["end_s"], across["end_s"])  # it needs all GPUs
+    assert [each["cause"] for each in waiting["waiting"]] == ["gpus"]
+    assert run["fragmentation"]["gpu"] >= 1
+    assert run["jwt_s_p99"] <= waiting["jwt_s"]
+    for job in run["jobs"]:
+        assert job["jct_s"] == pytest.approx(job["jwt_s"] + job["jrt_s"])
+        assert job["iteration_ms_alone"] > 0
+    assert run["over_alone_p99"] > 0
+    assert inside["max_flows_per_link"] == 0  # it never enters the fabric
+    assert across["max_flows_per_link"] == 1
+    assert run["overhead"]["unattributed_bytes"] == 0
+    assert {path.name for path in (tmp_path / "out").glob("*.png")} == {"results.png", "cluster.png"}
