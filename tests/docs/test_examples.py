@@ -120,7 +120,12 @@ def test_every_path_into_a_package_exists() -> None:
 
 
 _PATH = re.compile(r"[A-Za-z0-9_.*/-]+")
-_NEW = {"entrain/policies/NAME.py", "tests/entrain/test_NAME.py", "experiments/NAME.toml", "results/NAME"}
+_NEW = {
+    "entrain/policies/NAME.py",
+    "tests/entrain/policies/test_NAME.py",
+    "experiments/NAME.toml",
+    "results/NAME",
+}
 """Files that a recipe makes, or that a run does."""
 
 

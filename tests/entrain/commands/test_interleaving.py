@@ -13,7 +13,7 @@ import pytest
 
 from entrain import cli
 
-EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+EXPERIMENTS = Path(__file__).resolve().parents[3] / "experiments"
 
 
 @dataclass(frozen=True)

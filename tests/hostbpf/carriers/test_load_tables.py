@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.root
@@ -23,7 +23,7 @@ def test_tables_hold_the_sum_of_what_was_announced(target: str, loss: float) -> 
     What a port's table holds in a slot differs from the sum of the plans of the flows through it by at most
     the changes, in that slot, of their carriers that were lost: without loss, by nothing.
     """
-    command = [sys.executable, "-m", "tests.hostbpf.load_tables", target, str(loss)]
+    command = [sys.executable, "-m", "tests.hostbpf.carriers.load_tables", target, str(loss)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert result.returncode == 0, result.stderr
     seen = json.loads(result.stdout.splitlines()[-1])
@@ -42,18 +42,3 @@ def test_tables_hold_the_sum_of_what_was_announced(target: str, loss: float) -> 
     assert all(count["malformed"] == count["not_sent"] == 0 for count in seen["counts"].values())
     if not loss:
         assert not any(any(flow["missing"].values()) for flow in seen["flows"])
-
-
-@pytest.mark.root
-@pytest.mark.parametrize("target", ["softswitch", pytest.param("bmv2", marks=pytest.mark.bmv2)])
-def test_agents_get_path_load_and_headroom(target: str) -> None:
-    """Two switches, 100 Mbit/s between them, 200 to the hosts, and 30 announced: the sum over the path's two
-    links is 60, the smallest headroom 70, in each of the ten slots."""
-    command = [sys.executable, "-m", "tests.hostbpf.agents_on_fabric", target]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-    assert result.returncode == 0, result.stderr
-    seen = json.loads(result.stdout.splitlines()[-1])
-    assert seen["hops"] == 2
-    slots = {each["slot"]: each for each in seen["slots"]}
-    assert set(slots) == set(range(seen["base"], seen["base"] + 10))
-    assert all((each["load"], each["headroom"]) == (60, 70) for each in slots.values())

@@ -386,7 +386,7 @@ _HOLD = """
 import signal, sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from tests.hostbpf import test_enforcers as t
+from tests.hostbpf.rates import test_enforcers as t
 from wire.flow import Flow
 pair = t.Pair({a!r}, {b!r}, {index_a}, {index_b})
 with t.on(pair, Path({directory!r})) as host:
@@ -401,7 +401,7 @@ def test_killed_one_holds_nothing_back(pair: Pair, tmp_path: Path, datagrams: Da
     if not kernel_has("htb"):
         pytest.skip("this kernel lacks htb or tbf")
     script = _HOLD.format(
-        root=str(Path(__file__).parents[2]),
+        root=str(Path(__file__).parents[3]),
         directory=str(tmp_path),
         flow=tuple(datagrams.flow),
         **pair.__dict__,

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BOTH = {"one": True, "two": True}
 
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, dict[str, Any]]:
     """What came of each fault; they are made one after the other on one fabric, which takes half a minute."""
-    command = [sys.executable, "-m", "tests.hostbpf.faulty_fabric"]
+    command = [sys.executable, "-m", "tests.hostbpf.scheduling.faulty_fabric"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
     assert result.returncode == 0, result.stderr
     return {each["fault"]: each for each in map(json.loads, result.stdout.splitlines())}

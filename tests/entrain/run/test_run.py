@@ -27,7 +27,7 @@ from workloads.connections import source_port
 
 pytestmark = pytest.mark.root
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TARGETS = ["softswitch", pytest.param("bmv2", marks=pytest.mark.bmv2)]
 
 EXPERIMENT = """

@@ -21,7 +21,7 @@ import pytest
 from machine.record import RECORDS
 
 TARGETS = ["softswitch", pytest.param("bmv2", marks=pytest.mark.bmv2)]
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NAME = f"ct{os.getpid() % 10000}"
 OTHER = f"cu{os.getpid() % 10000}"
 """Names of this run's own, so that nothing else that is up is touched: a shared network, and one per test."""

@@ -29,7 +29,7 @@ from tests.schedulers.slots.deciding import decide_one, whole_horizon
 from wire.flow import Flow
 from wire.slot_header import HEADROOM_OFFSET, LANES, Kind, Lane, SlotHeader
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ENOUGH_S = 60.0
 LINE = 1000 * RATE_UNIT  # of the hosts' links, bytes/s
 SCHEDULER = whole_horizon(0.06, LANES)
@@ -519,7 +519,7 @@ def test_flows_without_a_path_get_no_answer(switches: Mapping[str, str]) -> None
 @pytest.mark.parametrize("target", ["softswitch", pytest.param("bmv2", marks=pytest.mark.bmv2)])
 def test_a_running_fabric_and_emulated_switches_give_the_same_schedules(target: str) -> None:
     """Flows among four hosts on two leaves and two spines, which start, plan anew and end."""
-    command = [sys.executable, "-m", "tests.hostbpf.loads_on_fabric", target]
+    command = [sys.executable, "-m", "tests.hostbpf.scheduling.loads_on_fabric", target]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert result.returncode == 0, result.stderr
     decisions = json.loads(result.stdout.splitlines()[-1])

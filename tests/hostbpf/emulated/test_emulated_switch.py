@@ -23,7 +23,7 @@ from mininet_topos.emulated_switches import write_files
 from wire.flow import Flow
 from wire.slot_header import LANES
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FLOW, OTHER, THIRD = (Flow("10.0.0.1", port, "10.0.0.2", 7000) for port in (1, 2, 3))
 FILE = """
 name = "s1"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.controlplane.fake_switch import FakeSwitch
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 async def deploy(topology: Path, *arguments: str) -> tuple[int, str, str]:

@@ -30,7 +30,7 @@ from wire.flow import Flow
 from wire.progress import ENTRY, HEADER, Fields, Header, make_directory
 
 HERE = Path(__file__).parent
-INCLUDE = HERE.parents[1] / "wire"
+INCLUDE = HERE.parents[2] / "wire"
 FLOW = Flow("10.0.0.1", 20000, "10.0.0.2", 7000)
 NOBODY = 65534
 _CLONE_NEWPID = 0x20000000

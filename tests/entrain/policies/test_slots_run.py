@@ -14,7 +14,7 @@ from hostbpf.mltcp import VARIANTS
 
 pytestmark = pytest.mark.root
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 EXPERIMENT = """
 [experiment]

@@ -24,7 +24,7 @@ from entrain.trials.slot_rates import load as load_slot_rates
 from machine.errors import BadInput, EntrainError
 from workloads.records import Summary
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 EXPERIMENT = """
 [experiment]

@@ -24,7 +24,7 @@ from hostbpf.rates.trial import FlowSlot, Outcome, Trial
 from machine.errors import BadInput
 from workloads.records import Summary
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 EXPERIMENTS = {path.stem: path for path in sorted((ROOT / "experiments").glob("*.toml"))}
 IDEAL_MS = 100.0
 
