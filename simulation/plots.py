@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from machine.palette import style
+from machine.palette import SPARE, style
 from simulation.experiments.experiment import Point, Result
 
 if TYPE_CHECKING:
@@ -243,6 +243,26 @@ def _two_jobs(rows: list[Summary]) -> Figure:
     return figure
 
 
+def _unfairness(rows: list[Summary]) -> Figure | None:
+    """Draw what each job gains by unfair sharing, over its group's score, with a panel per model."""
+    cell = {(r["group"], r["model"], r["policy"]): r for r in rows}
+    models = list(dict.fromkeys(r["model"] for r in rows))
+    if len({r["policy"] for r in rows}) < 2:
+        return None
+    figure, axes = _panels(len(models), width=4.6)
+    for axis, model in zip(axes, models, strict=True):
+        for group, colour in zip(dict.fromkeys(r["group"] for r in rows), SPARE, strict=True):
+            fair, unfair = (cell[group, model, policy] for policy in ("fair", "unfair"))
+            gains = np.array(fair["iterations_s"]) / np.array(unfair["iterations_s"])
+            axis.plot([fair["score"]] * len(gains), gains, "o-", color=colour, label=group, alpha=0.8)
+        axis.axhline(1.0, color="black", linewidth=0.8)
+        axis.set_xlabel("score of the group")
+        axis.set_title(f"{model} model of DCQCN")
+    axes[0].set_ylabel("fair / unfair iteration time of each job\n(above 1: unfairness helps the job)")
+    _legend(axes)
+    return figure
+
+
 def _latency(rows: list[Summary]) -> Figure:
     """Draw the distribution of decision times, with a panel per number of flows; a diamond shows the paper's
     value."""
@@ -295,5 +315,6 @@ OWN: dict[str, Callable[[list[Summary]], Figure | None]] = {
     "mltcp-two-jobs": _two_jobs,
     "slots-latency": _latency,
     "slots-models": _models,
+    "cassini-unfairness": _unfairness,
 }
 """Experiments with their own kind of figure, drawn from the points of summary.json."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from simulation.experiments.parrot import PARROT_READINGS, RIVAL_READINGS
 from simulation.experiments.registry import EXPERIMENTS
+from simulation.experiments.unfairness import GROUPS
 
 Summary = dict[str, Any]
 
@@ -198,6 +199,28 @@ def _fb2010(summary: Summary) -> str:
     return drawn + "\n" + table(["policy", "mean CCT (s)", "p95 CCT (s)", "sum (s)", "events"], rows)
 
 
+def _unfairness(summary: Summary) -> str:
+    """Return a table with a row per job: what the group scores, and what unfairness gains in each model."""
+    cell = {(p["group"], p["model"], p["policy"]): p for p in summary["points"]}
+    models = list(dict.fromkeys(p["model"] for p in summary["points"]))
+    rows = []
+    for group in dict.fromkeys(p["group"] for p in summary["points"]):
+        if any((group, model, policy) not in cell for model in models for policy in ("fair", "unfair")):
+            continue
+        for n, job in enumerate(GROUPS[group]):
+            row = [group if n == 0 else "", job.model]
+            row.append(f"{cell[group, models[0], 'fair']['score']:.2f}" if n == 0 else "")
+            for model in models:
+                fair, unfair = (
+                    1e3 * cell[group, model, policy]["iterations_s"][n] for policy in ("fair", "unfair")
+                )
+                row += [f"{fair:.0f}", f"{unfair:.0f}", f"{fair / unfair:.2f}"]
+            paper = job.fair_ms and job.unfair_ms and f"{job.fair_ms / job.unfair_ms:.2f}"
+            rows.append([*row, paper or ""])
+    figures = [f"{model}: {word}" for model in models for word in ("fair (ms)", "unfair (ms)", "gain")]
+    return "\n" + table(["group", "job", "score", *figures, "paper: gain"], rows)
+
+
 def _plain(summary: Summary) -> str:
     """Return a table of all points: the parameters that vary, and the figures."""
     points = summary["points"]
@@ -228,6 +251,7 @@ SECTIONS: dict[str, Callable[[Summary], str]] = {
     "slots-tau": lambda s: _means(s, "slot_ms"),
     "slots-latency": _latency,
     "coflow-fb2010": _fb2010,
+    "cassini-unfairness": _unfairness,
 }
 
 

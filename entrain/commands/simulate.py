@@ -32,7 +32,7 @@ SCORE = "cassini-score"
 @click.option(
     "--limit",
     type=int,
-    help="Use only the first N jobs or coflows; for mltcp-two-jobs, N iterations.",
+    help="Use only the first N jobs or coflows; for mltcp-two-jobs and cassini-unfairness, N iterations.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random choices.")
 @click.option(
@@ -90,7 +90,7 @@ def command(
 ) -> None:
     """Simulate experiment NAME (parrot-jct, parrot-readings, parrot-scale, parrot-eta, parrot-theta,
     parrot-load, parrot-ps, slots-jct, slots-models, slots-tau, slots-latency, coflow-fb2010,
-    mltcp-two-jobs), or find out how well the jobs of a file fit together
+    mltcp-two-jobs, cassini-unfairness), or find out how well the jobs of a file fit together
     (cassini-score, with --profiles; docs/cassini.md describes the file and the output).
 
     \b

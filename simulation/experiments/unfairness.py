@@ -1,0 +1,172 @@
+"""The experiment cassini-unfairness: jobs share a link fairly, or with DCQCN made more aggressive for one
+than for the next (Cassini and MLTCP thesis, chapter 3).
+
+`fair`: T = 125 µs for all. `unfair`: 100 µs for the first job, 125 µs for the last, in between by rank. The
+score says beforehand which groups can gain: those that score nearly 1 interleave.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from schedulers.cassini.affinity import Link, interleave
+from schedulers.cassini.profile import Profile, up_down
+from simulation.dcqcn import MODELS, run
+from simulation.experiments.experiment import Experiment, Point, Result
+
+POLICIES = ("unfair", "fair")
+CAPACITY = 42e9 / 8.0
+"""bytes/s: two jobs get 21 Gbit/s each of the thesis' link of 50 Gbit/s (figure 3.1)."""
+FAIR_S, AGGRESSIVE_S = 125e-6, 100e-6
+ITERATIONS = 40
+SETTLING = 0.25
+"""The part of the iterations, from the first on, that the means leave out."""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """A job of a group: its computation (ms), and its communication (ms) at `gbps`. Further the thesis'
+    iteration times (ms) when sharing is fair and unfair; None where it gives none."""
+
+    model: str
+    compute_ms: float
+    send_ms: float
+    gbps: float
+    fair_ms: float | None = None
+    unfair_ms: float | None = None
+
+    @property
+    def profile(self) -> Profile:
+        """The job alone on the link."""
+        return up_down(self.compute_ms / 1e3, self.send_ms / 1e3, self.gbps * 1e9 / 8.0)
+
+
+GROUPS: dict[str, tuple[Sharing, ...]] = {
+    "vgg19 vgg19": (Sharing("VGG19 (1400)", 161, 168, 27.4), Sharing("VGG19 (1400)", 161, 168, 27.4)),
+    "bert vgg19": (
+        Sharing("BERT (8)", 67, 90, 42, 183, 157),
+        Sharing("VGG19 (1200)", 138, 168, 27.4, 297, 315),
+    ),
+    "dlrm dlrm": (
+        Sharing("DLRM (2000)", 701, 300, 42, 1301, 1001),
+        Sharing("DLRM (2000)", 701, 300, 42, 1300, 1019),
+    ),
+    "bert vgg19 wideresnet101": (
+        Sharing("BERT (8)", 67, 90, 42, 320, 216),
+        Sharing("VGG19 (1400)", 161, 168, 27.4, 494, 466),
+        Sharing("WideResNet101 (800)", 135, 138, 14.8, 466, 505),
+    ),
+    "wideresnet101 vgg16": (
+        Sharing("WideResNet101 (800)", 136, 138, 14.8, 295, 273),
+        Sharing("VGG16 (1400)", 126, 148, 29.9, 294, 274),
+    ),
+    "vgg19 vgg16 resnet50": (
+        Sharing("VGG19 (1400)", 161, 168, 27.4, 389, 329),
+        Sharing("VGG16 (1700)", 166, 163, 27.2, 389, 329),
+        Sharing("ResNet50 (1600)", 105.5, 59, 13.9, 167, 165),
+    ),
+}
+"""Figure 3.1's pair, and the groups of table 3.1.
+
+Periods are the iteration times of compatible groups in table 3.1, and communication times those of table 4.3
+without contention. Each job has two workers, which send the model once (table 4.2); this gives its rate.
+BERT's and DLRM's communication is not known: BERT sends its 450 MiB at the link's rate, in 90 of the 157 ms
+of an iteration beside a job that is less aggressive. DLRM's iterations are 300 ms longer when two jobs always
+meet, so they send for 300 ms at the link's rate. VGG19's computation is in proportion to the batch.
+"""
+
+
+FIRST_MS = 50
+"""Rates in the first iteration are means over this time, from when all jobs communicate."""
+SETTLED = 1.05
+"""Iterations within this factor of the job's time alone count as settled."""
+
+
+def timers(jobs: int, policy: str) -> list[float]:
+    """Return the jobs' periods of rate increase, s."""
+    if policy == "fair":
+        return [FAIR_S] * jobs
+    step = (FAIR_S - AGGRESSIVE_S) / max(jobs - 1, 1)
+    return [AGGRESSIVE_S + step * rank for rank in range(jobs)]
+
+
+def points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    """Return the points to run: one for each group, model and policy. The point's limit is the number of
+    iterations."""
+    return [
+        {**base, "policy": policy, "model": model, "group": group}
+        for group in GROUPS
+        for model in MODELS
+        for policy in policies
+    ]
+
+
+def run_point(point: Point) -> Result:
+    """Run one point. Iteration times are means per job without the first quarter; `score` is what Cassini
+    says of the group. `settled_after` counts the iterations before all jobs stay within 5 % of their
+    time alone (None: they do not)."""
+    group = GROUPS[point["group"]]
+    profiles = [job.profile for job in group]
+    count = point["limit"] or ITERATIONS
+    first = max(job.compute_ms for job in group)
+    done = run(
+        profiles,
+        timers(len(group), point["policy"]),
+        CAPACITY,
+        count,
+        point["model"],
+        seed=point["seed"],
+        bins=math.ceil(first) + FIRST_MS,
+    )
+    late = [
+        i
+        for times, profile in zip(done.times, profiles, strict=True)
+        for i in np.flatnonzero(times > SETTLED * profile.period).tolist()
+    ]
+    settled_after = max(late) + 1 if late else 0
+    settled = done.times[:, int(SETTLING * count) :]
+    names = [f"j{n}" for n in range(len(group))]
+    found = interleave(dict(zip(names, profiles, strict=True)), [Link("link", CAPACITY, tuple(names))])
+    means = settled.mean(axis=1)
+    return {
+        "score": found.score,
+        "mean_iteration_s": float(settled.mean()),
+        "p99_iteration_s": float(np.percentile(settled, 99)),
+        "max_iteration_s": float(settled.max()),
+        "iterations_s": [round(mean, 6) for mean in means.tolist()],
+        "settled_after": settled_after if settled_after < count else None,
+        "first_gbit_s": (done.rates[:, math.ceil(first) :].mean(axis=1) * 8e-9).round(2).tolist(),
+        "to_alone": [m / p.period for m, p in zip(means.tolist(), profiles, strict=True)],
+        "marks_per_iteration": float(done.marked.sum() / count / len(group)),
+        "jobs": [
+            {
+                "job": f"{n} {job.model}",
+                "arrival_s": 0.0,
+                "jct_s": math.fsum(times),
+                "waiting_s": 0.0,
+                "lower_bound_s": count * job.profile.period,
+            }
+            for n, (job, times) in enumerate(zip(group, done.times.tolist(), strict=True))
+        ],
+    }
+
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    Experiment(
+        "cassini-unfairness",
+        "Cassini, chapter 3: iteration times when DCQCN shares a link unfairly",
+        None,
+        POLICIES,
+        points,
+        run_point,
+        {
+            "two VGG19 jobs (figure 3.1)": "1.23x shorter",
+            "two DLRM jobs (table 3.1)": "1.28x and 1.3x shorter",
+            "groups that are not compatible (table 3.1)": "one job longer",
+        },
+        sends_flows=False,
+    ),
+)
