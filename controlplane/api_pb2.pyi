@@ -116,6 +116,200 @@ class SlotLoad(_message.Message):
     load_mbps: float
     def __init__(self, slot: _Optional[int] = ..., load_mbps: _Optional[float] = ...) -> None: ...
 
+class JobRequest(_message.Message):
+    __slots__ = ("name", "gpus", "pattern", "duration_s", "deadline_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    gpus: int
+    pattern: str
+    duration_s: float
+    deadline_s: float
+    def __init__(self, name: _Optional[str] = ..., gpus: _Optional[int] = ..., pattern: _Optional[str] = ..., duration_s: _Optional[float] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+
+class CancelRequest(_message.Message):
+    __slots__ = ("name", "ended")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    ended: bool
+    def __init__(self, name: _Optional[str] = ..., ended: _Optional[bool] = ...) -> None: ...
+
+class ListJobsRequest(_message.Message):
+    __slots__ = ("past",)
+    PAST_FIELD_NUMBER: _ClassVar[int]
+    past: bool
+    def __init__(self, past: _Optional[bool] = ...) -> None: ...
+
+class WatchJobsRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ListCircuitsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Jobs(_message.Message):
+    __slots__ = ("jobs", "problem", "strategy", "queue", "gpus", "free_gpus")
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    FREE_GPUS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[Job]
+    problem: str
+    strategy: str
+    queue: str
+    gpus: int
+    free_gpus: int
+    def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., problem: _Optional[str] = ..., strategy: _Optional[str] = ..., queue: _Optional[str] = ..., gpus: _Optional[int] = ..., free_gpus: _Optional[int] = ...) -> None: ...
+
+class Job(_message.Message):
+    __slots__ = ("name", "gpus", "pattern", "arrival_s", "duration_s", "deadline_s", "phase", "step", "placement", "start_s", "end_s", "circuits_changed", "waiting", "waited", "problem")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    ARRIVAL_S_FIELD_NUMBER: _ClassVar[int]
+    DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    START_S_FIELD_NUMBER: _ClassVar[int]
+    END_S_FIELD_NUMBER: _ClassVar[int]
+    CIRCUITS_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    WAITED_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    gpus: int
+    pattern: str
+    arrival_s: float
+    duration_s: float
+    deadline_s: float
+    phase: str
+    step: str
+    placement: Placement
+    start_s: float
+    end_s: float
+    circuits_changed: int
+    waiting: Wait
+    waited: _containers.RepeatedCompositeFieldContainer[Wait]
+    problem: str
+    def __init__(self, name: _Optional[str] = ..., gpus: _Optional[int] = ..., pattern: _Optional[str] = ..., arrival_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., phase: _Optional[str] = ..., step: _Optional[str] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., start_s: _Optional[float] = ..., end_s: _Optional[float] = ..., circuits_changed: _Optional[int] = ..., waiting: _Optional[_Union[Wait, _Mapping]] = ..., waited: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class Wait(_message.Message):
+    __slots__ = ("from_s", "to_s", "cause", "behind")
+    FROM_S_FIELD_NUMBER: _ClassVar[int]
+    TO_S_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
+    from_s: float
+    to_s: float
+    cause: str
+    behind: str
+    def __init__(self, from_s: _Optional[float] = ..., to_s: _Optional[float] = ..., cause: _Optional[str] = ..., behind: _Optional[str] = ...) -> None: ...
+
+class Placement(_message.Message):
+    __slots__ = ("gpus", "hosts", "leaves", "spines", "leaf_names", "spine_names", "links", "circuits", "virtual_leaves", "virtual_spines", "stage", "vrf")
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    HOSTS_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    SPINES_FIELD_NUMBER: _ClassVar[int]
+    LEAF_NAMES_FIELD_NUMBER: _ClassVar[int]
+    SPINE_NAMES_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    CIRCUITS_FIELD_NUMBER: _ClassVar[int]
+    VIRTUAL_LEAVES_FIELD_NUMBER: _ClassVar[int]
+    VIRTUAL_SPINES_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    VRF_FIELD_NUMBER: _ClassVar[int]
+    gpus: _containers.RepeatedScalarFieldContainer[int]
+    hosts: _containers.RepeatedScalarFieldContainer[str]
+    leaves: _containers.RepeatedScalarFieldContainer[int]
+    spines: _containers.RepeatedScalarFieldContainer[int]
+    leaf_names: _containers.RepeatedScalarFieldContainer[str]
+    spine_names: _containers.RepeatedScalarFieldContainer[str]
+    links: _containers.RepeatedCompositeFieldContainer[Link]
+    circuits: _containers.RepeatedCompositeFieldContainer[Circuit]
+    virtual_leaves: int
+    virtual_spines: int
+    stage: int
+    vrf: int
+    def __init__(self, gpus: _Optional[_Iterable[int]] = ..., hosts: _Optional[_Iterable[str]] = ..., leaves: _Optional[_Iterable[int]] = ..., spines: _Optional[_Iterable[int]] = ..., leaf_names: _Optional[_Iterable[str]] = ..., spine_names: _Optional[_Iterable[str]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., circuits: _Optional[_Iterable[_Union[Circuit, _Mapping]]] = ..., virtual_leaves: _Optional[int] = ..., virtual_spines: _Optional[int] = ..., stage: _Optional[int] = ..., vrf: _Optional[int] = ...) -> None: ...
+
+class Link(_message.Message):
+    __slots__ = ("leaf", "spine", "number")
+    LEAF_FIELD_NUMBER: _ClassVar[int]
+    SPINE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    leaf: int
+    spine: int
+    number: int
+    def __init__(self, leaf: _Optional[int] = ..., spine: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
+class CircuitPort(_message.Message):
+    __slots__ = ("kind", "switch", "port", "name")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    switch: int
+    port: int
+    name: str
+    def __init__(self, kind: _Optional[str] = ..., switch: _Optional[int] = ..., port: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
+
+class Circuit(_message.Message):
+    __slots__ = ("a", "b")
+    A_FIELD_NUMBER: _ClassVar[int]
+    B_FIELD_NUMBER: _ClassVar[int]
+    a: CircuitPort
+    b: CircuitPort
+    def __init__(self, a: _Optional[_Union[CircuitPort, _Mapping]] = ..., b: _Optional[_Union[CircuitPort, _Mapping]] = ...) -> None: ...
+
+class Plan(_message.Message):
+    __slots__ = ("placement", "circuits_changed", "waiting", "problem")
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    CIRCUITS_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    placement: Placement
+    circuits_changed: int
+    waiting: Wait
+    problem: str
+    def __init__(self, placement: _Optional[_Union[Placement, _Mapping]] = ..., circuits_changed: _Optional[int] = ..., waiting: _Optional[_Union[Wait, _Mapping]] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class Circuits(_message.Message):
+    __slots__ = ("circuits", "failures")
+    CIRCUITS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    circuits: _containers.RepeatedCompositeFieldContainer[OwnedCircuit]
+    failures: _containers.RepeatedCompositeFieldContainer[Failure]
+    def __init__(self, circuits: _Optional[_Iterable[_Union[OwnedCircuit, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ...) -> None: ...
+
+class OwnedCircuit(_message.Message):
+    __slots__ = ("circuit", "job")
+    CIRCUIT_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    circuit: Circuit
+    job: str
+    def __init__(self, circuit: _Optional[_Union[Circuit, _Mapping]] = ..., job: _Optional[str] = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("what", "reason")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    reason: str
+    def __init__(self, what: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class ShutdownRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -49,6 +49,41 @@ class ControllerStub:
                 request_serializer=controlplane_dot_api__pb2.WatchLoadsRequest.SerializeToString,
                 response_deserializer=controlplane_dot_api__pb2.Loads.FromString,
                 _registered_method=True)
+        self.Submit = channel.unary_unary(
+                '/entrain.v1.Controller/Submit',
+                request_serializer=controlplane_dot_api__pb2.JobRequest.SerializeToString,
+                response_deserializer=controlplane_dot_api__pb2.Job.FromString,
+                _registered_method=True)
+        self.SubmitAndWatch = channel.unary_stream(
+                '/entrain.v1.Controller/SubmitAndWatch',
+                request_serializer=controlplane_dot_api__pb2.JobRequest.SerializeToString,
+                response_deserializer=controlplane_dot_api__pb2.Job.FromString,
+                _registered_method=True)
+        self.Place = channel.unary_unary(
+                '/entrain.v1.Controller/Place',
+                request_serializer=controlplane_dot_api__pb2.JobRequest.SerializeToString,
+                response_deserializer=controlplane_dot_api__pb2.Plan.FromString,
+                _registered_method=True)
+        self.Cancel = channel.unary_unary(
+                '/entrain.v1.Controller/Cancel',
+                request_serializer=controlplane_dot_api__pb2.CancelRequest.SerializeToString,
+                response_deserializer=controlplane_dot_api__pb2.Job.FromString,
+                _registered_method=True)
+        self.ListJobs = channel.unary_unary(
+                '/entrain.v1.Controller/ListJobs',
+                request_serializer=controlplane_dot_api__pb2.ListJobsRequest.SerializeToString,
+                response_deserializer=controlplane_dot_api__pb2.Jobs.FromString,
+                _registered_method=True)
+        self.WatchJobs = channel.unary_stream(
+                '/entrain.v1.Controller/WatchJobs',
+                request_serializer=controlplane_dot_api__pb2.WatchJobsRequest.SerializeToString,
+                response_deserializer=controlplane_dot_api__pb2.Job.FromString,
+                _registered_method=True)
+        self.ListCircuits = channel.unary_unary(
+                '/entrain.v1.Controller/ListCircuits',
+                request_serializer=controlplane_dot_api__pb2.ListCircuitsRequest.SerializeToString,
+                response_deserializer=controlplane_dot_api__pb2.Circuits.FromString,
+                _registered_method=True)
         self.Shutdown = channel.unary_unary(
                 '/entrain.v1.Controller/Shutdown',
                 request_serializer=controlplane_dot_api__pb2.ShutdownRequest.SerializeToString,
@@ -75,8 +110,55 @@ class ControllerServicer:
 
     def WatchLoads(self, request, context):
         """The link load tables: once, or again and again until the caller goes away.
-        (Jobs - submit, cancel, list, watch - and circuits come here, with the policies that admit them.)
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Submit(self, request, context):
+        """Jobs of a cluster. Without a cluster these fail with FAILED_PRECONDITION.
+        Let a job wait for its turn; answers at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SubmitAndWatch(self, request, context):
+        """The same; answers each time when a step of the job is done or its wait changes, until it is over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Place(self, request, context):
+        """What a job would get if it were submitted now, or why it would wait; nothing changes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Cancel(self, request, context):
+        """Take a job out of the queue, or release what it holds; answers when that is done or has failed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListJobs(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchJobs(self, request, context):
+        """How jobs stand, and again whenever a step is done or a wait changes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListCircuits(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -105,6 +187,41 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.WatchLoads,
                     request_deserializer=controlplane_dot_api__pb2.WatchLoadsRequest.FromString,
                     response_serializer=controlplane_dot_api__pb2.Loads.SerializeToString,
+            ),
+            'Submit': grpc.unary_unary_rpc_method_handler(
+                    servicer.Submit,
+                    request_deserializer=controlplane_dot_api__pb2.JobRequest.FromString,
+                    response_serializer=controlplane_dot_api__pb2.Job.SerializeToString,
+            ),
+            'SubmitAndWatch': grpc.unary_stream_rpc_method_handler(
+                    servicer.SubmitAndWatch,
+                    request_deserializer=controlplane_dot_api__pb2.JobRequest.FromString,
+                    response_serializer=controlplane_dot_api__pb2.Job.SerializeToString,
+            ),
+            'Place': grpc.unary_unary_rpc_method_handler(
+                    servicer.Place,
+                    request_deserializer=controlplane_dot_api__pb2.JobRequest.FromString,
+                    response_serializer=controlplane_dot_api__pb2.Plan.SerializeToString,
+            ),
+            'Cancel': grpc.unary_unary_rpc_method_handler(
+                    servicer.Cancel,
+                    request_deserializer=controlplane_dot_api__pb2.CancelRequest.FromString,
+                    response_serializer=controlplane_dot_api__pb2.Job.SerializeToString,
+            ),
+            'ListJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListJobs,
+                    request_deserializer=controlplane_dot_api__pb2.ListJobsRequest.FromString,
+                    response_serializer=controlplane_dot_api__pb2.Jobs.SerializeToString,
+            ),
+            'WatchJobs': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchJobs,
+                    request_deserializer=controlplane_dot_api__pb2.WatchJobsRequest.FromString,
+                    response_serializer=controlplane_dot_api__pb2.Job.SerializeToString,
+            ),
+            'ListCircuits': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListCircuits,
+                    request_deserializer=controlplane_dot_api__pb2.ListCircuitsRequest.FromString,
+                    response_serializer=controlplane_dot_api__pb2.Circuits.SerializeToString,
             ),
             'Shutdown': grpc.unary_unary_rpc_method_handler(
                     servicer.Shutdown,
@@ -193,6 +310,195 @@ class Controller:
             '/entrain.v1.Controller/WatchLoads',
             controlplane_dot_api__pb2.WatchLoadsRequest.SerializeToString,
             controlplane_dot_api__pb2.Loads.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Submit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/entrain.v1.Controller/Submit',
+            controlplane_dot_api__pb2.JobRequest.SerializeToString,
+            controlplane_dot_api__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitAndWatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/entrain.v1.Controller/SubmitAndWatch',
+            controlplane_dot_api__pb2.JobRequest.SerializeToString,
+            controlplane_dot_api__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Place(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/entrain.v1.Controller/Place',
+            controlplane_dot_api__pb2.JobRequest.SerializeToString,
+            controlplane_dot_api__pb2.Plan.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Cancel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/entrain.v1.Controller/Cancel',
+            controlplane_dot_api__pb2.CancelRequest.SerializeToString,
+            controlplane_dot_api__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/entrain.v1.Controller/ListJobs',
+            controlplane_dot_api__pb2.ListJobsRequest.SerializeToString,
+            controlplane_dot_api__pb2.Jobs.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/entrain.v1.Controller/WatchJobs',
+            controlplane_dot_api__pb2.WatchJobsRequest.SerializeToString,
+            controlplane_dot_api__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListCircuits(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/entrain.v1.Controller/ListCircuits',
+            controlplane_dot_api__pb2.ListCircuitsRequest.SerializeToString,
+            controlplane_dot_api__pb2.Circuits.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -16,19 +16,30 @@ import grpc
 
 from controlplane import api_pb2 as api
 from controlplane import api_pb2_grpc as api_grpc
+from controlplane import messages
+from controlplane.admission import Admission, Circuits, Failures, Step
+from controlplane.cluster import ClusterSetup, failures, hosts_by_gpu
 from controlplane.fabric import Applied, Fabric
+from controlplane.ledger import Entry, Ledger
 from controlplane.loads import LoadReader
 from controlplane.network import Port, Topology
 from controlplane.pipeline import Pipeline
 from controlplane.routing import ECN_THRESHOLD_PACKETS, FabricPolicy, Routing, desired_state
 from controlplane.store import Store
+from controlplane.tables import Tables
+from controlplane.tenants import Tenant, cluster_state
 from machine.errors import BadInput, EntrainError
+from schedulers.placement.cluster import empty
 
 
 class Controller(api_grpc.ControllerServicer):
     """Controls the fabric of one running network, and serves its API.
 
     `stopped` is set when a client requests Shutdown. As a context manager, it keeps the switches connected.
+
+    With a `cluster` the network belongs to jobs, which `admission` admits; their ledger is the file `ledger`.
+    `circuits` is the cluster's optical circuit switch. If not `strict`, it starts though switches are not
+    ready, and `statuses` of the fabric tell.
     """
 
     def __init__(
@@ -40,9 +51,33 @@ class Controller(api_grpc.ControllerServicer):
         store: Store | None = None,
         ecn_threshold_packets: int | Callable[[Port], int] = ECN_THRESHOLD_PACKETS,
         on_event: Callable[[str], None] = lambda _: None,
+        cluster: ClusterSetup | None = None,
+        ledger: Ledger | None = None,
+        circuits: Circuits | None = None,
+        on_step: Callable[[Entry, Step], None] = lambda *_: None,
+        strict: bool = True,
     ) -> None:
         self.topology = topology
         self.stopped = asyncio.Event()
+        self.admission: Admission | None = None
+        if cluster is not None:
+            assert ledger is not None, "a cluster has a ledger of its jobs"
+            self.admission = Admission(
+                empty(cluster.cluster),
+                hosts_by_gpu(topology),
+                cluster.strategy,
+                ledger,
+                _FabricOf(self),
+                circuits,
+                order=cluster.order,
+                backfill=cluster.backfill,
+                on_step=on_step,
+                on_event=on_event,
+            )
+        self._cluster = cluster
+        self._circuits = circuits
+        self._tenants: tuple[Tenant, ...] = ()
+        self._strict = strict
         self._routing: Routing = routing
         self._namespace = namespace
         self._store = store
@@ -50,26 +85,42 @@ class Controller(api_grpc.ControllerServicer):
         self._on_event = on_event
         self._deploying = asyncio.Lock()
         self._fabric: Fabric
+        self._tables: Tables
         self._loads: LoadReader
 
     async def __aenter__(self) -> Controller:
-        await self._open(Pipeline.load())
+        await self._open(Pipeline.load(), strict=self._strict)
         try:
-            await self.deploy(self._routing)
+            if self.admission is None:
+                await self.deploy(self._routing)
+            else:
+                await self.admission.__aenter__()
+                if self._strict and self.admission.problem:
+                    await self.admission.__aexit__()
+                    raise EntrainError(self.admission.problem)
         except BaseException:
             await self._fabric.close()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self.admission is not None:
+            await self.admission.__aexit__()
         await self._fabric.close()
 
     async def _open(self, pipeline: Pipeline, *, strict: bool = True) -> None:
         self._fabric = Fabric(
-            self.topology, pipeline, store=self._store, strict=strict, on_event=self._on_event
+            self.topology, pipeline, store=self._store, strict=strict, on_event=self._on_switch
         )
         self._loads = LoadReader(self._fabric)
+        if self._cluster is not None and pipeline.is_fabric:
+            self._tables = Tables(self._fabric, self._policy(self._routing))
         await self._fabric.__aenter__()
+
+    def _on_switch(self, event: str) -> None:
+        self._on_event(event)
+        if self.admission is not None:
+            self.admission.look()
 
     async def deploy(self, routing: Routing, pipeline: Pipeline | None = None) -> list[Applied]:
         """Set the pipeline and the desired state on every switch. Only the fabric's program gets entries.
@@ -78,25 +129,59 @@ class Controller(api_grpc.ControllerServicer):
         """
         if routing not in get_args(Routing):
             raise BadInput(f"routing {routing!r}: use {' or '.join(get_args(Routing))}")
+        if self._cluster is not None and routing != self._cluster.strategy.routing:
+            raise BadInput(
+                f"routing {routing!r}: strategy {self._cluster.strategy.name} of this cluster routes by "
+                f"{self._cluster.strategy.routing}; choose another strategy in [cluster]"
+            )
         async with self._deploying:
             before = self._fabric.pipeline
             try:
                 if pipeline is not None and pipeline.cookie != before.cookie:
                     await self._fabric.close()
                     await self._open(pipeline)
-                applied = await apply_routing(self._fabric, self._policy(routing))
+                applied = await self._apply(routing)
             except EntrainError:
                 if self._fabric.pipeline is not before:
                     await self._fabric.close()
                     await self._open(before, strict=False)
                     with contextlib.suppress(EntrainError):
-                        await apply_routing(self._fabric, self._policy(self._routing))
+                        await self._apply(self._routing)
                 raise
             self._routing = routing
             return applied
 
+    async def give(self, tenants: Sequence[Tenant]) -> None:
+        """Let exactly these jobs have the network. Raises EntrainError, after restoring every switch."""
+        async with self._deploying:
+            if not self._fabric.pipeline.is_fabric:
+                raise EntrainError(
+                    f"the switches run {self._fabric.pipeline.name}, which has no VRFs; deploy the fabric's "
+                    f"program"
+                )
+            await self._tables.apply(tenants)
+            self._tenants = tuple(tenants)
+
+    async def _apply(self, routing: Routing) -> list[Applied]:
+        policy = self._policy(routing)
+        if self._cluster is None or not self._fabric.pipeline.is_fabric:
+            return await apply_routing(self._fabric, policy)
+        return await self._fabric.apply(cluster_state(self.topology, policy, self._tenants), routing=routing)
+
     def _policy(self, routing: Routing) -> FabricPolicy:
         return FabricPolicy(routing=routing, ecn_threshold_packets=self._ecn_threshold_packets)
+
+    def _jobs(self) -> Admission:
+        if self.admission is None:
+            raise EntrainError(
+                f"network {self.topology.name} is no cluster; add [cluster] to its file, and bring it up "
+                f"again"
+            )
+        return self.admission
+
+    def failures(self) -> Failures:
+        """Return what is lost with the switches that are not ready."""
+        return failures(self.topology, self._fabric.statuses())
 
     # -- the API
 
@@ -165,9 +250,88 @@ class Controller(api_grpc.ControllerServicer):
             due = max(due + request.interval_ms / 1000, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
 
+    async def Submit(self, request: api.JobRequest, context: Any) -> api.Job:  # noqa: N802
+        async with _told(context):
+            admission = self._jobs()
+            status = await admission.submit(*messages.request_of(request, time.time()))
+            return messages.job(self.topology, status)
+
+    async def SubmitAndWatch(  # noqa: N802
+        self, request: api.JobRequest, context: Any
+    ) -> AsyncIterator[api.Job]:
+        async with _told(context):
+            admission = self._jobs()
+            await admission.submit(*messages.request_of(request, time.time()))
+            async for status in admission.watch(request.name):
+                yield messages.job(self.topology, status)
+
+    async def Place(self, request: api.JobRequest, context: Any) -> api.Plan:  # noqa: N802
+        async with _told(context):
+            admission = self._jobs()
+            found = admission.preview(*messages.request_of(request, time.time()))
+            return messages.plan(self.topology, found, admission.problem)
+
+    async def Cancel(self, request: api.CancelRequest, context: Any) -> api.Job:  # noqa: N802
+        async with _told(context):
+            status = await self._jobs().end(request.name, "ended" if request.ended else "cancelled")
+            return messages.job(self.topology, status)
+
+    async def ListJobs(self, request: api.ListJobsRequest, context: Any) -> api.Jobs:  # noqa: N802
+        async with _told(context):
+            admission = self._jobs()
+            assert self._cluster is not None
+            return api.Jobs(
+                jobs=[messages.job(self.topology, status) for status in admission.jobs(past=request.past)],
+                problem=admission.problem,
+                strategy=self._cluster.strategy.name,
+                queue=self._cluster.order,
+                gpus=self._cluster.cluster.gpus,
+                free_gpus=admission.free_gpus,
+            )
+
+    async def WatchJobs(  # noqa: N802
+        self, request: api.WatchJobsRequest, context: Any
+    ) -> AsyncIterator[api.Job]:
+        async with _told(context):
+            async for status in self._jobs().watch(request.name):
+                yield messages.job(self.topology, status)
+
+    async def ListCircuits(self, request: Any, context: Any) -> api.Circuits:  # noqa: N802
+        async with _told(context):
+            admission = self._jobs()
+            if self._circuits is None:
+                raise EntrainError(
+                    f"network {self.topology.name} has no optical circuit switch; add an [ocs] table to its "
+                    f"file"
+                )
+            return messages.circuits(
+                self.topology, await self._circuits.joined(), admission.circuits(), admission.failures()
+            )
+
     async def Shutdown(self, request: Any, context: Any) -> api.ShuttingDown:  # noqa: N802
         self.stopped.set()
         return api.ShuttingDown(process_id=os.getpid())
+
+
+class _FabricOf:
+    """The switches of a controller, which may connect to them anew."""
+
+    def __init__(self, controller: Controller) -> None:
+        self.apply = controller.give
+        self._controller = controller
+
+    def failures(self) -> Failures:
+        """Return the GPUs and ports of switches that are not ready."""
+        return self._controller.failures()
+
+
+@contextlib.asynccontextmanager
+async def _told(context: Any) -> AsyncIterator[None]:
+    """Give the client each error of ours, as it stands."""
+    try:
+        yield
+    except EntrainError as error:
+        await context.abort(_code(error), str(error))
 
 
 async def apply_routing(fabric: Fabric, policy: FabricPolicy) -> list[Applied]:

@@ -153,9 +153,13 @@ _REQUIRED = {"leaf-spine": ("leaves", "spines", "hosts_per_leaf"), "dumbbell": (
 
 
 def load_topology(path: Path | str) -> Topology:
-    """Return the topology in the TOML file `path`. Raises BadInput, naming file, key and remedy."""
+    """Return the topology in the TOML file `path`. Raises BadInput, naming file, key and remedy.
+
+    Its `[cluster]` table says how jobs use the network: `entrain.live_cluster` checks it.
+    """
     path = Path(path)
-    return parse_topology(read_toml(path), str(path), default_name=path.stem)
+    tables = {key: value for key, value in read_toml(path).items() if key != "cluster"}
+    return parse_topology(tables, str(path), default_name=path.stem)
 
 
 def parse_topology(tables: Mapping[str, Any], source: str, *, default_name: str = "topology") -> Topology:

@@ -1,4 +1,4 @@
-"""`entrain place`: run a queue of jobs onto a cluster, without a network."""
+"""`entrain place`: run a queue of jobs onto a cluster on paper, or ask a running one about a job."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import click
 from rich.console import Console
 from rich.table import Column, Table
 
+from entrain.terminal import plain_table
 from machine.errors import BadInput
 from machine.explain import suggestion
 
 
 @click.command()
-@click.argument("cluster", type=click.Path(path_type=Path))
-@click.option("--jobs", type=click.Path(path_type=Path), required=True, help="CSV file, a line for each job.")
+@click.argument("file", metavar="CLUSTER.toml|JOB.toml", type=click.Path(path_type=Path))
+@click.option("--jobs", type=click.Path(path_type=Path), help="CSV file, a line for each job.")
 @click.option(
     "--strategy",
-    required=True,
     help="ecmp, balanced-ecmp, recmp, source, best, vclos, ocs-vclos or ocs-relaxed.",
 )
 @click.option("--queue", default="fifo", show_default=True, help="fifo, edf or fewest-gpus.")
@@ -31,8 +31,67 @@ from machine.explain import suggestion
     help="Give jobs whole servers, and small ones a part of one. On except for ocs-relaxed.",
 )
 @click.option("--solver", is_flag=True, help="Find virtual Clos networks by HiGHS instead of the search.")
+@click.option("--dry-run", is_flag=True, help="Ask the running cluster what the job in JOB.toml would get.")
+@click.option("--network", help="With --dry-run: which network; needed only if several are up.")
 @click.option("--json", "as_json", is_flag=True, help="Print the placements as JSON.")
 def command(
+    file: Path,
+    jobs: Path | None,
+    strategy: str | None,
+    queue: str,
+    backfill: bool,
+    locality: bool | None,
+    solver: bool,
+    dry_run: bool,
+    network: str | None,
+    as_json: bool,
+) -> None:
+    """Place the jobs of a CSV file (job, gpus, arrival_s, duration_s, pattern) onto CLUSTER.toml.
+
+    Jobs queue, start when they get a placement, run for their duration, and release it. Nothing is
+    brought up. docs/placement.md describes the files and the output.
+
+    With --dry-run, say instead which GPUs, leaves, spines, links and circuits the job in JOB.toml
+    would get if it were submitted now, or why it would wait: for GPUs, for the network, or behind
+    another job. Nothing changes. docs/vclos.md describes the file.
+    """
+    if dry_run:
+        if jobs or strategy:
+            raise BadInput("--dry-run: asks a running cluster, which has a strategy; leave out the others")
+        _dry_run(file, network, as_json)
+        return
+    if jobs is None or strategy is None:
+        raise BadInput("--jobs and --strategy: give both, or --dry-run to ask a running cluster about a job")
+    _on_paper(file, jobs, strategy, queue, backfill, locality, solver, as_json)
+
+
+def _dry_run(file: Path, network: str | None, as_json: bool) -> None:
+    from controlplane.api_pb2 import JobRequest
+    from controlplane.client import call, choose
+    from entrain.jobs import document, placement_lines, read_job, waits_for
+
+    request = JobRequest(**read_job(file))
+    with call(choose(network)) as stub:
+        plan = stub.Place(request)
+    if as_json:
+        click.echo(json.dumps(document(plan)))
+        return
+    console = Console()
+    if not plan.HasField("placement"):
+        console.print(f"{request.name} would wait: {waits_for(plan.waiting)}", highlight=False)
+    else:
+        console.print(f"{request.name} would start now", highlight=False)
+        table = plain_table("", "", text=2)
+        table.columns[1].no_wrap = False
+        table.show_header = False
+        for word, values in placement_lines(plan.placement, plan.circuits_changed):
+            table.add_row(f"{word}  ", values)
+        console.print(table)
+    if plan.problem:
+        console.print(f"nothing is admitted: {plan.problem}", highlight=False, style="bold")
+
+
+def _on_paper(
     cluster: Path,
     jobs: Path,
     strategy: str,
@@ -42,11 +101,6 @@ def command(
     solver: bool,
     as_json: bool,
 ) -> None:
-    """Place the jobs of a CSV file (job, gpus, arrival_s, duration_s, pattern) onto CLUSTER, a TOML file.
-
-    Jobs queue, start when they get a placement, run for their duration, and release it. Nothing is
-    brought up. docs/placement.md describes the files and the output.
-    """
     # These load numba, which `entrain --help` need not wait for.
     from entrain.placing import document, read_cluster, read_jobs
     from schedulers.placement.queue import ORDERS, run

@@ -21,21 +21,29 @@ from machine.errors import BadInput, EntrainError
 @click.option(
     "--routing",
     type=click.Choice(["ecmp", "source"]),
-    default="ecmp",
-    show_default=True,
-    help="How the switches route.",
+    help="How the switches route: ecmp if not given, or as the strategy of [cluster] does.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(file: Path, target: str | None, routing: str, as_json: bool) -> None:
-    """Bring up the network of a topology or an experiment. `entrain down` takes it down."""
+def command(file: Path, target: str | None, routing: str | None, as_json: bool) -> None:
+    """Bring up the network of a topology or an experiment. `entrain down` takes it down.
+
+    With a [cluster] table it admits jobs: see `entrain submit`, and docs/vclos.md.
+    """
     from controlplane.client import call, running_networks
     from controlplane.routing import check_source_routing
     from entrain.experiment import load_network
+    from entrain.live_cluster import load_setup
     from machine.record import clean_stale
 
     topology = load_network(file)
     if target is not None:
         topology = topology.with_target(target)  # type: ignore[arg-type]
+    setup = load_setup(file, topology)
+    if setup is not None:
+        if routing is not None:
+            raise BadInput("--routing: not with a [cluster], whose strategy routes; leave it out")
+        routing = setup.strategy.routing
+    routing = routing or "ecmp"
     console = Console(stderr=True)
     if routing == "source":
         try:
@@ -62,6 +70,11 @@ def command(file: Path, target: str | None, routing: str, as_json: bool) -> None
             f"network {topology.name} is up: {len(topology.switches)} switches, {len(topology.hosts)} hosts, "
             f"{routing} routing, {ready['seconds']:.1f} s (process {ready['process_id']})"
         )
+        if setup is not None:
+            click.echo(
+                f"jobs: strategy {setup.strategy.name}, queue {setup.order}, {setup.cluster.gpus} GPUs; "
+                f"`entrain submit JOB.toml`"
+            )
 
 
 def _check_same(stub: Any, topology: Any, name: str) -> None:

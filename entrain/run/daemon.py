@@ -19,11 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.client import NETWORKS, SOCKET
+from controlplane.cluster import ClusterSetup
 from controlplane.controller import Controller, serve
+from controlplane.ledger import LEDGER, Ledger
 from controlplane.routing import Routing
 from controlplane.store import Store
 from controlplane.topology import Target, Topology
 from entrain.experiment import load_network
+from entrain.live_cluster import load_setup
 from machine.errors import BadInput, EntrainError
 from machine.record import Record, Resource
 from machine.signals import ending_once
@@ -39,20 +42,24 @@ RESTARTS = 3
 """A switch that ends more often than this within the period is not restarted."""
 
 
-def hold(topology: Topology, routing: Routing, tell: Any) -> None:
-    """Bring `topology` up, report to `tell`, and keep it up until a Shutdown request or a signal."""
+def hold(topology: Topology, routing: Routing, tell: Any, setup: ClusterSetup | None = None) -> None:
+    """Bring `topology` up, report to `tell`, and keep it up until a Shutdown request or a signal.
+
+    With a `setup` it admits jobs, and routes as its strategy does.
+    """
     began = time.monotonic()
     directory = NETWORKS / topology.name
     with ending_once() as ignore_signals, Record(f"up-{topology.name}") as record:
-        _make(directory, record)
+        make_directory(directory, record)
         with private_namespace(record) as namespace:
             network = Network(topology, record, directory, namespace=namespace)
             with network:
-                asyncio.run(_serve(network, topology, routing, namespace, directory, tell, began))
+                asyncio.run(_serve(network, topology, routing, namespace, directory, tell, began, setup))
                 ignore_signals()
 
 
-def _make(directory: Path, record: Record) -> None:
+def make_directory(directory: Path, record: Record) -> None:
+    """Make the directory of a network, which is up while it exists. Raises EntrainError if it is."""
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir()
@@ -71,6 +78,7 @@ async def _serve(
     directory: Path,
     tell: Any,
     began: float,
+    setup: ClusterSetup | None,
 ) -> None:
     log = (directory / LOG).open("a", buffering=1)
 
@@ -78,6 +86,7 @@ async def _serve(
         print(f"{time.strftime('%H:%M:%S')} {what}", file=log)
 
     store = Store(directory / "state.sqlite")
+    ledger = None if setup is None else Ledger(directory / LEDGER, setup.cluster)
     loop = asyncio.get_running_loop()
     async with Controller(
         topology,
@@ -86,6 +95,8 @@ async def _serve(
         store=store,
         ecn_threshold_packets=thresholds(topology, network.shaping),
         on_event=on_event,
+        cluster=setup,
+        ledger=ledger,
     ) as controller:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, controller.stopped.set)
@@ -160,7 +171,10 @@ def main(arguments: list[str]) -> int:
         if target != "-":
             wanted: Target = target  # type: ignore[assignment]
             topology = topology.with_target(wanted)
-        hold(topology, routing, tell)  # type: ignore[arg-type]
+        setup = load_setup(Path(file), topology)
+        if setup is not None:
+            routing = setup.strategy.routing
+        hold(topology, routing, tell, setup)  # type: ignore[arg-type]
     except EntrainError as error:
         tell({"error": str(error), "bad_input": isinstance(error, BadInput)})
         return 1

@@ -1,0 +1,121 @@
+"""A leaf-spine network as a cluster of GPUs: what a topology calls the parts of `schedulers.placement`.
+
+The hosts of a leaf, by port, are its GPUs in order. Leaf n and spine m of a cluster are the n-th leaf and the
+m-th spine of the topology, and so are their ports that lead to no host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controlplane.admission import Failures
+from controlplane.network import Port as SwitchPort
+from controlplane.network import Switch, Topology
+from schedulers.placement.cluster import Cluster, Port
+from schedulers.placement.strategies import Strategy
+
+
+@dataclass(frozen=True)
+class ClusterSetup:
+    """How a network is used as a cluster: see `controlplane.admission.Admission`."""
+
+    cluster: Cluster
+    strategy: Strategy
+    order: str = "fifo"
+    backfill: bool = False
+
+
+def cluster_of(topology: Topology, gpus_per_server: int, *, ocs: bool = False) -> Cluster:
+    """Return the topology as a cluster with a GPU behind each host.
+
+    Raises ValueError (key, problem and remedy) unless it has equal leaves and as many links between each leaf
+    and spine, in the order in which `Cluster` numbers them.
+    """
+    leaves, spines = _switches(topology, "leaf"), _switches(topology, "spine")
+    if not topology.is_leaf_spine or not spines:
+        raise ValueError(
+            f"{topology.name}: is not a leaf-spine network, which a cluster is; give it leaves and spines"
+        )
+    sizes = {leaf.name: len(topology.hosts_of(leaf.name)) for leaf in leaves}
+    size = sizes[leaves[0].name]
+    if other := next((leaf for leaf, hosts in sizes.items() if hosts != size), None):
+        raise ValueError(
+            f"{topology.name}: {leaves[0].name} has {size} hosts and {other} {sizes[other]}; "
+            f"give each leaf of a cluster as many"
+        )
+    if size % gpus_per_server:
+        raise ValueError(
+            f"gpus_per_server: {size} hosts of a leaf cannot be divided into servers of {gpus_per_server} "
+            f"GPUs; choose a divisor of {size}"
+        )
+    links, rest = divmod(len(_fabric_ports(topology, leaves[0])), len(spines))
+    cluster = Cluster(len(leaves), len(spines), size // gpus_per_server, gpus_per_server, max(links, 1), ocs)
+    for n, leaf in enumerate(leaves):
+        for p, port in enumerate(_fabric_ports(topology, leaf)):
+            m, k = divmod(p, cluster.links_per_pair)
+            spine = spines[m] if m < len(spines) else None
+            far = _fabric_ports(topology, spine) if spine else []
+            q = n * cluster.links_per_pair + k
+            if spine is None or port.peer != spine.name or far[q : q + 1] != [spine.port(port.peer_port)]:
+                raise ValueError(
+                    f"{topology.name}: port {port.number} of {leaf.name} leads to {port.peer}; in a cluster "
+                    f"each leaf has as many links to each spine, in the order of the spines, and these in "
+                    f"the order of the leaves"
+                )
+        if rest or len(_fabric_ports(topology, leaf)) != cluster.uplinks:
+            raise ValueError(
+                f"{topology.name}: {leaf.name} has {len(_fabric_ports(topology, leaf))} uplinks; give each "
+                f"leaf as many to each of the {len(spines)} spines"
+            )
+    return cluster
+
+
+def hosts_by_gpu(topology: Topology) -> tuple[str, ...]:
+    """Return the name of each GPU's host."""
+    return tuple(host.name for leaf in _switches(topology, "leaf") for host in topology.hosts_of(leaf.name))
+
+
+def leaf_names(topology: Topology) -> tuple[str, ...]:
+    """Return the names of the leaves by number."""
+    return tuple(leaf.name for leaf in _switches(topology, "leaf"))
+
+
+def spine_names(topology: Topology) -> tuple[str, ...]:
+    """Return the names of the spines by number."""
+    return tuple(spine.name for spine in _switches(topology, "spine"))
+
+
+def port_name(topology: Topology, port: Port) -> str:
+    """Return what a cluster's port is called in the topology, such as `leaf1-eth5`."""
+    switch = _switches(topology, port.kind)[port.switch]
+    return switch.interface(_fabric_ports(topology, switch)[port.port].number)
+
+
+def failures(topology: Topology, statuses: Mapping[str, str]) -> Failures:
+    """Return what is lost with the switches that are not ready, by their `statuses` (`Fabric.statuses`).
+
+    With a leaf its GPUs and uplinks are, with a spine its ports.
+    """
+    gpus: dict[int, str] = {}
+    ports: dict[Port, str] = {}
+    hosts = hosts_by_gpu(topology)
+    for kind in ("leaf", "spine"):
+        for number, switch in enumerate(_switches(topology, kind)):
+            status = statuses.get(switch.name, "ready")
+            if status == "ready":
+                continue
+            own = {host.name for host in topology.hosts_of(switch.name)}
+            gpus |= {gpu: status for gpu, host in enumerate(hosts) if host in own}
+            ports |= {
+                Port(kind, number, port): status for port in range(len(_fabric_ports(topology, switch)))
+            }
+    return Failures(gpus, ports)
+
+
+def _switches(topology: Topology, role: str) -> list[Switch]:
+    return [switch for switch in topology.switches if switch.role == role]
+
+
+def _fabric_ports(topology: Topology, switch: Switch) -> list[SwitchPort]:
+    return [port for port in switch.ports if port.peer not in topology.host_by_name]

@@ -1,0 +1,34 @@
+"""`entrain controller FILE.toml`: the controller of a cluster whose switches something else has started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("file", metavar="FILE.toml", type=click.Path(path_type=Path))
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Directory of the stored state; what several controllers of one network share.",
+)
+def command(file: Path, state: Path) -> None:
+    """Control the switches of a topology file with [cluster], and admit its jobs, until a signal.
+
+    The first controller that is started is the primary one. Others with the same --state stand by, say
+    who is primary, and take over when it ends, however it ends: reservations, circuits and tables then
+    agree again. `entrain up` has a controller already.
+    """
+    from controlplane.topology import load_topology
+    from entrain.live_cluster import load_setup
+    from entrain.run.controller import control
+    from machine.errors import BadInput
+
+    topology = load_topology(file)
+    setup = load_setup(file, topology)
+    if setup is None:
+        raise BadInput(f"{file}: has no [cluster]; add it, or use `entrain deploy --topology`")
+    control(topology, setup, state, lambda line: click.echo(line))

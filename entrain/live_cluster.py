@@ -1,0 +1,66 @@
+"""The `[cluster]` table of a topology file, with which `entrain up` admits jobs into the network.
+
+    [cluster]
+    gpus_per_server = 4
+    strategy = "vclos"
+
+docs/vclos.md describes each key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, get_args
+
+from pydantic import Field
+
+from controlplane.cluster import ClusterSetup, cluster_of
+from controlplane.routing import Routing
+from controlplane.topology import Topology
+from machine.errors import BadInput
+from machine.toml import Strict, check, one_of, read_toml
+from schedulers.placement.queue import ORDERS
+from schedulers.placement.strategies import STRATEGIES
+
+
+def live() -> list[str]:
+    """Return the strategies that a network can run; the others are for `entrain place` and the simulator."""
+    return [
+        name
+        for name, strategy in STRATEGIES.items()
+        if strategy.routing in get_args(Routing) and not strategy.ocs
+    ]
+
+
+class NetworkClusterTable(Strict):
+    """The `[cluster]` table of a topology file, whose hosts are the GPUs."""
+
+    gpus_per_server: Annotated[int, Field(ge=1)]
+    strategy: Annotated[str, one_of(live)] = "vclos"
+    queue: Annotated[str, one_of(lambda: ORDERS)] = "fifo"
+    backfill: bool = False
+    locality: bool | None = None
+
+
+class _File(Strict):
+    cluster: NetworkClusterTable
+
+
+def load_setup(path: Path, topology: Topology) -> ClusterSetup | None:
+    """Return how the network in the TOML file `path` is used as a cluster; None without `[cluster]`.
+
+    Raises BadInput, naming file, key and remedy.
+    """
+    tables = read_toml(path)
+    if "cluster" not in tables or "experiment" in tables:
+        return None
+    table = check(_File, {"cluster": tables["cluster"]}, str(path)).cluster
+    strategy = STRATEGIES[table.strategy]
+    if table.locality is not None:
+        strategy = replace(strategy, locality=table.locality)
+    try:
+        cluster = cluster_of(topology, table.gpus_per_server, ocs=strategy.ocs)
+    except ValueError as error:
+        raise BadInput(f"{path}: [cluster], {error}") from None
+    return ClusterSetup(cluster, strategy, table.queue, table.backfill)

@@ -1,0 +1,86 @@
+"""A controller by itself: the switches were started by something else, and other controllers may stand by."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from controlplane.client import NETWORKS, SOCKET
+from controlplane.cluster import ClusterSetup
+from controlplane.controller import Controller, serve
+from controlplane.ledger import LEDGER, Entry, InUse, Ledger
+from controlplane.store import Store
+from controlplane.topology import Topology
+from entrain.run.daemon import make_directory
+from machine.record import Record, clean_stale
+from machine.signals import ending_once
+from machine.state import own_directory
+
+LOOK_S = 0.2
+"""Seconds between looks whether the primary controller is still there."""
+
+
+def control(
+    topology: Topology,
+    setup: ClusterSetup,
+    state: Path,
+    tell: Callable[[str], None],
+    on_step: Callable[[Entry, str], None] = lambda *_: None,
+) -> None:
+    """Stand by until no other controller has `state`, then control the switches until a signal.
+
+    `tell` gets a line for each event, `on_step` each step of a job. Raises EntrainError.
+    """
+    own_directory(state, 0o700)
+    with ending_once() as ignore_signals:
+        ledger = _stand_by(state / LEDGER, setup, tell)
+        clean_stale()  # such as the directory of a controller that was killed
+        with Record(f"controller-{topology.name}") as record:
+            directory = NETWORKS / topology.name
+            make_directory(directory, record)
+            asyncio.run(_control(topology, setup, state, directory, ledger, tell, on_step))
+            ignore_signals()
+        ledger.close()
+
+
+def _stand_by(path: Path, setup: ClusterSetup, tell: Callable[[str], None]) -> Ledger:
+    told = 0
+    while True:
+        try:
+            return Ledger(path, setup.cluster)
+        except InUse as error:
+            if error.process_id != told:
+                tell(f"standing by: process {error.process_id} is the primary controller, it has {path}")
+                told = error.process_id
+            time.sleep(LOOK_S)
+
+
+async def _control(
+    topology: Topology,
+    setup: ClusterSetup,
+    state: Path,
+    directory: Path,
+    ledger: Ledger,
+    tell: Callable[[str], None],
+    on_step: Callable[[Entry, str], None],
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with Controller(
+        topology,
+        setup.strategy.routing,  # type: ignore[arg-type]
+        store=Store(state / "state.sqlite"),
+        cluster=setup,
+        ledger=ledger,
+        on_event=tell,
+        on_step=on_step,
+        strict=False,
+    ) as controller:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, controller.stopped.set)
+        server = await serve(controller, directory / SOCKET)
+        tell(f"primary: controls {len(topology.switches)} switches of {topology.name}")
+        await controller.stopped.wait()
+        await server.stop(1.0)
