@@ -39,7 +39,7 @@ from controlplane.topology import TABLES, Host, Target, Topology, load_topology,
 from entrain.cluster import ArrivalsTable, ClusterPlan, LiveClusterTable, cluster_plan
 from entrain.paper import Paper, Papers
 from entrain.policies import policies
-from entrain.policies.policy import Plan
+from entrain.policies.policy import ExperimentSpec
 from machine.errors import BadInput
 from machine.toml import NAME, Strict, check, matching, one_of, read_toml
 from mininet_topos.links import Shaping
@@ -265,7 +265,8 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
     controls = _unique(path, "congestion_control", table.congestion_control or ())
     for name in table.policy:
         try:
-            policies()[name].check(Plan(table.routing, controls, topology), getattr(file, name, None))
+            spec = ExperimentSpec(table.routing, controls, topology)
+            policies()[name].check(spec, getattr(file, name, None))
         except BadInput as error:
             raise BadInput(f"{path}: {error}") from None
     of_policies = {name: getattr(file, name) for name, policy in policies().items() if policy.table}

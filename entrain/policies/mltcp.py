@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from entrain.policies.policy import Plan, Policy, Run, Session
+from entrain.policies.policy import ExperimentSpec, Policy, Run, Session
 from entrain.policies.reports import Learned, Report
 from hostbpf.flow import netns_cookie
 from hostbpf.mltcp import PLAIN, VARIANTS, JobKey, Jobs, Params
@@ -79,9 +79,9 @@ class Mltcp(Policy):
     table = MltcpTable
     per_job = True
 
-    def check(self, plan: Plan, table: Any) -> None:
+    def check(self, experiment: ExperimentSpec, table: Any) -> None:
         """Require at least one congestion control that has an MLTCP variant."""
-        if not set(plan.controls) & set(VARIANT):
+        if not set(experiment.controls) & set(VARIANT):
             raise BadInput(
                 f"[experiment], congestion_control: policy mltcp needs one of {', '.join(VARIANT)}"
             )

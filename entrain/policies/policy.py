@@ -25,7 +25,7 @@ from workloads.jobs import JobSpec
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExperimentSpec:
     """The part of an experiment that policies check before it runs."""
 
     routing: tuple[Routing, ...]
@@ -94,8 +94,11 @@ class Policy:
     baseline: ClassVar[bool] = False
     """Whether it is plain TCP, with which others are compared."""
 
-    def check(self, plan: Plan, table: Any) -> None:
-        """Raise BadInput, naming the key, if the policy cannot run `plan`. `table` is its table, if any."""
+    def check(self, experiment: ExperimentSpec, table: Any) -> None:
+        """Raise BadInput, naming the key, if the policy cannot run `experiment`.
+
+        `table` is the policy's table, if it has one.
+        """
 
     def controls(self, chosen: Sequence[str]) -> tuple[str | None, ...]:
         """Return the congestion controls to run with, one after the other. None stands for the network's.

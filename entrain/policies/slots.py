@@ -14,7 +14,7 @@ import psutil
 from pydantic import Field
 
 from controlplane.routing import fixed_path
-from entrain.policies.policy import Plan, Policy, Run, Session
+from entrain.policies.policy import ExperimentSpec, Policy, Run, Session
 from entrain.policies.reports import HostReport, Report
 from hostbpf.agent.agent import Loads, Scheduling
 from hostbpf.rpc import agent_pb2 as pb
@@ -109,14 +109,14 @@ class Slots(Policy):
     label = "slot scheduler"
     table = SlotsTable
 
-    def check(self, plan: Plan, table: SlotsTable) -> None:
+    def check(self, experiment: ExperimentSpec, table: SlotsTable) -> None:
         """Require fixed paths for emulated switches: they must know which flows pass them."""
         if table.loads != "emulated":
             return
         try:
-            for routing in plan.routing:
-                for source, destination in itertools.permutations(plan.topology.hosts, 2):
-                    fixed_path(plan.topology, routing, source, destination)
+            for routing in experiment.routing:
+                for source, destination in itertools.permutations(experiment.topology.hosts, 2):
+                    fixed_path(experiment.topology, routing, source, destination)
         except BadInput as error:
             raise BadInput(f'[slots], loads = "emulated": {error}') from None
 
