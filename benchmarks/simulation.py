@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +69,19 @@ def _coflows(policy: str, trace: Path, limit: int | None) -> Figures:
 
 def _parrot(jobs: int) -> Figures:
     from simulation.experiments.registry import EXPERIMENTS, points
+    from simulation.results import Completion
 
     name = "parrot-jct" if jobs == 60 else "parrot-load"
     _, todo = points(name, None, "parrot", None, 0)
     begin = time.perf_counter()
-    result = EXPERIMENTS[name].run(todo[0])
-    return {"seconds_inside": time.perf_counter() - begin, "events": result["events"]}
+    figures = EXPERIMENTS[name].run(todo[0]).figures
+    assert isinstance(figures, Completion)
+    return {"seconds_inside": time.perf_counter() - begin, "events": figures.events}
 
 
 def _slots(servers: int, jobs: int) -> Figures:
     from simulation.experiments.slots import run_cluster
+    from simulation.results import Completion
 
     point = {
         "policy": "slots",
@@ -90,14 +94,15 @@ def _slots(servers: int, jobs: int) -> Figures:
         "iterations": 20,
         "slot_ms": 60,
     }
-    result = run_cluster(point)
-    return {"events": result["events"], "mean_jct_s": result["mean_jct_s"]}
+    figures = run_cluster(point).figures
+    assert isinstance(figures, Completion)
+    return {"events": figures.events, "mean_jct_s": figures.mean_jct_s}
 
 
 def _latency() -> Figures:
     from simulation.latency import decision_latencies
 
-    return decision_latencies(8, 10, rounds=5000)
+    return asdict(decision_latencies(8, 10, rounds=5000))
 
 
 def cost_per_event(groups: int) -> Figures:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,49 +19,74 @@ from simulation.engine import CoflowRecord
 from simulation.topology import GBIT, Topology
 from simulation.usage import Usage
 
-Columns = dict[str, list[Any]]
-
-FLOW_COLUMNS = ("coflow", "src", "dst", "bytes", "arrival_s", "fct_s")
-USAGE_COLUMNS = ("time_s", "link", "utilisation", "capacity_gbit_s")
+Columns = Mapping[str, Sequence[Any]]
 
 
-def flow_columns(names: Sequence[str], coflows: Sequence[CoflowRecord]) -> Columns:
-    """Return FLOW_COLUMNS for all flows of `coflows`, whose names are `names`. A flow arrives with its
-    coflow. Raises ValueError if the flows' times were not recorded."""
-    columns: Columns = {name: [] for name in FLOW_COLUMNS}
+@dataclass
+class FlowTimes:
+    """Columns with one row per flow: the flow's coflow, its hosts, and its completion time (s)."""
+
+    coflow: list[str] = field(default_factory=list)
+    src: list[int] = field(default_factory=list)
+    dst: list[int] = field(default_factory=list)
+    bytes: list[float] = field(default_factory=list)
+    arrival_s: list[float] = field(default_factory=list)
+    """A flow arrives with its coflow."""
+    fct_s: list[float] = field(default_factory=list)
+
+    def columns(self) -> Columns:
+        """Return the columns by name."""
+        return vars(self)
+
+
+@dataclass(frozen=True)
+class LinkUsage:
+    """The links' utilisation in bins of equal length."""
+
+    bin_s: float
+    links: list[str]
+    capacity_gbit_s: list[float]
+    utilisation: list[list[float]]
+    """Mean fraction of its capacity, by bin and link."""
+
+    def columns(self) -> Columns:
+        """Return columns with one row per bin and link, by name. A bin's time is its start."""
+        bins, links = len(self.utilisation), len(self.links)
+        return {
+            "time_s": [b * self.bin_s for b in range(bins) for _ in range(links)],
+            "link": self.links * bins,
+            "utilisation": [share for row in self.utilisation for share in row],
+            "capacity_gbit_s": self.capacity_gbit_s * bins,
+        }
+
+
+def flow_times(names: Sequence[str], coflows: Sequence[CoflowRecord]) -> FlowTimes:
+    """Return the times of all flows of `coflows`, whose names are `names`.
+
+    Raises ValueError if the flows' times were not recorded.
+    """
+    found = FlowTimes()
     for name, record in zip(names, coflows, strict=True):
         if record.flow_times is None:
             raise ValueError(f"the times of coflow {name}'s flows were not recorded; ask the transport to")
         flows = len(record.flow_times)
-        columns["coflow"] += [name] * flows
-        columns["src"] += record.work.src.tolist()
-        columns["dst"] += record.work.dst.tolist()
-        columns["bytes"] += record.work.size.tolist()
-        columns["arrival_s"] += [record.arrival] * flows
-        columns["fct_s"] += (record.flow_times - record.arrival).tolist()
-    return columns
+        found.coflow += [name] * flows
+        found.src += record.work.src.tolist()
+        found.dst += record.work.dst.tolist()
+        found.bytes += record.work.size.tolist()
+        found.arrival_s += [record.arrival] * flows
+        found.fct_s += (record.flow_times - record.arrival).tolist()
+    return found
 
 
-def usage_record(usage: Usage, topology: Topology, until: float) -> dict[str, Any]:
-    """Return `usage` up to `until` s as plain values. Utilisation has one list per bin, with one value per
-    link."""
-    return {
-        "bin_s": usage.width,
-        "links": list(topology.link_names),
-        "capacity_gbit_s": (topology.capacity / GBIT).tolist(),
-        "utilisation": usage.utilisation(topology.capacity, until).tolist(),
-    }
-
-
-def usage_columns(record: dict[str, Any]) -> Columns:
-    """Return USAGE_COLUMNS of a usage record: one row per bin and link, with the bin's start time."""
-    bins, links = len(record["utilisation"]), len(record["links"])
-    return {
-        "time_s": [b * record["bin_s"] for b in range(bins) for _ in range(links)],
-        "link": record["links"] * bins,
-        "utilisation": [share for row in record["utilisation"] for share in row],
-        "capacity_gbit_s": record["capacity_gbit_s"] * bins,
-    }
+def link_usage(usage: Usage, topology: Topology, until: float) -> LinkUsage:
+    """Return `usage` up to `until` s."""
+    return LinkUsage(
+        usage.width,
+        list(topology.link_names),
+        (topology.capacity / GBIT).tolist(),
+        usage.utilisation(topology.capacity, until).tolist(),
+    )
 
 
 def write_columns(directory: Path, name: str, blocks: Iterable[Columns]) -> None:
@@ -77,7 +103,7 @@ def write_columns(directory: Path, name: str, blocks: Iterable[Columns]) -> None
                 import pyarrow
                 import pyarrow.parquet
 
-                table = pyarrow.table(block)
+                table = pyarrow.table(dict(block))
                 if parquet is None:
                     parquet = pyarrow.parquet.ParquetWriter(directory / f"{name}.parquet", table.schema)
                 parquet.write_table(table)
@@ -85,8 +111,8 @@ def write_columns(directory: Path, name: str, blocks: Iterable[Columns]) -> None
         parquet.close()
 
 
-def plot_usage(path: Path, title: str, settings: dict[str, list[tuple[str, dict[str, Any]]]]) -> None:
-    """Plot utilisation over time: one row of panels per setting, with one line per (label, usage record)."""
+def plot_usage(path: Path, title: str, settings: Mapping[str, Sequence[tuple[str, LinkUsage]]]) -> None:
+    """Plot utilisation over time: one row of panels per setting, with one line per policy and its usage."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -95,13 +121,13 @@ def plot_usage(path: Path, title: str, settings: dict[str, list[tuple[str, dict[
     figure, axes = pyplot.subplots(len(settings), 2, figsize=(12, 3.6 * len(settings)), squeeze=False)
     for (setting, lines), (mean, busiest) in zip(settings.items(), axes, strict=True):
         for label, record in lines:
-            shares = 100.0 * np.array(record["utilisation"])
-            edges = record["bin_s"] * np.arange(len(shares) + 1)
+            shares = 100.0 * np.array(record.utilisation)
+            edges = record.bin_s * np.arange(len(shares) + 1)
             used = shares.any(axis=0)
             look = style(label)
             mean.stairs(shares[:, used].mean(axis=1), edges, label=label, color=look.colour, ls=look.line)
             busiest.stairs(shares.max(axis=1), edges, label=label, color=look.colour, ls=look.line)
-        width = lines[0][1]["bin_s"]
+        width = lines[0][1].bin_s
         for axis, what in ((mean, "mean of links in use"), (busiest, "busiest link per bin")):
             axis.set_title(f"{setting}: {what}" if setting else what, fontsize=9)
             axis.set_xlabel(f"time (s), in bins of {width:g} s")

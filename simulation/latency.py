@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from schedulers.slots.host import FLOW, Parameters, SlotScheduler
 from schedulers.slots.roles import Role
-from simulation.scheduled import percentiles
+from simulation.results import Decision
 
 
-def decision_latencies(
-    flows: int = 8, horizon: int = 10, *, rounds: int = 5000, seed: int = 0
-) -> dict[str, Any]:
-    """Return statistics (µs) of one round of decisions for all `flows` of a host. Feedback is random, every
-    kind of dependency occurs, and all of `horizon` is planned. `percentiles_us` holds the percentiles 0 to
-    100.
+def decision_latencies(flows: int = 8, horizon: int = 10, *, rounds: int = 5000, seed: int = 0) -> Decision:
+    """Return the times of one round of decisions for all `flows` of a host, with all percentiles.
+
+    Feedback is random, every kind of dependency occurs, and all of `horizon` is planned.
 
     Times are CPU times of the thread, so other programs on the machine do not distort them. The first rounds,
     which compile, are left out.
@@ -45,4 +43,4 @@ def decision_latencies(
         if n >= 20:
             seconds.append(time.thread_time() - begin)
     quantiles = np.percentile(np.array(seconds) * 1e6, range(101))
-    return {**percentiles(seconds), "percentiles_us": [round(float(q), 3) for q in quantiles]}
+    return replace(Decision.of(seconds), percentiles_us=tuple(round(float(q), 3) for q in quantiles))

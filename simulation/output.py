@@ -8,124 +8,92 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from simulation import detail
-from simulation.experiments.experiment import Experiment, Point, Result
+from simulation.experiments.experiment import Experiment, Point
 from simulation.plots import plot
-
-HIDDEN = (
-    "experiment",
-    "limit",
-    "seed",
-    "trace",
-    "iteration_scale",
-    "arrival_scale",
-    "jobs",
-    "servers",
-    "window_s",
-    "flow_times",
-    "usage_s",
+from simulation.results import (
+    LABELS,
+    CoflowTimes,
+    JobTimes,
+    Parameters,
+    Result,
+    Row,
+    Summary,
+    parameters,
+    settings,
 )
-"""Parameters that are the same for all points of an experiment, or that `scale` includes."""
-
-LISTS = ("jobs", "coflows", "flow_times", "usage")
-"""Parts of a result that are written to separate files."""
 
 
-def parameters(point: Point) -> dict[str, Any]:
-    """Return the parameters that distinguish a point from the others of its experiment."""
-    return {key: value for key, value in point.items() if key not in HIDDEN}
+def summarise(experiment: Experiment, points: Sequence[Point], results: Sequence[Result]) -> Summary:
+    """Return the summary of an experiment's results."""
+    return Summary(
+        experiment.name,
+        experiment.title,
+        points[0]["seed"],
+        points[0]["limit"],
+        settings(points),
+        experiment.paper,
+        tuple(Row(parameters(p), r.figures) for p, r in zip(points, results, strict=True)),
+    )
 
 
-def summarise(experiment: Experiment, points: list[Point], results: list[Result]) -> dict[str, Any]:
-    """Return the content of summary.json."""
-    rows = [
-        {**parameters(p), **{k: v for k, v in r.items() if k not in LISTS}, **_ccts(r)}
-        for p, r in zip(points, results, strict=True)
-    ]
-    summary: dict[str, Any] = {
-        "experiment": experiment.name,
-        "title": experiment.title,
-        "seed": points[0]["seed"],
-        "limit": points[0]["limit"],
-        "settings": {
-            k: v
-            for k, v in points[0].items()
-            if k in HIDDEN
-            and k not in ("experiment", "limit", "seed")
-            and all(point[k] == v for point in points)
-        },
-        "paper": experiment.paper,
-        "parameters": list(parameters(points[0])),
-        "points": rows,
-    }
-    if experiment.name == "parrot-jct":
-        totals: dict[str, dict[str, float]] = {}
-        for point, result in zip(points, results, strict=True):
-            at_speed = totals.setdefault(str(point["gbps"]), {})
-            at_speed[point["policy"]] = result["total_jct_s"]
-            at_speed["lower_bound"] = result["lower_bound_s"]
-        summary["total_jct_s"] = totals
-    return summary
-
-
-def _ccts(result: Result) -> dict[str, float]:
-    ccts = [c["cct_s"] for c in result.get("coflows", ())]
-    return {"mean_cct_s": float(np.mean(ccts)), "p95_cct_s": float(np.percentile(ccts, 95))} if ccts else {}
-
-
-def write(directory: Path, summary: dict[str, Any], points: list[Point], results: list[Result]) -> None:
-    """Write everything to `directory`."""
+def write(directory: Path, summary: Summary, results: Sequence[Result]) -> None:
+    """Write everything to `directory`. `results` are in the order of the summary's points."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    for name, key, columns in (
-        ("jobs", "jobs", ("job", "arrival_s", "jct_s", "waiting_s", "lower_bound_s")),
-        ("coflows", "coflows", ("coflow", "arrival_s", "cct_s", "bytes")),
-    ):
-        extra = [c for c in parameters(points[0]) if c not in columns]
-        rows = [
-            {**{c: entry[c] for c in columns}, **{c: parameters(point)[c] for c in extra}}
-            for point, result in zip(points, results, strict=True)
-            for entry in result.get(key, ())
-        ]
-        _write_csv(directory / f"{name}.csv", [*columns, *extra], rows)
-        if rows and importlib.util.find_spec("pyarrow") is not None:
-            import pyarrow
-            import pyarrow.parquet
-
-            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), directory / f"{name}.parquet")
-    plot(directory / f"{summary['experiment']}.png", summary, points, results)
-    _write_details(directory, summary["experiment"], points, results)
+    (directory / "summary.json").write_text(json.dumps(summary.document(), indent=1) + "\n")
+    pairs = [(row.at, result) for row, result in zip(summary.points, results, strict=True)]
+    _write_rows(directory, "jobs", JobTimes, summary, ((at, job) for at, r in pairs for job in r.jobs))
+    _write_rows(directory, "coflows", CoflowTimes, summary, ((at, c) for at, r in pairs for c in r.coflows))
+    plot(directory / f"{summary.experiment}.png", summary, results)
+    _write_details(directory, summary, pairs)
 
 
-def _write_details(directory: Path, experiment: str, points: list[Point], results: list[Result]) -> None:
-    pairs = list(zip(points, results, strict=True))
-    flows = (_extend(r["flow_times"], p) for p, r in pairs if "flow_times" in r)
-    usage = (_extend(detail.usage_columns(r["usage"]), p) for p, r in pairs if "usage" in r)
-    if "flow_times" in points[0]:
-        detail.write_columns(directory, "flows", flows)
-    if "usage_s" in points[0]:
-        detail.write_columns(directory, "usage", usage)
-        settings: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-        for point, result in pairs:
-            setting = ", ".join(f"{k} = {v}" for k, v in parameters(point).items() if k != "policy")
-            settings.setdefault(setting, []).append((point["policy"], result["usage"]))
-        detail.plot_usage(directory / "usage.png", f"{experiment}: link utilisation", settings)
-
-
-def _extend(columns: detail.Columns, point: Point) -> detail.Columns:
-    """Add what distinguishes `point` from the others as columns of one value."""
-    rows = len(next(iter(columns.values())))
-    return {**columns, **{k: [v] * rows for k, v in parameters(point).items() if k not in columns}}
-
-
-def _write_csv(path: Path, columns: list[str], rows: Iterable[dict[str, Any]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
+def _write_rows(
+    directory: Path,
+    name: str,
+    kind: type[JobTimes | CoflowTimes],
+    summary: Summary,
+    found: Iterable[tuple[Parameters, JobTimes | CoflowTimes]],
+) -> None:
+    """Write a row for each of `found`, followed by the parameters of its point."""
+    columns = [each.name for each in fields(kind)]
+    extra = [each for each in summary.parameters if each not in columns]
+    rows = [{**vars(each), **{k: getattr(at, k) for k in extra}} for at, each in found]
+    with (directory / f"{name}.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*columns, *extra])
         writer.writeheader()
         writer.writerows(rows)
+    if rows and importlib.util.find_spec("pyarrow") is not None:
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), directory / f"{name}.parquet")
+
+
+def _write_details(directory: Path, summary: Summary, pairs: Sequence[tuple[Parameters, Result]]) -> None:
+    if summary.settings.flow_times:
+        times = ((at, result.flow_times.columns()) for at, result in pairs if result.flow_times)
+        detail.write_columns(directory, "flows", _extended(times))
+    if summary.settings.usage_s is not None:
+        used = [(at, result.usage) for at, result in pairs if result.usage]
+        detail.write_columns(directory, "usage", _extended((at, usage.columns()) for at, usage in used))
+        differ = (k for k in summary.parameters if len({getattr(at, k) for at, _ in used}) > 1)
+        varied = [k for k in differ if k != "policy"]
+        panels: dict[str, list[tuple[str, detail.LinkUsage]]] = {}
+        for at, usage in used:
+            panel = ", ".join(f"{LABELS.get(k, k)}: {getattr(at, k)}" for k in varied)
+            panels.setdefault(panel, []).append((at.policy, usage))
+        detail.plot_usage(directory / "usage.png", f"{summary.experiment}: link utilisation", panels)
+
+
+def _extended(blocks: Iterable[tuple[Parameters, detail.Columns]]) -> Iterator[detail.Columns]:
+    """Add each point's parameters as columns of one value."""
+    for at, columns in blocks:
+        rows = len(next(iter(columns.values())))
+        more: dict[str, Any] = {k: [v] * rows for k, v in at.given().items() if k not in columns}
+        yield {**columns, **more}

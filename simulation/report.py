@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from simulation.experiments.parrot import PARROT_READINGS, RIVAL_READINGS
+from simulation.experiments.parrot import (
+    PAPER_GAIN,
+    PAPER_GBPS,
+    PAPER_TO_BOUND,
+    PARROT_READINGS,
+    RIVAL_READINGS,
+)
 from simulation.experiments.registry import EXPERIMENTS
 from simulation.experiments.unfairness import GROUPS
+from simulation.results import (
+    LABELS,
+    Completion,
+    Iterations,
+    Latency,
+    Row,
+    Summary,
+    Unfairness,
+    figures_by_name,
+    read_summary,
+)
 
-Summary = dict[str, Any]
+Rows = Sequence[Row[Completion]]
+
+NOTES = Path(__file__).resolve().parent.parent / "docs" / "results-notes"
+"""The prose of the sections: one file per experiment."""
 
 
 def change(a: float, b: float) -> str:
@@ -25,194 +44,252 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
 
 
-def _by_policy(rows: list[Summary]) -> dict[str, Summary]:
-    return {row["policy"]: row for row in rows}
+def _policies(rows: Rows) -> list[str]:
+    return list(dict.fromkeys(row.at.policy for row in rows))
+
+
+def _by_policy(rows: Rows) -> dict[str, Completion]:
+    return {row.at.policy: row.figures for row in rows}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+# -- Parrot
 
 
 def _parrot_jct(summary: Summary) -> str:
     text, claims = "", []
-    for speed in ("10", "40"):
-        rows = _by_policy([p for p in summary["points"] if str(p["gbps"]) == speed])
-        bound = rows["parrot"]["lower_bound_s"]
-        text += f"\n{speed} Gbit/s (total JCT in s; lower bound {bound:.1f} s):\n\n"
+    rows = summary.rows(Completion)
+    for speed in dict.fromkeys(row.at.gbps for row in rows):
+        found = _by_policy([row for row in rows if row.at.gbps == speed])
+        bound = next(iter(found.values())).lower_bound_s
+        text += f"\nJob completion times (s) at {speed} Gbit/s. The lower bound of their total is {bound:.1f}"
+        text += " s:\n\n"
         text += table(
             ["policy", "total JCT", "/ lower bound", "mean", "p99", "within 10 s"],
             [
                 [
-                    n,
-                    f"{r['total_jct_s']:.1f}",
-                    f"{r['total_jct_s'] / r['lower_bound_s']:.2f}",
-                    f"{r['mean_jct_s']:.2f}",
-                    f"{r['p99_jct_s']:.2f}",
-                    f"{100 * r['within_10_s']:.1f} %",
+                    *(name, f"{each.total_jct_s:.1f}", f"{each.to_bound:.2f}"),
+                    *(f"{each.mean_jct_s:.2f}", f"{each.p99_jct_s:.2f}", _percent(each.within_10_s)),
                 ]
-                for n, r in rows.items()
+                for name, each in found.items()
             ],
         )
-        for own in PARROT_READINGS:
-            total = rows[own]["total_jct_s"]
-            for rival, paper in (("aalo", "up to -58.4 %"), ("lccf", "up to -91.3 %")):
-                ours = change(total, rows[rival]["total_jct_s"])
-                claims.append(
-                    [f"{own} against {rival}, {speed} Gbit/s", paper if speed == "10" else "less", ours]
-                )
-            claims.append([f"{own} / lower bound, {speed} Gbit/s", "at most 2.75", f"{total / bound:.2f}"])
-        found, limit = rows["parrot"]["competitive_ratio"], rows["parrot"]["competitive_bound"]
-        claims.append([f"theorem 4, {speed} Gbit/s", f"at most {limit:.0f}", f"{found:.3f}"])
-    return text + "\n" + table(["claim", "paper", "ours"], claims)
+        for own in (name for name in PARROT_READINGS if name in found):
+            for rival, gain in PAPER_GAIN.items():
+                if rival in found:
+                    paper = f"up to -{gain} %" if speed == PAPER_GBPS else "a smaller gain"
+                    here = change(found[own].total_jct_s, found[rival].total_jct_s)
+                    claims.append([f"{own} against {rival}, {speed} Gbit/s", paper, here])
+            paper, here = f"at most {PAPER_TO_BOUND}", f"{found[own].to_bound:.2f}"
+            claims.append([f"{own} / lower bound, {speed} Gbit/s", paper, here])
+        each = found.get("parrot")
+        if each and each.competitive_ratio is not None and each.competitive_bound is not None:
+            paper, here = f"at most {each.competitive_bound:.0f}", f"{each.competitive_ratio:.3f}"
+            claims.append([f"parrot, competitive ratio (theorem 4), {speed} Gbit/s", paper, here])
+    return text + "\n" + table(["claim", "paper", "here"], claims) if claims else text
+
+
+def _unit(row: Row[Completion]) -> str:
+    """Return the unit in which θ counts, for a policy that has a θ."""
+    if row.at.policy not in PARROT_READINGS:
+        return ""
+    return "bytes" if row.at.bytes_per_unit == 1 else "MB"
 
 
 def _readings(summary: Summary) -> str:
     text = ""
-    for of in dict.fromkeys(p["length_of"] for p in summary["points"]):
-        rows = [p for p in summary["points"] if p["length_of"] == of]
-        text += f"\nA length is that of a {of}, iterations / arrivals are divided by {rows[0]['scale']}; "
-        text += "lower bound "
-        text += (
-            f"{rows[0]['lower_bound_s']:.1f} s, within 10 s {100 * rows[0]['bound_within_10_s']:.1f} %:\n\n"
-        )
+    points = summary.rows(Completion)
+    for of in dict.fromkeys(row.at.length_of for row in points):
+        rows = [row for row in points if row.at.length_of == of]
+        first, cut = rows[0].figures, (rows[0].at.scale or "").partition("/")[0]
+        text += f"\nLengths are read as sizes of {of}s. Iterations and arrival times are divided by {cut}. "
+        text += f"Alone in the network, the jobs take {first.lower_bound_s:.1f} s in total, and "
+        text += f"{_percent(first.bound_within_10_s)} of them less than 10 s:\n\n"
         text += table(
             ["policy", "θ counts", "total JCT (s)", "/ lower bound", "within 10 s"],
             [
                 [
-                    p["policy"],
-                    "MB" if p["bytes_per_unit"] < 1 else "bytes" if p["policy"] in PARROT_READINGS else "",
-                    f"{p['total_jct_s']:.1f}",
-                    f"{p['total_jct_s'] / p['lower_bound_s']:.2f}",
-                    f"{100 * p['within_10_s']:.1f} %",
+                    row.at.policy,
+                    _unit(row),
+                    f"{row.figures.total_jct_s:.1f}",
+                    f"{row.figures.to_bound:.2f}",
+                    _percent(row.figures.within_10_s),
                 ]
-                for p in rows
+                for row in rows
             ],
         )
-        total = {p["policy"]: p["total_jct_s"] for p in rows if p["bytes_per_unit"] == 1}
-        own = [p for p in PARROT_READINGS if p in total]
-        rivals = [p for p in RIVAL_READINGS if p in total]
-        text += "\n" + table(
-            ["against", *own],
+        total = {row.at.policy: row.figures.total_jct_s for row in rows if row.at.bytes_per_unit == 1}
+        own = [policy for policy in PARROT_READINGS if policy in total]
+        rivals = [policy for policy in RIVAL_READINGS if policy in total]
+        text += "\nTotal JCT of each reading of Parrot (columns) against each reading of a rival (rows):\n\n"
+        text += table(
+            ["", *own],
             [[rival, *(change(total[one], total[rival]) for one in own)] for rival in rivals],
         )
     return text
 
 
 def _scale(summary: Summary) -> str:
-    cell = {(p["policy"], p["scale"]): p for p in summary["points"]}
-    policies = list(dict.fromkeys(p["policy"] for p in summary["points"]))
+    points = summary.rows(Completion)
+    cell = {(row.at.policy, row.at.scale): row.figures for row in points}
+    policies = _policies(points)
     rows = [
-        [scale, f"{cell[policies[0], scale]['lower_bound_s']:.0f}"]
-        + [f"{100 * cell[p, scale]['within_10_s']:.1f}" for p in policies]
-        for scale in dict.fromkeys(p["scale"] for p in summary["points"])
+        [scale or "", f"{cell[policies[0], scale].lower_bound_s:.0f}"]
+        + [f"{100 * cell[policy, scale].within_10_s:.1f}" for policy in policies]
+        for scale in dict.fromkeys(row.at.scale for row in points)
     ]
-    head = ["iterations / arrivals divided by", "lower bound (s)", *(f"{p}, % within 10 s" for p in policies)]
-    return "\n" + table(head, rows)
+    text = "\nJobs that finish within 10 s (%), and the lower bound of the total JCT:\n\n"
+    return text + table([LABELS["scale"], "lower bound (s)", *policies], rows)
 
 
-def _sweep(summary: Summary, key: str) -> str:
-    text = ""
-    for speed in (10, 40):
-        rows = [p for p in summary["points"] if p["gbps"] == speed]
-        policies = list(dict.fromkeys(p["policy"] for p in rows))
-        values = list(dict.fromkeys(p[key] for p in rows))
-        cell = {(p["policy"], p[key]): p["total_jct_s"] for p in rows}
-        bound = {p[key]: p["lower_bound_s"] for p in rows}
-        head = [f"{key} at {speed} Gbit/s", *policies, "lower bound"]
-        body = [[str(v), *(f"{cell[p, v]:.1f}" for p in policies), f"{bound[v]:.1f}"] for v in values]
-        text += "\n" + table(head, body)
-        if "aalo" in policies:
-            for ours in PARROT_READINGS:
-                for rival in ("aalo", "lccf"):
-                    v = min(values, key=lambda v: cell[ours, v] / cell[rival, v])
-                    best = change(cell[ours, v], cell[rival, v])
-                    text += f"\n{ours} against {rival} at best: {best} ({key} {v})."
-                ratios = [cell[ours, v] / bound[v] for v in values]
-                worse = [str(v) for v in values if cell[ours, v] > cell["aalo", v]]
-                text += f" Over the lower bound: {min(ratios):.2f} to {max(ratios):.2f}."
-                text += f" Worse than aalo at: {', '.join(worse) or 'none'}.\n"
+def _sweep(varied: str, summary: Summary) -> str:
+    """Return tables of total JCT with a row per value of `varied`, and of Parrot against the others."""
+    text, points = "", summary.rows(Completion)
+    for speed in dict.fromkeys(row.at.gbps for row in points):
+        rows = [row for row in points if row.at.gbps == speed]
+        policies = _policies(rows)
+        cell = {(row.at.policy, getattr(row.at, varied)): row.figures.total_jct_s for row in rows}
+        bound = {getattr(row.at, varied): row.figures.lower_bound_s for row in rows}
+        text += f"\nTotal JCT (s) at {speed} Gbit/s:\n\n" + table(
+            [LABELS[varied], *policies, "lower bound"],
+            [
+                [str(value), *(f"{cell[policy, value]:.1f}" for policy in policies), f"{least:.1f}"]
+                for value, least in bound.items()
+            ],
+        )
+        rivals = [rival for rival in PAPER_GAIN if rival in policies]
+        compared = []
+        for own in (policy for policy in PARROT_READINGS if rivals and policy in policies):
+            best = []
+            for rival in rivals:
+                at = min(bound, key=lambda value: cell[own, value] / cell[rival, value])
+                best.append(f"{change(cell[own, at], cell[rival, at])} at {at}")
+            ratios = [cell[own, value] / least for value, least in bound.items()]
+            longer = [str(value) for value in bound if cell[own, value] > cell[rivals[0], value]]
+            compared.append(
+                [own, *best, f"{min(ratios):.2f} to {max(ratios):.2f}", ", ".join(longer) or "none"]
+            )
+        if compared:
+            best_of = [f"best against {rival}" for rival in rivals]
+            head = ["policy", *best_of, "/ lower bound", f"longer than {rivals[0]} at"]
+            text += "\n" + table(head, compared)
     return text
+
+
+# -- the slot scheduler
+
+_PAPER_MEAN = {"mcs": "-33.6 %", "mcs-steps": "-33.6 %", "ccml": "-23.3 %", "ccml-equal": "-23.3 %"}
+"""The change of mean JCT from each rival to the slot scheduler (figure 15a)."""
 
 
 def _slots(summary: Summary) -> str:
     text, claims = "", []
-    for domain in dict.fromkeys(p["domain"] for p in summary["points"]):
-        rows = _by_policy([p for p in summary["points"] if p["domain"] == domain])
-        where = "in one rack" if domain == 10 else "anywhere"
-        text += f"\nJobs placed {where}:\n\n" + table(
+    points = summary.rows(Completion)
+    for domain in dict.fromkeys(row.at.domain for row in points):
+        found = _by_policy([row for row in points if row.at.domain == domain])
+        where = "anywhere" if domain == summary.settings.servers else "in one rack"
+        text += f"\nEach job placed {where}:\n\n" + table(
             ["policy", "mean JCT (s)", "p99", "max", "mean / alone", "decision p99 (ms, all hosts)"],
             [
                 [
-                    n,
-                    f"{r['mean_jct_s']:.1f}",
-                    f"{r['p99_jct_s']:.1f}",
-                    f"{r['max_jct_s']:.1f}",
-                    f"{r['total_jct_s'] / r['lower_bound_s']:.2f}",
-                    f"{r['decision']['p99_us'] / 1000:.2f}",
+                    *(name, f"{each.mean_jct_s:.1f}", f"{each.p99_jct_s:.1f}", f"{each.max_jct_s:.1f}"),
+                    f"{each.to_bound:.2f}",
+                    f"{each.decision.p99_us / 1000:.2f}" if each.decision else "-",
                 ]
-                for n, r in rows.items()
+                for name, each in found.items()
             ],
         )
-        papers = {"mcs": "-33.6 %", "mcs-steps": "-33.6 %", "ccml": "-23.3 %", "ccml-equal": "-23.3 %"}
-        for rival, paper in {**papers, "fair": "", "slots-whole": "", "slots-drawn": "", "varys": ""}.items():
-            if rival in rows:
-                ours = change(rows["slots"]["mean_jct_s"], rows[rival]["mean_jct_s"])
-                claims.append([f"slots against {rival}, {where}", paper, ours])
-    return text + "\n" + table(["claim (mean JCT)", "paper", "ours"], claims)
+        for rival in (*_PAPER_MEAN, "fair", "slots-whole", "slots-drawn", "varys"):
+            if "slots" in found and rival in found:
+                here = change(found["slots"].mean_jct_s, found[rival].mean_jct_s)
+                claims.append([f"slots against {rival}, {where}", _PAPER_MEAN.get(rival, ""), here])
+    return text + "\n" + table(["claim (mean JCT)", "paper", "here"], claims) if claims else text
 
 
-def _means(summary: Summary, key: str) -> str:
-    """Return a table of mean JCT with a row per value of `key` and a column per policy."""
-    cell = {(p["policy"], p[key]): p for p in summary["points"]}
-    policies = list(dict.fromkeys(p for p, _ in cell))
+def _means(varied: str, summary: Summary) -> str:
+    """Return a table of mean JCT with a row per value of `varied` and a column per policy."""
+    points = summary.rows(Completion)
+    cell = {(row.at.policy, getattr(row.at, varied)): row.figures for row in points}
+    policies = _policies(points)
     rows = []
-    for value in dict.fromkeys(v for _, v in cell):
-        alone = cell[policies[0], value]
-        bound = alone["lower_bound_s"] / alone["total_jct_s"] * alone["mean_jct_s"]
-        means = [cell[p, value]["mean_jct_s"] for p in policies]
-        rows.append([str(value), f"{bound:.1f}", *(f"{m:.1f}" for m in means)])
-    return "\nMean JCT (s):\n\n" + table([key, "alone", *policies], rows)
+    for value in dict.fromkeys(getattr(row.at, varied) for row in points):
+        means = [cell[policy, value].mean_jct_s for policy in policies]
+        alone = cell[policies[0], value].mean_alone_s
+        rows.append([str(value), *(f"{mean:.1f}" for mean in (alone, *means))])
+    text = '\nMean JCT (s); "alone" is that of jobs alone in the network:\n\n'
+    return text + table([LABELS[varied], "alone", *policies], rows)
 
 
 def _latency(summary: Summary) -> str:
     rows = [
         [
-            str(p["flows"]),
-            str(p["horizon"]),
-            *(f"{p['decision'][k]:.1f}" for k in ("mean_us", "p90_us", "p99_us")),
+            *(str(row.at.flows), str(row.at.horizon)),
+            *(f"{row.figures.decision.mean_us:.1f}", f"{row.figures.decision.p90_us:.1f}"),
+            f"{row.figures.decision.p99_us:.1f}",
         ]
-        for p in summary["points"]
+        for row in summary.rows(Latency)
     ]
-    return "\nTime to decide for all flows of a host, µs (paper: 90 % within 1,500 µs):\n\n" + table(
-        ["flows", "horizon", "mean", "p90", "p99"], rows
+    text = (
+        "\nTime (µs) in which a host decides for all of its flows. In the paper, 90 % take at most 1,500:\n\n"
     )
+    return text + table([LABELS["flows"], LABELS["horizon"], "mean", "p90", "p99"], rows)
+
+
+# -- others
 
 
 def _fb2010(summary: Summary) -> str:
     rows = [
         [
-            p["policy"],
-            f"{p['mean_cct_s']:.2f}",
-            f"{p['p95_cct_s']:.2f}",
-            f"{p['total_jct_s']:.0f}",
-            str(p["events"]),
+            *(row.at.policy, f"{row.figures.mean_cct_s:.2f}", f"{row.figures.p95_cct_s:.2f}"),
+            *(f"{row.figures.total_jct_s:.0f}", str(row.figures.events)),
         ]
-        for p in summary["points"]
+        for row in summary.rows(Completion)
     ]
-    drawn = "" if "trace" in summary["settings"] else "\nCoflows drawn with the trace's distributions:\n"
-    return drawn + "\n" + table(["policy", "mean CCT (s)", "p95 CCT (s)", "sum (s)", "events"], rows)
+    drawn = "" if summary.settings.trace else "\nThe coflows are drawn from the trace's distributions.\n"
+    head = ["policy", "mean CCT (s)", "p95 CCT (s)", "total CCT (s)", "simulated events"]
+    return drawn + "\n" + table(head, rows)
+
+
+def _two_jobs(summary: Summary) -> str:
+    rows = [
+        [
+            *(f"{row.at.sending_percent} %", row.at.model or "", row.at.policy),
+            "never" if row.figures.settled_after is None else str(row.figures.settled_after),
+            *(f"{row.figures.mean_iteration_s:.4g}", f"{row.figures.p99_iteration_s:.4g}"),
+            *(f"{row.figures.max_iteration_s:.4g}", f"{row.figures.best_iteration_s:.4g}"),
+            f"{row.figures.mean_to_best:.4g}",
+        ]
+        for row in summary.rows(Iterations)
+    ]
+    text = "\nIteration times (s) of both jobs. A job sends during the given part of its period:\n\n"
+    return text + table(
+        [
+            *("sends", "model", "policy", "settles after (iterations)"),
+            *("mean", "p99", "max", "best possible", "mean / best"),
+        ],
+        rows,
+    )
 
 
 def _unfairness(summary: Summary) -> str:
     """Return a table with a row per job: what the group scores, and what unfairness gains in each model."""
-    cell = {(p["group"], p["model"], p["policy"]): p for p in summary["points"]}
-    models = list(dict.fromkeys(p["model"] for p in summary["points"]))
+    points = summary.rows(Unfairness)
+    cell = {(row.at.group or "", row.at.model or "", row.at.policy): row.figures for row in points}
+    models = list(dict.fromkeys(model for _, model, _ in cell))
     rows = []
-    for group in dict.fromkeys(p["group"] for p in summary["points"]):
+    for group in dict.fromkeys(group for group, _, _ in cell):
         if any((group, model, policy) not in cell for model in models for policy in ("fair", "unfair")):
             continue
         for n, job in enumerate(GROUPS[group]):
             row = [group if n == 0 else "", job.model]
-            row.append(f"{cell[group, models[0], 'fair']['score']:.2f}" if n == 0 else "")
+            row.append(f"{cell[group, models[0], 'fair'].score:.2f}" if n == 0 else "")
             for model in models:
                 fair, unfair = (
-                    1e3 * cell[group, model, policy]["iterations_s"][n] for policy in ("fair", "unfair")
+                    1e3 * cell[group, model, policy].iterations_s[n] for policy in ("fair", "unfair")
                 )
                 row += [f"{fair:.0f}", f"{unfair:.0f}", f"{fair / unfair:.2f}"]
             paper = job.fair_ms and job.unfair_ms and f"{job.fair_ms / job.unfair_ms:.2f}"
@@ -223,34 +300,37 @@ def _unfairness(summary: Summary) -> str:
 
 def _plain(summary: Summary) -> str:
     """Return a table of all points: the parameters that vary, and the figures."""
-    points = summary["points"]
-    varied = [k for k in summary["parameters"] if len({str(p[k]) for p in points}) > 1]
-    figures = [
-        k for k, v in points[0].items() if k not in summary["parameters"] and not isinstance(v, dict | list)
-    ]
+    points = [(row.at.given(), figures_by_name(row.figures)) for row in summary.points]
+    varied = [name for name in summary.parameters if len({str(at.get(name)) for at, _ in points}) > 1]
+    names = [name for name, value in points[0][1].items() if not isinstance(value, dict)]
     rows = [
         [
-            *(str(p[k]) for k in varied),
-            *(f"{p[k]:.4g}" if isinstance(p[k], float) else str(p[k]) for k in figures),
+            *(str(at[name]) for name in varied),
+            *(_shown(figures[name]) for name in names),
         ]
-        for p in points
+        for at, figures in points
     ]
-    return "\n" + table([*varied, *figures], rows)
+    return "\n" + table([*(LABELS.get(name, name) for name in varied), *names], rows)
+
+
+def _shown(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 SECTIONS: dict[str, Callable[[Summary], str]] = {
     "parrot-jct": _parrot_jct,
     "parrot-readings": _readings,
     "parrot-scale": _scale,
-    "parrot-eta": lambda s: _sweep(s, "eta_ms"),
-    "parrot-theta": lambda s: _sweep(s, "theta_max"),
-    "parrot-load": lambda s: _sweep(s, "gap_ms"),
-    "parrot-ps": lambda s: _sweep(s, "delta"),
+    "parrot-eta": partial(_sweep, "eta_ms"),
+    "parrot-theta": partial(_sweep, "theta_max"),
+    "parrot-load": partial(_sweep, "gap_ms"),
+    "parrot-ps": partial(_sweep, "delta"),
     "slots-jct": _slots,
-    "slots-models": lambda s: _means(s, "models"),
-    "slots-tau": lambda s: _means(s, "slot_ms"),
+    "slots-models": partial(_means, "models"),
+    "slots-tau": partial(_means, "slot_ms"),
     "slots-latency": _latency,
     "coflow-fb2010": _fb2010,
+    "mltcp-two-jobs": _two_jobs,
     "cassini-unfairness": _unfairness,
 }
 
@@ -259,37 +339,50 @@ NAMES = (*SECTIONS, *(name for name in EXPERIMENTS if name not in SECTIONS))
 """All experiments, in the order of their sections."""
 
 
-def _options(summary: Summary, trace: str) -> str:
-    """Return the options that reproduce `summary`. `trace` is the name of its trace file, if any."""
-    options = f"--seed {summary['seed']}"
-    included = EXPERIMENTS[summary["experiment"]].trace
+def _options(summary: Summary) -> str:
+    """Return the options that reproduce `summary`."""
+    options = f"--seed {summary.seed}"
+    trace = Path(summary.settings.trace or "").name
+    included = EXPERIMENTS[summary.experiment].trace
     if trace and not (included and included.path and included.path.name == trace):
         options += f" --trace {trace}"
-    return options + (f" --limit {summary['limit']}" if summary["limit"] else "")
+    return options + (f" --limit {summary.limit}" if summary.limit else "")
+
+
+def _settings(summary: Summary) -> str:
+    """Return the workload's settings in words; they are not the user's to choose."""
+    held, words = summary.settings, []
+    if held.iteration_scale is not None and held.iteration_scale == held.arrival_scale:
+        words.append(f"iterations and arrival times divided by {held.iteration_scale:g}")
+    if held.servers is not None:
+        words.append(f"{held.servers:,} servers")
+    if held.jobs is not None:
+        words.append(f"{summary.limit or held.jobs:,} jobs")
+    if held.window_s is not None:
+        words.append(f"arrivals within {held.window_s:g} s")
+    return f": {', '.join(words)}" if words else ""
 
 
 def sections(directories: Iterable[Path]) -> dict[str, str]:
-    """Return, by title, the section of each experiment with summaries in `directories` or one level below."""
+    """Return, by title, the section of each experiment with summaries in `directories` or one level below.
+
+    Raises BadInput if a summary cannot be read.
+    """
     patterns = ("summary.json", "*/summary.json")
     paths = {path for each in directories for pattern in patterns for path in each.glob(pattern)}
-    summaries = [json.loads(path.read_text()) for path in sorted(paths)]
-    notes = Path(__file__).resolve().parent.parent / "docs" / "results-notes"
+    summaries = [read_summary(path) for path in sorted(paths)]
     found = {}
     for name in NAMES:
-        here = [summary for summary in summaries if summary["experiment"] == name]
+        here = [summary for summary in summaries if summary.experiment == name]
         if not here:
             continue
         title, text = EXPERIMENTS[name].title, ""
         for summary in here:
-            settings = dict(summary["settings"])
-            text += f"\n`entrain simulate {name} {_options(summary, Path(settings.pop('trace', '')).name)}`"
-            text += (
-                f" with {', '.join(f'{k} = {v}' for k, v in settings.items())}" if settings else ""
-            ) + "\n"
+            text += f"\n`entrain simulate {name} {_options(summary)}`{_settings(summary)}\n"
             text += SECTIONS.get(name, _plain)(summary)
-        if here[0]["paper"]:
-            text += "\nThe paper: " + "; ".join(f"{k}: {v}" for k, v in here[0]["paper"].items()) + ".\n"
-        note = notes / f"{name}.md"
+        if here[0].paper:
+            text += "\nThe paper reports: " + "; ".join(f"{k}: {v}" for k, v in here[0].paper.items()) + ".\n"
+        note = NOTES / f"{name}.md"
         if note.is_file():
             text += "\n" + note.read_text()
         found[title] = f"\n## {title}\n{text}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -203,17 +202,3 @@ def assert_feasible(links: Routes, flows: Ints, rate: Floats, topology: Topology
             f"{who} puts {load[link]:.6g} bytes/s on {topology.link_names[link]}, "
             f"which carries {topology.capacity[link]:.6g}"
         )
-
-
-def percentiles(seconds: Iterable[float]) -> dict[str, float]:
-    """Return mean, p90, p99 and maximum of the decision times, in µs."""
-    values = np.array(list(seconds)) * 1e6
-    if not len(values):
-        return {}
-    return {
-        "mean_us": float(values.mean()),
-        "p90_us": float(np.percentile(values, 90)),
-        "p99_us": float(np.percentile(values, 99)),
-        "max_us": float(values.max()),
-        "count": len(values),
-    }

@@ -15,9 +15,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from machine.errors import MissingTool
-from simulation.experiments.experiment import Point, Result
+from simulation.experiments.experiment import Point
 from simulation.experiments.registry import EXPERIMENTS
+from simulation.results import RESULT, Result
 
 Engine = Literal["local", "ray", "dask"]
 _PR_SET_PDEATHSIG = 1
@@ -41,16 +44,15 @@ def point_file(directory: Path, point: Point) -> Path:
 def _keep(path: Path, result: Result) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(json.dumps(result))
+    partial.write_bytes(RESULT.dump_json(result))
     partial.replace(path)
 
 
 def _load(path: Path) -> Result | None:
     try:
-        result: Result = json.loads(path.read_text())
-    except (OSError, json.JSONDecodeError):
+        return RESULT.validate_json(path.read_bytes())
+    except (OSError, ValidationError):
         return None
-    return result
 
 
 def run_points(

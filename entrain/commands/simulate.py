@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 
 import click
 from click.core import ParameterSource
@@ -16,6 +16,9 @@ from rich.table import Table
 from entrain.terminal import plain_table
 from machine.errors import BadInput
 from machine.signals import ending_once
+
+if TYPE_CHECKING:
+    from simulation.results import Summary
 
 SCORE = "cassini-score"
 """The NAME that runs no experiment, but scores the jobs of a file."""
@@ -160,9 +163,9 @@ def command(
             raise
     summary = output.summarise(experiment, todo, results)
     if out is not None:
-        output.write(out, summary, todo, results)
+        output.write(out, summary, results)
     if as_json:
-        click.echo(json.dumps(summary))
+        click.echo(json.dumps(summary.document()))
     else:
         _print(summary)
 
@@ -194,48 +197,49 @@ def _score(
         show(result, Console())
 
 
-def _print(summary: dict[str, Any]) -> None:
+def _print(summary: Summary) -> None:
     console = Console()
     console.print(summary_table(summary))
-    for claim, value in summary["paper"].items():
+    for claim, value in summary.paper.items():
         console.print(f"paper: {claim}: {value}")
 
 
-def summary_table(summary: dict[str, Any]) -> Table:
-    """Return a table with one row per point of an experiment, from the content of summary.json."""
-    shown = (
-        "total_jct_s",
-        "mean_jct_s",
-        "p99_jct_s",
-        "max_jct_s",
-        "mean_cct_s",
-        "p95_cct_s",
-        "lower_bound_s",
-        "mean_iteration_s",
-        "p99_iteration_s",
-        "max_iteration_s",
-        "best_iteration_s",
-        "mean_to_best",
-    )
-    first = summary["points"][0]
-    keys = [
-        k
-        for k in summary["parameters"]
-        if k == "policy" or len({str(p.get(k)) for p in summary["points"]}) > 1
-    ]
+_SHOWN = (
+    "total_jct_s",
+    "mean_jct_s",
+    "p99_jct_s",
+    "max_jct_s",
+    "mean_cct_s",
+    "p95_cct_s",
+    "lower_bound_s",
+    "mean_iteration_s",
+    "p99_iteration_s",
+    "max_iteration_s",
+    "best_iteration_s",
+    "mean_to_best",
+)
+"""The figures in the table, by their names in `simulation.results`."""
+
+
+def summary_table(summary: Summary) -> Table:
+    """Return a table with one row per point of an experiment."""
+    rows = [(row.at.given(), vars(row.figures)) for row in summary.points]
+    keys = [k for k in summary.parameters if k == "policy" or len({str(at.get(k)) for at, _ in rows}) > 1]
+    first = rows[0][1]
     # Completion times of single coflows say little about a training job that consists of several.
     hidden = "_cct_" if first.get("mean_cct_s") != first.get("mean_jct_s") else "_jct_"
-    values = [k for k in shown if k in first and (hidden not in k or k == "total_jct_s")]
+    values = [k for k in _SHOWN if first.get(k) is not None and (hidden not in k or k == "total_jct_s")]
     decided = ["decision p99 µs"] if first.get("decision") else []
     headings = [heading.replace("_", "\n") for heading in (*keys, *values)]
     headings += [heading.replace(" ", "\n") for heading in decided]
     table = plain_table(*headings, text=len(keys))
-    table.title = summary["title"]
-    for row in summary["points"]:
-        cells = [str(row[k]) for k in keys] + [
-            f"{row[k]:.0f}" if row[k] >= 1000 else f"{row[k]:.4g}" for k in values
+    table.title = summary.title
+    for at, figures in rows:
+        cells = [str(at[k]) for k in keys] + [
+            f"{figures[k]:.0f}" if figures[k] >= 1000 else f"{figures[k]:.4g}" for k in values
         ]
         if decided:
-            cells.append(f"{row['decision'].get('p99_us', float('nan')):.0f}")
+            decision = figures["decision"]
+            cells.append(f"{decision.p99_us:.0f}" if decision else "-")
         table.add_row(*cells)
     return table

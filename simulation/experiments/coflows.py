@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from simulation.engine import Simulation
-from simulation.experiments.experiment import Experiment, Point, PublicTrace, Result
+from simulation.experiments.experiment import Experiment, Point, PublicTrace
 from simulation.experiments.outcome import recorded_usage, result_of
 from simulation.facebook import facebook_coflows
 from simulation.policies import coflow_policies, coflow_policy
+from simulation.results import Result
 from simulation.scheduled import ScheduledTransport
 from simulation.sharing import SharedTransport
 from simulation.topology import GBIT, switch
@@ -48,9 +49,9 @@ def run_coflows(point: Point) -> Result:
         )
         outcome = Simulation(trace.jobs, transport).run()
         seconds = transport.decision_seconds
-    result = result_of(outcome, trace.jobs, topology, seconds, flow_times=flow_times, usage=usage)
-    result["flows"] = trace.flows
-    return result
+    return result_of(
+        outcome, trace.jobs, topology, seconds, flow_times=flow_times, usage=usage, flows=trace.flows
+    )
 
 
 def _coflow_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
@@ -60,7 +61,7 @@ def _coflow_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
 EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         "coflow-fb2010",
-        "Facebook's coflows: coflow completion time",
+        "Facebook's coflows: completion times",
         FACEBOOK,
         ("varys", "d-clas", "fair", "fifo"),
         _coflow_points,

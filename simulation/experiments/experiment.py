@@ -1,7 +1,8 @@
 """The interface of simulated experiments.
 
-A point is a dictionary of plain values; running it is a pure function of it and of the trace file, so points
-can run anywhere in any order with the same result.
+A point is a dictionary of plain values, with the names of `simulation.results.Parameters` and `Settings`.
+Running it is a pure function of it and of the trace file, so points can run anywhere in any order with the
+same result.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simulation.results import Result
+
 Point = dict[str, Any]
-Result = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ import math
 
 from schedulers.cassini.profile import up_down
 from schedulers.mltcp import FAIR, Gain, Progress
-from simulation.experiments.experiment import Experiment, Point, Result
+from simulation.experiments.experiment import Experiment, Point
 from simulation.mltcp import PeriodicJob, best_period, fluid, summary
+from simulation.results import Iterations, JobTimes, Result
 from simulation.windows import CONTROLS, Bottleneck, run
 
 POLICIES = ("mltcp", "fair")
@@ -45,7 +46,7 @@ def run_point(point: Point) -> Result:
     jobs = [PeriodicJob(profile, i * APART * PERIOD_S) for i in range(2)]
     count = point["limit"] or ITERATIONS
     mltcp = point["policy"] == "mltcp"
-    result: Result = {}
+    lost_or_marked = None
     if point["model"] == "fluid":
         times = fluid(jobs, RATE, count, Gain() if mltcp else FAIR)
     else:
@@ -55,36 +56,32 @@ def run_point(point: Point) -> Result:
         progress = [Progress() for _ in jobs] if mltcp else None
         outcome = run(jobs, link, count, point["model"], progress, seed=point["seed"])
         times = outcome.times
-        result["lost_or_marked"] = (outcome.lost + outcome.marked) / outcome.sent
+        lost_or_marked = (outcome.lost + outcome.marked) / outcome.sent
     best = best_period(jobs, RATE)
     found = summary([t for each in times for t in each[:count]], best)
     late = [i for i in range(count) if max(each[i] for each in times) > SETTLED * best]
     settled = late[-1] + 1 if late else 0
-    return {
-        "settled_after": settled if settled < count else None,
-        "mean_iteration_s": found.mean,
-        "p99_iteration_s": found.p99,
-        "max_iteration_s": found.maximum,
-        "best_iteration_s": best,
-        "mean_to_best": found.ratio,
-        **result,
-        "jobs": [
-            {
-                "job": i,
-                "arrival_s": job.start,
-                "jct_s": math.fsum(each[:count]),
-                "waiting_s": 0.0,
-                "lower_bound_s": count * profile.period,
-            }
+    return Result(
+        Iterations(
+            settled_after=settled if settled < count else None,
+            mean_iteration_s=found.mean,
+            p99_iteration_s=found.p99,
+            max_iteration_s=found.maximum,
+            best_iteration_s=best,
+            mean_to_best=found.ratio,
+            lost_or_marked=lost_or_marked,
+        ),
+        tuple(
+            JobTimes(str(i), job.start, math.fsum(each[:count]), 0.0, count * profile.period)
             for i, (job, each) in enumerate(zip(jobs, times, strict=True))
-        ],
-    }
+        ),
+    )
 
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         "mltcp-two-jobs",
-        "MLTCP: iteration times of two equal jobs on one link",
+        "MLTCP: iteration times of two identical jobs on one link",
         None,
         POLICIES,
         points,

@@ -8,10 +8,11 @@ from typing import Any
 from machine.errors import BadInput
 from schedulers.coflow.parrot import Parrot
 from simulation.engine import Outcome, Simulation, SimulationError
-from simulation.experiments.experiment import Experiment, Point, PublicTrace, Result
+from simulation.experiments.experiment import Experiment, Point, PublicTrace
 from simulation.experiments.outcome import recorded_usage, result_of
 from simulation.jobs import Job
 from simulation.policies import coflow_policies, coflow_policy
+from simulation.results import Result
 from simulation.scheduled import ScheduledTransport
 from simulation.topology import GBIT, Topology, switch
 from simulation.traces import INCLUDED, read_tiresias
@@ -26,6 +27,21 @@ RESTS = ("", "-shared", "-factor", "-unsized", "-wo-wc")
 RIVAL_READINGS = (*(f"aalo{rest}" for rest in RESTS), *(f"lccf{rest}" for rest in RESTS))
 SPEEDS = (10, 40)
 THETA_MAX = 0.9
+
+PAPER_GBPS = 10
+"""The link rate (Gbit/s) of the values below (Parrot, 6.2)."""
+PAPER_GAIN = {"aalo": 58.4, "lccf": 91.3}
+"""By how much (%) Parrot's total JCT is below another policy's, at most."""
+PAPER_TO_BOUND = 2.75
+"""The largest ratio of Parrot's total JCT to its lower bound, at any link rate."""
+PAPER_WITHIN = {"parrot": 78.3, "aalo": 48.3, "lccf": 8.3}
+"""Jobs within 10 s (%)."""
+_WITHIN = {"within 10 s at 10 Gbit/s": ", ".join(f"{name} {part} %" for name, part in PAPER_WITHIN.items())}
+_COMPLETION = {
+    **{f"parrot against {rival}, 10 Gbit/s": f"-{gain} %" for rival, gain in PAPER_GAIN.items()},
+    "parrot / lower bound": f"at most {PAPER_TO_BOUND}",
+    **_WITHIN,
+}
 
 
 def check_theorem_4(outcome: Outcome, jobs: list[Job], topology: Topology, theta_max: float) -> float:
@@ -74,13 +90,19 @@ def run_parrot(point: Point) -> Result:
         usage=usage,
     )
     outcome = Simulation(jobs, transport).run()
-    result = result_of(
-        outcome, jobs, topology, transport.decision_seconds, flow_times=flow_times, usage=usage
-    )
+    competitive: dict[str, Any] = {}
     if isinstance(policy, Parrot):
-        result["competitive_ratio"] = check_theorem_4(outcome, jobs, topology, theta)
-        result["competitive_bound"] = len(jobs) / (1.0 - theta)
-    return result
+        ratio = check_theorem_4(outcome, jobs, topology, theta)
+        competitive = {"competitive_ratio": ratio, "competitive_bound": len(jobs) / (1.0 - theta)}
+    return result_of(
+        outcome,
+        jobs,
+        topology,
+        transport.decision_seconds,
+        flow_times=flow_times,
+        usage=usage,
+        **competitive,
+    )
 
 
 def _parrot_point(base: Point, **values: Any) -> Point:
@@ -148,47 +170,37 @@ def _parrot_ps(base: Point, policies: tuple[str, ...]) -> list[Point]:
 EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         "parrot-jct",
-        "Parrot, figures 5 and 6: completion times of 60 jobs",
+        "Parrot: completion times of 60 jobs (figures 5 and 6)",
         TIRESIAS,
         (*PARROT_SET, "d-clas", "d-clas-job", "varys", "fifo", "fair"),
         _parrot_jct,
         run_parrot,
-        {
-            "parrot against aalo, 10 Gbit/s": "-58.4 %",
-            "parrot against lccf, 10 Gbit/s": "-91.3 %",
-            "parrot / lower bound": "at most 2.75",
-            "within 10 s at 10 Gbit/s": "parrot 78.3 %, aalo 48.3 %, lccf 8.3 %",
-        },
+        _COMPLETION,
         accepts=coflow_policies,
     ),
     Experiment(
         "parrot-readings",
-        "Parrot's text read in other ways: who gets what is left over",
+        "Parrot: who gets leftover bandwidth, in all readings of the paper",
         TIRESIAS,
         (*PARROT_READINGS, *RIVAL_READINGS),
         _parrot_readings,
         run_parrot,
-        {
-            "parrot against aalo, 10 Gbit/s": "-58.4 %",
-            "parrot against lccf, 10 Gbit/s": "-91.3 %",
-            "parrot / lower bound": "at most 2.75",
-            "within 10 s at 10 Gbit/s": "parrot 78.3 %, aalo 48.3 %, lccf 8.3 %",
-        },
+        _COMPLETION,
         accepts=coflow_policies,
     ),
     Experiment(
         "parrot-scale",
-        "Parrot's workload: how far iterations and arrivals must be cut",
+        "Parrot: how far the workload must be scaled down",
         TIRESIAS,
         (*PARROT_READINGS, "aalo", "lccf"),
         _parrot_scale,
         run_parrot,
-        {"within 10 s at 10 Gbit/s": "parrot 78.3 %, aalo 48.3 %, lccf 8.3 %"},
+        _WITHIN,
         accepts=coflow_policies,
     ),
     Experiment(
         "parrot-eta",
-        "Parrot, figure 7: observing interval",
+        "Parrot: effect of the observation interval (figure 7)",
         TIRESIAS,
         PARROT_SET,
         _parrot_eta,
@@ -198,7 +210,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         "parrot-theta",
-        "Parrot, figure 8: maximum occupancy ratio",
+        "Parrot: effect of the maximum occupancy ratio (figure 8)",
         TIRESIAS,
         (*PARROT_READINGS, "parrot-wo-wc"),
         _parrot_theta,
@@ -208,7 +220,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         "parrot-load",
-        "Parrot, figure 9: time between arrivals, 100 jobs",
+        "Parrot: effect of the time between arrivals, 100 jobs (figure 9)",
         TIRESIAS,
         PARROT_SET,
         _parrot_load,
@@ -221,7 +233,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         "parrot-ps",
-        "Parrot, figure 10: most parameter servers per job",
+        "Parrot: effect of the number of parameter servers (figure 10)",
         TIRESIAS,
         PARROT_SET,
         _parrot_ps,

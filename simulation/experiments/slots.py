@@ -10,11 +10,12 @@ from schedulers.cassini.ccml import best_shift
 from schedulers.cassini.profile import Profile, up_down
 from schedulers.slots.kernels import HORIZON
 from simulation.engine import Simulation
-from simulation.experiments.experiment import Experiment, Point, Result
+from simulation.experiments.experiment import Experiment, Point
 from simulation.experiments.outcome import recorded_usage, result_of
 from simulation.jobs import Coflow, Job
 from simulation.latency import decision_latencies
 from simulation.policies import coflow_policy
+from simulation.results import Latency, Result
 from simulation.scheduled import ScheduledTransport
 from simulation.slotted import SIMULATED, SlottedTransport
 from simulation.topology import Topology, tree
@@ -112,13 +113,19 @@ def run_cluster(point: Point) -> Result:
         outcome = Simulation(jobs, slotted, keep_coflows=flow_times).run()
         seconds = slotted.decision_seconds
     references = [job.pipelined() for job in cluster]
-    result = result_of(
-        outcome, references, topology, seconds, waits=waits, flow_times=flow_times, usage=usage
-    )
-    result["network_bytes"] = sum(
+    network_bytes = sum(
         sum(t.work.bytes for t in j.tasks if isinstance(t.work, Coflow)) * j.iterations for j in references
     )
-    return result
+    return result_of(
+        outcome,
+        references,
+        topology,
+        seconds,
+        waits=waits,
+        flow_times=flow_times,
+        usage=usage,
+        network_bytes=network_bytes,
+    )
 
 
 def _cluster_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
@@ -154,11 +161,10 @@ def _tau_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
 
 def run_latency(point: Point) -> Result:
     """Time the decisions of hosts with 8 flows."""
-    return {
-        "decision": decision_latencies(
-            point["flows"], point["horizon"], rounds=point["limit"] or 5000, seed=point["seed"]
-        )
-    }
+    decision = decision_latencies(
+        point["flows"], point["horizon"], rounds=point["limit"] or 5000, seed=point["seed"]
+    )
+    return Result(Latency(decision))
 
 
 def _latency_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
@@ -168,7 +174,7 @@ def _latency_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
 EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         "slots-jct",
-        "Slot scheduler, figure 15 (a): JCT on servers of 8 GPUs",
+        "Slot scheduler: completion times on servers with 8 GPUs (figure 15a)",
         None,
         CLUSTER_SET,
         _cluster_points,
@@ -177,7 +183,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         "slots-models",
-        "Slot scheduler: jobs of one model, and of several",
+        "Slot scheduler: jobs of a single model and of mixed models",
         None,
         CLUSTER_SET,
         _model_points,
@@ -186,7 +192,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         "slots-tau",
-        "Slot scheduler: length of a slot",
+        "Slot scheduler: effect of the slot length",
         None,
         (*SLOTS_SET, "mcs", "mcs-steps", "fair"),
         _tau_points,
@@ -195,7 +201,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         "slots-latency",
-        "Slot scheduler, figure 15 (b): time of a decision",
+        "Slot scheduler: decision time (figure 15b)",
         None,
         ("slots",),
         _latency_points,

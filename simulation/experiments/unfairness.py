@@ -15,7 +15,8 @@ import numpy as np
 from schedulers.cassini.affinity import Link, interleave
 from schedulers.cassini.profile import Profile, up_down
 from simulation.dcqcn import MODELS, run
-from simulation.experiments.experiment import Experiment, Point, Result
+from simulation.experiments.experiment import Experiment, Point
+from simulation.results import JobTimes, Result, Unfairness
 
 POLICIES = ("unfair", "fair")
 CAPACITY = 42e9 / 8.0
@@ -131,27 +132,23 @@ def run_point(point: Point) -> Result:
     names = [f"j{n}" for n in range(len(group))]
     found = interleave(dict(zip(names, profiles, strict=True)), [Link("link", CAPACITY, tuple(names))])
     means = settled.mean(axis=1)
-    return {
-        "score": found.score,
-        "mean_iteration_s": float(settled.mean()),
-        "p99_iteration_s": float(np.percentile(settled, 99)),
-        "max_iteration_s": float(settled.max()),
-        "iterations_s": [round(mean, 6) for mean in means.tolist()],
-        "settled_after": settled_after if settled_after < count else None,
-        "first_gbit_s": (done.rates[:, math.ceil(first) :].mean(axis=1) * 8e-9).round(2).tolist(),
-        "to_alone": [m / p.period for m, p in zip(means.tolist(), profiles, strict=True)],
-        "marks_per_iteration": float(done.marked.sum() / count / len(group)),
-        "jobs": [
-            {
-                "job": f"{n} {job.model}",
-                "arrival_s": 0.0,
-                "jct_s": math.fsum(times),
-                "waiting_s": 0.0,
-                "lower_bound_s": count * job.profile.period,
-            }
+    return Result(
+        Unfairness(
+            score=found.score,
+            mean_iteration_s=float(settled.mean()),
+            p99_iteration_s=float(np.percentile(settled, 99)),
+            max_iteration_s=float(settled.max()),
+            iterations_s=tuple(round(mean, 6) for mean in means.tolist()),
+            settled_after=settled_after if settled_after < count else None,
+            first_gbit_s=tuple((done.rates[:, math.ceil(first) :].mean(axis=1) * 8e-9).round(2).tolist()),
+            to_alone=tuple(m / p.period for m, p in zip(means.tolist(), profiles, strict=True)),
+            marks_per_iteration=float(done.marked.sum() / count / len(group)),
+        ),
+        tuple(
+            JobTimes(f"{n} {job.model}", 0.0, math.fsum(times), 0.0, count * job.profile.period)
             for n, (job, times) in enumerate(zip(group, done.times.tolist(), strict=True))
-        ],
-    }
+        ),
+    )
 
 
 EXPERIMENTS: tuple[Experiment, ...] = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
@@ -19,6 +18,7 @@ from hostbpf.flows import FlowState
 from hostbpf.mltcp import JobKey, JobState
 from simulation import output
 from simulation.experiments.registry import EXPERIMENTS, points
+from simulation.results import Completion, Decision, Figures, Iterations, Latency, Result
 
 
 def rendered(shown: RenderableType, width: int = 80) -> list[str]:
@@ -93,16 +93,18 @@ def test_what_was_deployed_fits_80_columns_whole() -> None:
 def test_simulated_points_fit_80_columns_whole(name: str) -> None:
     """Each experiment's parameters with the longest figures that it shows."""
     experiment, todo = points(name, None, None, None, 0)
-    keys = ("total_jct_s", "mean_jct_s", "p99_jct_s", "max_jct_s", "lower_bound_s")
+    long = 1_234_567.8
+    decision = Decision(*(123_456.0,) * 4, count=9)
+    figures: Figures = Completion(*(long,) * 8, 9, decision if name.startswith("slots") else None)
+    shown = 5
     if name.startswith("mltcp"):
-        keys = ("mean_iteration_s", "p99_iteration_s", "max_iteration_s", "best_iteration_s", "mean_to_best")
-    figures: dict[str, Any] = dict.fromkeys(keys, 1_234_567.8)
-    if name.startswith("slots"):
-        figures["decision"] = {"p99_us": 123_456.0}
-    text = rendered(summary_table(output.summarise(experiment, todo, [figures for _ in todo])))
+        figures, shown = Iterations(9, *(long,) * 5), 5
+    if name == "slots-latency":
+        figures, shown = Latency(decision), 0
+    text = rendered(summary_table(output.summarise(experiment, todo, [Result(figures) for _ in todo])))
     assert max(map(len, text)) <= 80
     words = " ".join(text).split()
-    assert words.count("1234568") == len(todo) * len(keys)
+    assert words.count("1234568") == len(todo) * shown
     assert {str(point["policy"]) for point in todo if "policy" in point} <= set(words)
 
 

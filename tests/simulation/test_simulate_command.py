@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,12 +19,28 @@ import numpy as np
 import psutil
 import pytest
 
-from machine.errors import MissingTool
+from machine.errors import BadInput, MissingTool
 from schedulers.coflow.rivals import Varys
 from simulation import output, report, sweep
+from simulation.detail import FlowTimes, LinkUsage
 from simulation.engine import Simulation
 from simulation.experiments.registry import EXPERIMENTS, points
 from simulation.plots import plot
+from simulation.results import (
+    RESULT,
+    CoflowTimes,
+    Completion,
+    Decision,
+    Iterations,
+    JobTimes,
+    Latency,
+    Result,
+    Row,
+    Settings,
+    Summary,
+    parameters,
+    read_summary,
+)
 from simulation.scheduled import ScheduledTransport
 from simulation.topology import GBIT, switch
 from simulation.traces import read_coflow_benchmark
@@ -114,8 +131,9 @@ def small_points() -> list[dict[str, Any]]:
     return points("parrot-jct", HERE / "jobs.csv", "parrot,aalo,fair", None, 0)[1]
 
 
-def without_clock(result: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in result.items() if k != "decision"}
+def without_clock(result: Result) -> Result:
+    assert isinstance(result.figures, Completion)
+    return replace(result, figures=replace(result.figures, decision=None))
 
 
 def test_an_interrupted_sweep_goes_on_where_it_stopped(
@@ -124,7 +142,7 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(
     todo = small_points()
     calls: list[int] = []
 
-    def interrupt_third(point: dict[str, Any]) -> dict[str, Any]:
+    def interrupt_third(point: dict[str, Any]) -> Result:
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
@@ -183,8 +201,9 @@ def test_a_truncated_result_is_run_again(tmp_path: Path) -> None:
     sweep.run_points(todo, directory=tmp_path, workers=1)
     path = sweep.point_file(tmp_path, todo[0])
     path.write_text(path.read_text()[:50])
-    result = sweep.run_points(todo, directory=tmp_path, workers=1)[0]
-    assert result["total_jct_s"] > 0.0
+    figures = sweep.run_points(todo, directory=tmp_path, workers=1)[0].figures
+    assert isinstance(figures, Completion)
+    assert figures.total_jct_s > 0.0
 
 
 def test_processes_give_the_same_results_as_one(tmp_path: Path) -> None:
@@ -202,7 +221,9 @@ def test_other_engines_give_the_same_results(engine: Literal["ray", "dask"]) -> 
     here, there = (entrain(*command, "--engine", which) for which in ("local", engine))
     assert (here.returncode, there.returncode) == (0, 0), there.stderr
     first, second = (json.loads(done.stdout)["points"] for done in (here, there))
-    assert [without_clock(p) for p in first] == [without_clock(p) for p in second]
+    for each in (*first, *second):
+        del each["decision"]
+    assert first == second
 
 
 def test_a_missing_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +254,9 @@ def test_every_experiment_runs_small_and_gets_its_section(tmp_path: Path) -> Non
         if name in ("slots-models", "slots-tau"):
             todo = [p for p in todo if p.get("models", "all") == "all" and p["slot_ms"] > 20]
         results = [experiment.run(point) for point in todo]
-        output.write(tmp_path / name, output.summarise(experiment, todo, results), todo, results)
+        summary = output.summarise(experiment, todo, results)
+        output.write(tmp_path / name, summary, results)
+        assert read_summary(tmp_path / name / "summary.json") == summary
         assert (tmp_path / name / f"{name}.png").stat().st_size > 1000
     sections = report.sections([tmp_path])
     assert list(sections) == [EXPERIMENTS[name].title for name in report.NAMES]
@@ -254,20 +277,66 @@ def test_varys_agrees_with_coflowsim_on_the_first_hundred_coflows(
     assert np.sum([j.jct for j in outcome.jobs]) == pytest.approx(281.880, rel=0.01)
 
 
+DECISION = Decision(1.0, 2.0, 3.0, 4.0, 5)
+TIMES = Completion(2.0, 1.0, 1.0, 1.0, 1.0, 2.0, 1.0, 1.0, 7, DECISION)
+
+
 @pytest.mark.parametrize(
-    ("points", "results"),
+    ("points", "result"),
     [
-        ([{"policy": "slots"}], [{}]),
+        ([{"policy": "slots"}], Result(Latency(DECISION))),
         (
-            [{"policy": "slots", "scale": 1}, {"policy": "slots", "scale": 2}],
-            [{"jobs": [{"jct_s": 1.0}]}] * 2,
+            [{"policy": "slots", "scale": "1/1"}, {"policy": "slots", "scale": "2/1"}],
+            Result(TIMES, (JobTimes("j", 0.0, 1.0, 0.0, 1.0),)),
         ),
     ],
 )
 def test_no_plot_is_better_than_one_that_misleads(
-    tmp_path: Path, points: list[dict[str, object]], results: list[dict[str, object]]
+    tmp_path: Path, points: list[dict[str, str]], result: Result
 ) -> None:
     path = tmp_path / "plot.png"
     path.write_text("of an earlier run")
-    plot(path, {"title": "t", "experiment": "e"}, points, results)
+    results = [result] * len(points)
+    rows = tuple(Row(parameters(point), result.figures) for point in points)
+    plot(path, Summary("e", "t", 0, None, Settings(), {}, rows), results)
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        Result(TIMES, (JobTimes("j", 0.0, 1.0, 0.0, 1.0),), (CoflowTimes("c", 0.0, 1.0, 8.0),)),
+        Result(
+            replace(TIMES, decision=None, flows=3, competitive_ratio=1.5),
+            flow_times=FlowTimes(["c"], [0], [1], [8.0], [0.0], [1.0]),
+            usage=LinkUsage(1.0, ["l"], [10.0], [[0.5], [0.0]]),
+        ),
+        Result(Iterations(None, 1.0, 1.0, 1.0, 1.0, 1.0, 0.1)),
+        Result(Latency(replace(DECISION, percentiles_us=(1.0, 2.0)))),
+    ],
+)
+def test_results_are_read_back_as_they_were(result: Result) -> None:
+    assert RESULT.validate_json(RESULT.dump_json(result)) == result
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content.pop("parameters"),
+        lambda content: content["points"][0].pop("total_jct_s"),
+        lambda content: content["points"][0].update(unheard_of=1),
+        lambda content: content["settings"].update(jobs="many"),
+    ],
+)
+def test_a_summary_that_is_not_one_is_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
+    row = Row(parameters({"policy": "fair", "gbps": 10}), TIMES)
+    content = Summary("parrot-jct", "t", 0, 3, Settings(jobs=3), {"a": "b"}, (row,)).document()
+    path = tmp_path / "summary.json"
+    path.write_text(json.dumps(content))
+    assert read_summary(path).points == (row,)
+    change(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(BadInput, match="run the experiment again"):
+        read_summary(path)

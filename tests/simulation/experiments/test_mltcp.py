@@ -7,33 +7,46 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from simulation.experiments.mltcp import POLICIES, points, run_point
+from simulation.results import Iterations
 
 
-def _results(limit: int | None, model: str) -> dict[tuple[str, int], dict[str, Any]]:
+def _results(limit: int | None, model: str) -> dict[tuple[str, int], Iterations]:
     base = {"experiment": "mltcp-two-jobs", "limit": limit, "seed": 0}
     chosen = [point for point in points(base, POLICIES) if point["model"] == model]
-    return {(point["policy"], point["sending_percent"]): run_point(point) for point in chosen}
+    found = {}
+    for point in chosen:
+        figures = run_point(point).figures
+        assert isinstance(figures, Iterations)
+        found[point["policy"], point["sending_percent"]] = figures
+    return found
+
+
+def _settled_after(figures: Iterations) -> int:
+    assert figures.settled_after is not None
+    return figures.settled_after
 
 
 def test_fluid_jobs_settle_with_mltcp_only() -> None:
     found = _results(20, "fluid")
     for percent in (45, 50, 60):
-        assert found["mltcp", percent]["settled_after"] <= 6
-        assert found["fair", percent]["settled_after"] is None
-        assert found["mltcp", percent]["best_iteration_s"] == max(0.5, 2 * 0.5 * percent / 100)
-    assert found["fair", 50]["mean_to_best"] == pytest.approx(1.49)
+        assert _settled_after(found["mltcp", percent]) <= 6
+        assert found["fair", percent].settled_after is None
+        assert found["mltcp", percent].best_iteration_s == max(0.5, 2 * 0.5 * percent / 100)
+    assert found["fair", 50].mean_to_best == pytest.approx(1.49)
 
 
 def test_windows_settle_where_the_link_leaves_room() -> None:
     found = _results(30, "dctcp")
-    assert found["mltcp", 45]["settled_after"] < 20
-    assert found["fair", 45]["settled_after"] is None
-    assert found["mltcp", 45]["lost_or_marked"] < found["fair", 45]["lost_or_marked"] / 2
+    assert _settled_after(found["mltcp", 45]) < 20
+    assert found["fair", 45].settled_after is None
+    ours, theirs = (found[policy, 45].lost_or_marked for policy in ("mltcp", "fair"))
+    assert ours is not None
+    assert theirs is not None
+    assert ours < theirs / 2
 
 
 def test_command_writes_summary_and_jobs(tmp_path: Path) -> None:
