@@ -10,19 +10,31 @@
     against = "cubic"
 
 An experiment without its own claim gives only the figure that it belongs to, and its condition.
+
+`experiments/results-page.toml` has the figures: the sections of docs/results.md that show live experiments.
+
+    [[section]]
+    title = "Live, slot scheduler: random packet loss (figure 10)"
+    figures = ["slots/10"]
+    tables = "loss"
+    text = "Packets are lost at random on the links between the switches."
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from machine.toml import Strict, check, read_toml
+from machine.toml import Strict, check, one_of, read_toml
 
-Figure = Literal["slots/7a", "slots/8", "slots/10", "slots/11a", "slots/11b", "slots/12", "mltcp"]
-"""The flow-scheduling paper's figures (8 includes 9 and table I, 12 includes 13), and MLTCP's."""
+EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
+
+Tables = Literal["completion", "loss", "two-jobs", "tcp-flow", "overhead", "slot-rates", "mltcp"]
+"""The kinds of figures: what the tables of a section show, by `entrain.results.live`."""
 
 Measure = Literal[
     "completion-time",
@@ -40,10 +52,44 @@ BEST_TCP = "best-tcp"
 """Stands for the plain TCP congestion control with the shortest mean completion time."""
 
 
+class Section(Strict):
+    """A `[[section]]` table: a section of docs/results.md."""
+
+    title: Annotated[str, Field(min_length=1)]
+    figures: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
+    """The figures whose experiments and claims it shows."""
+    also: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Figures whose experiments it shows without their claims."""
+    tables: Tables
+    text: str
+    """Its introduction, in Markdown. `{learning}` is replaced by the number of initial iterations that do not
+    count as settled."""
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """All figures whose experiments it shows."""
+        return (*self.figures, *self.also)
+
+
+class _Page(Strict):
+    section: Annotated[tuple[Section, ...], Field(min_length=1, strict=False)]
+
+
+@cache
+def sections(path: Path = EXPERIMENTS / "results-page.toml") -> tuple[Section, ...]:
+    """Return the sections on live experiments in the order of the page. Raises BadInput."""
+    return check(_Page, read_toml(path), str(path)).section
+
+
+def figures() -> Iterable[str]:
+    """Return the figures that an experiment may belong to."""
+    return dict.fromkeys(figure for section in sections() for figure in section.figures)
+
+
 class Paper(Strict):
     """A `[[paper]]` table."""
 
-    figure: Figure
+    figure: Annotated[str, one_of(figures)]
     """The figure that the experiment belongs to."""
     condition: str = ""
     """The paper's name for what sets this experiment apart from others of the figure."""

@@ -1,21 +1,21 @@
 """Write the sections of docs/results.md on live experiments, from the results of `entrain run --out`.
 
-The experiments' files say which section they belong to, and what the paper claims (`entrain.paper`).
+`experiments/results-page.toml` has the sections. The experiments' files say which of them they belong to, and
+what the paper claims (`entrain.paper`).
 """
 
 from __future__ import annotations
 
 import re
-import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 
-from entrain.paper import read_papers
+from entrain import paper
+from entrain.paper import EXPERIMENTS, Section, Tables
 from entrain.results import files, store
 from entrain.results.claims import (
     Found,
@@ -33,20 +33,8 @@ from entrain.trials.slot_rates import KIND as SLOT_RATES
 from machine.errors import BadInput
 from simulation.report import change, table
 
-EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
-
 SENDING = 0.1
 """A job counts as sending in a bin if it has at least this fraction of the fullest bin's throughput."""
-
-
-@dataclass(frozen=True)
-class Section:
-    """A section of the page: its title, the papers' figures in it, its introduction, and its tables."""
-
-    title: str
-    figures: Sequence[str]
-    text: str
-    tables: Callable[[Found], str]
 
 
 def _names(found: Found) -> list[str]:
@@ -62,8 +50,27 @@ def _matrix(
     )
 
 
-def _claims(found: Found, *figures: str) -> str:
-    rows = claims(found, figures)
+def _by_condition(section: Section, found: Found) -> dict[str, Live]:
+    """Return the experiments by their conditions. Raises BadInput if two have the same."""
+    by_condition: dict[str, Live] = {}
+    for live in found.values():
+        condition = live.condition(section.figures)
+        other = by_condition.setdefault(condition, live)
+        if other is not live:
+            raise BadInput(
+                f"{other.name} and {live.name}: both have the condition {condition!r} in figure "
+                f"{section.figures[0]}; give each another `condition` under [[paper]]"
+            )
+    return by_condition
+
+
+def _one_by_one(found: Found, tables: Callable[[Live], str]) -> str:
+    """Return the tables of each experiment, under its name if there are several."""
+    return "".join((f"\n{live.name}:\n" if len(found) > 1 else "") + tables(live) for live in found.values())
+
+
+def _claims(section: Section, found: Found) -> str:
+    rows = claims(found, section.figures)
     return "\n" + table(["claim", "paper", "here"], rows) if rows else ""
 
 
@@ -82,8 +89,8 @@ def _busy_span(runs: Iterable[RunResult]) -> str:
 # -- the slot scheduler
 
 
-def _completion(found: Found) -> str:
-    by_speed = {live.condition(["slots/8"]): live for live in found.values()}
+def _completion(section: Section, found: Found) -> str:
+    by_speed = _by_condition(section, found)
 
     def mean(name: str, speed: str) -> str | None:
         live = by_speed[speed]
@@ -99,39 +106,47 @@ def _completion(found: Found) -> str:
         times = by_speed[speed].jct_s(name)
         return f"{min(times):.2f}, {max(times):.2f}, {np.percentile(times, 99):.2f}"
 
-    text = "\nMean completion time of the jobs (s), and its change from the best TCP at that speed:\n"
+    text = "\nMean job completion time (s), and its difference from that of the best TCP at that link rate:\n"
     text += _matrix("", _names(found), list(by_speed), mean)
     text += "\nShortest, longest and 99th-percentile completion time (s; the percentile is interpolated):\n"
     text += _matrix("", _names(found), list(by_speed), spread)
     for speed, live in by_speed.items():
-        jobs = next(iter(_runs(live))).jobs
-        models = list(dict.fromkeys(job.name.partition("-")[0] for job in jobs))
-        text += f"\nMean iteration time (ms) at {speed}; the training speed is its inverse:\n"
-        text += _matrix("", list(live.runs), models, partial(_rounded_ms, live))
-    return text + _claims(found, "slots/8") + _busy(found)
+        text += f"\nMean iteration time (ms) at {speed}; training speed is its inverse:\n"
+        text += _matrix("", list(live.runs), _models(live), partial(_rounded_ms, live))
+    return text + _claims(section, found) + _busy(found)
+
+
+def _models(live: Live) -> list[str]:
+    """Return the models of the jobs, which their names begin with."""
+    jobs = next(iter(_runs(live))).jobs
+    return list(dict.fromkeys(job.name.partition("-")[0] for job in jobs))
+
+
+def _iteration_ms(live: Live | None, name: str, model: str) -> float | None:
+    """Return the mean iteration time of the jobs of `model` under `name`, or None if none was run."""
+    if live is None or name not in live.runs or model not in _models(live):
+        return None
+    return live.iteration_ms(name, model)
 
 
 def _rounded_ms(live: Live, name: str, model: str) -> str:
     return f"{live.iteration_ms(name, model):.0f}"
 
 
-def _loss(found: Found) -> str:
-    by_loss = {live.condition(["slots/10"]): live for live in found.values()}
-    lossless = by_loss.get("none")
+def _loss(section: Section, found: Found) -> str:
+    by_loss = _by_condition(section, found)
 
     def time(model: str, name: str, loss: str) -> str | None:
-        if name not in by_loss[loss].runs:
+        ours, lossless = (_iteration_ms(by_loss.get(each), name, model) for each in (loss, "none"))
+        if ours is None:
             return None
-        ours = by_loss[loss].iteration_ms(name, model)
-        if loss == "none" or lossless is None or name not in lossless.runs:
-            return f"{ours:.0f} ms"
-        return f"× {ours / lossless.iteration_ms(name, model):.2f}"
+        return f"{ours:.0f} ms" if loss == "none" or lossless is None else f"× {ours / lossless:.2f}"
 
     text = ""
-    for model in ("vgg16", "resnet50"):
+    for model in dict.fromkeys(model for live in found.values() for model in _models(live)):
         text += f"\nMean iteration time of {model} by loss rate (×: relative to no loss):\n"
         text += _matrix("", _names(found), list(by_loss), partial(time, model))
-    return text + "\nTraining speed of VGG16:\n" + _claims(found, "slots/10") + _busy(found)
+    return text + _claims(section, found) + _busy(found)
 
 
 def _throughput(live: Live, name: str) -> dict[str, Sequence[float]]:
@@ -142,9 +157,11 @@ def _throughput(live: Live, name: str) -> dict[str, Sequence[float]]:
     return max(links.values(), key=lambda jobs: sum(map(sum, jobs.values())), default={})
 
 
-def _two_jobs(found: Found) -> str:
-    (live,) = found.values()
+def _two_jobs(section: Section, found: Found) -> str:
+    return _one_by_one(found, _shares_of_two) + _claims(section, found) + _busy(found)
 
+
+def _shares_of_two(live: Live) -> str:
     def cell(name: str, column: str) -> str | None:
         if column.startswith("both"):
             overlap = _overlap(list(_throughput(live, name).values()))
@@ -153,8 +170,8 @@ def _two_jobs(found: Found) -> str:
             return f"{fmean(live.jct_s(name)):.2f}"
         return _rounded_ms(live, name, column.partition(" ")[0])
 
-    columns = ["vgg19 (ms)", "resnet50 (ms)", "mean completion time (s)", "both send"]
-    return _matrix("", list(live.runs), columns, cell) + _claims(found, "slots/11a") + _busy(found)
+    columns = [*(f"{model} (ms)" for model in _models(live)), "mean completion time (s)", "both send"]
+    return _matrix("", list(live.runs), columns, cell)
 
 
 def _overlap(jobs: Sequence[Sequence[float]]) -> float | None:
@@ -166,8 +183,11 @@ def _overlap(jobs: Sequence[Sequence[float]]) -> float | None:
     return sum(number > 1 for number in sending) / busy if busy else None
 
 
-def _tcp_flow(found: Found) -> str:
-    (live,) = found.values()
+def _tcp_flow(section: Section, found: Found) -> str:
+    return _one_by_one(found, _share_of_tcp) + _claims(section, found) + _busy(found)
+
+
+def _share_of_tcp(live: Live) -> str:
     rows = []
     for name in live.runs:
         jobs = _throughput(live, name)
@@ -177,11 +197,11 @@ def _tcp_flow(found: Found) -> str:
         during = {job: fmean(mbps[min(on) : max(on) + 1]) for job, mbps in jobs.items()}
         tcp, total = during[CROSS], sum(during.values())
         rows.append([name, f"{tcp:.0f}", f"{total - tcp:.0f}", percent(tcp / total)])
-    head = ["job's scheduler", "TCP flow (Mbit/s)", "job (Mbit/s)", "TCP flow's share"]
-    return "\n" + table(head, rows) + _claims(found, "slots/11b") + _busy(found)
+    head = ["job scheduled by", "TCP flow (Mbit/s)", "job (Mbit/s)", "TCP flow's share"]
+    return "\n" + table(head, rows)
 
 
-def _overhead(found: Found) -> str:
+def _overhead(section: Section, found: Found) -> str:
     rows = []
     for experiment, live in found.items():
         runs = [run for run in live.runs.get("slots", ()) if run.scheduling]
@@ -206,10 +226,10 @@ def _overhead(found: Found) -> str:
         *("experiment", "hosts", "negotiation p50 (ms)", "p90", "p99", "decision p50 (ms)", "p90", "p99"),
         *("agent CPU (of one core)", "carriers, all hosts (Mbit/s)", "carriers, max share of a host's link"),
     ]
-    return "\n" + table(head, rows) + _claims(found, "slots/12")
+    return "\n" + table(head, rows) + _claims(section, found)
 
 
-def _slot_rates(found: Found) -> str:
+def _slot_rates(section: Section, found: Found) -> str:
     head = [
         *("control", "slot (ms)", "flows", "error, mean", "error, p99", "within 1 % or half a segment"),
         *("first-packet delay, p99 (ms)", "CPU"),
@@ -233,7 +253,7 @@ def _slot_rates(found: Found) -> str:
 # -- MLTCP
 
 
-def _mltcp(found: Found) -> str:
+def _mltcp(section: Section, found: Found) -> str:
     rows = []
     for experiment, live in found.items():
         for name, runs in live.runs.items():
@@ -253,69 +273,23 @@ def _mltcp(found: Found) -> str:
         *("experiment", "control", "settled, × ideal", "iterations", "converged", "at iteration"),
         *("slowest job", "mean, plain / MLTCP", "p99, plain / MLTCP", "CPU utilisation"),
     ]
-    return "\n" + table(head, rows) + _claims(found, "mltcp")
+    return "\n" + table(head, rows) + _claims(section, found)
 
 
-SECTIONS = (
-    Section(
-        "Live, slot scheduler, figures 8 and 9, table I: completion times and training speeds",
-        ("slots/8",),
-        "Five jobs (rings and parameter servers, four models) arrive one after the other on six servers "
-        "with cross traffic. The table compares TCP, MLTCP and the slot scheduler. Link rates are the "
-        "paper's divided by 50.",
-        _completion,
-    ),
-    Section(
-        "Live, slot scheduler, figure 10: random loss",
-        ("slots/10",),
-        "VGG16 (communication-bound) and ResNet50 (compute-bound) each have two parameter servers and two "
-        "workers. Packets are lost at random on the links between the switches.",
-        _loss,
-    ),
-    Section(
-        "Live, slot scheduler, figure 11 (a): two jobs on one link",
-        ("slots/11a",),
-        "The table gives each job's iteration time, and the fraction of the sending time in which both "
-        "jobs send. A job sends in a bin of 20 ms if it has at least a tenth of the link. In the paper, "
-        "the bursts are staggered.",
-        _two_jobs,
-    ),
-    Section(
-        "Live, slot scheduler, figure 11 (b): a TCP flow beside a scheduled job",
-        ("slots/11b",),
-        "Mean throughput while the TCP flow is active. Each of the two could use the whole link, so a fair "
-        "share is one half. In the paper, the two share the link.",
-        _tcp_flow,
-    ),
-    Section(
-        "Live, slot scheduler, figures 12 and 13: scheduling overhead",
-        ("slots/12", "slots/8", "slots/10", "slots/11a", "slots/11b"),
-        "Figures are ranges over the hosts. A negotiation lasts from the query for the planned load on a "
-        "flow's path until the answer. Links send carriers ahead of data.",
-        _overhead,
-    ),
-    Section(
-        "Live, slot scheduler, figure 7 (a): rate accuracy",
-        ("slots/7a",),
-        "Two hosts share a cable. Every flow gets a new random rate in every slot. The error is the relative "
-        "difference between a slot's bytes and the bytes that its rate allows. The paper plots one flow's "
-        "rate, which visibly follows the wanted rate.",
-        _slot_rates,
-    ),
-    Section(
-        "Live, MLTCP: jobs that share a link",
-        ("mltcp",),
-        "Ideal is a job's iteration time alone with the same congestion control. Settled is the mean over "
-        f"the iterations after the first {LEARNING}, in which MLTCP learns and the jobs move apart; the next "
-        "column is their number. A run has converged at an iteration if from then until the end, every ten "
-        "consecutive iterations of each job take at most 1.05 of ideal on average. The table gives the "
-        "number of converged runs (seeds) and the median of that iteration. The slowest job's progress is "
-        "its ideal over its mean iteration time in the whole run; 1 means unhindered. Plain / MLTCP divides "
-        "the settled iteration time with the plain congestion control by that with its MLTCP variant.",
-        _mltcp,
-    ),
-)
-TITLES = tuple(section.title for section in SECTIONS)
+TABLES: Mapping[Tables, Callable[[Section, Found], str]] = {
+    "completion": _completion,
+    "loss": _loss,
+    "two-jobs": _two_jobs,
+    "tcp-flow": _tcp_flow,
+    "overhead": _overhead,
+    "slot-rates": _slot_rates,
+    "mltcp": _mltcp,
+}
+
+
+def titles() -> tuple[str, ...]:
+    """Return the titles of the sections, in their order."""
+    return tuple(section.title for section in paper.sections())
 
 
 def _order(name: str, condition: str) -> tuple[float, str]:
@@ -329,13 +303,13 @@ def compared() -> dict[str, Section]:
 
     By name: the first section that shows the experiment.
     """
-    papers = dict(map(read_papers, sorted(EXPERIMENTS.glob("*.toml"))))
+    papers = dict(map(paper.read_papers, sorted(EXPERIMENTS.glob("*.toml"))))
     found: dict[str, Section] = {}
-    for section in SECTIONS:
+    for section in paper.sections():
         members = {
-            name: next(paper.condition for paper in entries if paper.figure in section.figures)
+            name: next(each.condition for each in entries if each.figure in section.shown)
             for name, entries in papers.items()
-            if any(paper.figure in section.figures for paper in entries)
+            if any(each.figure in section.shown for each in entries)
         }
         for name in sorted(members, key=lambda name: _order(name, members[name])):
             found.setdefault(name, section)
@@ -355,13 +329,13 @@ def sections(directories: Sequence[Path]) -> dict[str, str]:
     """
     found = _load(directories)
     made = {}
-    for section in SECTIONS:
-        lives = [live for live in found if any(paper.figure in section.figures for paper in live.papers)]
-        lives.sort(key=lambda live: _order(live.name, live.condition(section.figures)))
+    for section in paper.sections():
+        lives = [live for live in found if any(each.figure in section.shown for each in live.papers)]
+        lives.sort(key=lambda live: _order(live.name, live.condition(section.shown)))
         if lives:
             ran = "\n".join(f"`{command(live.name)}`" for live in lives)
-            text = textwrap.fill(section.text, 110, break_on_hyphens=False)
-            tables = section.tables({live.name: live for live in lives})
+            text = section.text.strip().replace("{learning}", str(LEARNING))
+            tables = TABLES[section.tables](section, {live.name: live for live in lives})
             made[section.title] = f"\n## {section.title}\n\n{ran}\n\n{text}\n{tables}"
     return made
 

@@ -18,7 +18,7 @@ from simulation.experiments.registry import EXPERIMENTS
 
 _HEAD = """# Results compared with the papers
 
-The command above each table measured its figures. These commands write this page:
+The commands at the top of each section produced its figures. These commands write this page:
 
     for name in parrot-jct parrot-readings parrot-scale parrot-eta parrot-theta parrot-load parrot-ps \\
             slots-jct slots-models slots-tau slots-latency mltcp-two-jobs; do
@@ -33,18 +33,19 @@ The command above each table measured its figures. These commands write this pag
 
 The last command writes the sections that have results in `results`, and leaves the others unchanged.
 
-The simulator's sections come first. Each of its result directories also has `jobs.csv` (completion and
-waiting time of each job), `coflows.csv` and a plot. With `--flows`, `flows.csv` has each flow's completion
-time. With `--usage SECONDS`, `usage.csv` and `usage.png` show each link's utilisation in bins of SECONDS.
+**Simulations** come first. JCT is job completion time, and CCT coflow completion time. "A against
+B" is the change from B to A. Each result directory also has `jobs.csv` (completion and waiting time
+of each job), `coflows.csv` and a plot. With `--flows`, `flows.csv` has each flow's completion time.
+With `--usage SECONDS`, `usage.csv` and `usage.png` show each link's utilisation in bins of SECONDS.
 `entrain simulate --help` lists the columns.
 
-Sections with "Live" in their title measure real TCP traffic in emulated networks on one machine. Other
-load on its CPUs lengthens the times. [experiments.md](experiments.md) describes the files and the result
-directories. Where a paper's link rates are divided by a number, so are the bytes; times are then
+**Live sections** measure real TCP traffic in emulated networks on one machine. Other load on its
+CPUs lengthens the times. [experiments.md](experiments.md) describes the files and the result
+directories. Where a paper's link rates are divided by a number, so are the bytes. Times are then
 comparable with the paper's.
 
-No parameter was tuned to come closer to a paper. Where figures differ, the section gives the reasons that
-were found; for the live slot scheduler, see [slots.md](slots.md).
+No parameter was tuned to come closer to a paper. Where figures differ from the paper's, the section
+gives the reasons that were found. For the live slot scheduler, they are in [slots.md](slots.md).
 """
 
 
@@ -54,9 +55,13 @@ def head() -> str:
     return _HEAD.replace("{names}", names.replace("\n", " \\\n            "))
 
 
-TITLES = (*(EXPERIMENTS[name].title for name in report.NAMES), *live.TITLES)
 NOT_RUN = "Not run here"
 _COMMAND = re.compile(r"^`(entrain [^`]*)`", re.MULTILINE)
+
+
+def titles() -> tuple[str, ...]:
+    """Return the titles of the sections, in their order."""
+    return (*(EXPERIMENTS[name].title for name in report.NAMES), *live.titles())
 
 
 def page(directories: Sequence[Path], old: str = "") -> str:
@@ -80,7 +85,7 @@ def page(directories: Sequence[Path], old: str = "") -> str:
                 f"run that again, or delete the section from the page"
             )
     sections = {**standing, **found}
-    text = head() + "".join(sections[title] for title in TITLES if title in sections)
+    text = head() + "".join(sections[title] for title in titles() if title in sections)
     return text + _not_run(text)
 
 
@@ -90,7 +95,7 @@ def split(text: str) -> dict[str, str]:
     sections = {part.splitlines()[1].removeprefix("## "): part for part in parts}
     sections.pop(NOT_RUN, None)
     for title in sections:
-        if title not in TITLES:
+        if title not in titles():
             raise BadInput(
                 f'section "{title}" of the page is unknown, and would be lost: move it to another file'
             )

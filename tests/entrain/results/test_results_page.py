@@ -7,15 +7,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from entrain import paper
 from entrain.experiment import Combination, Experiment, load_experiment
 from entrain.policies.reports import HostReport
 from entrain.results import files, live
 from entrain.results import page as results_page
+from entrain.results.claims import MEASURES
 from entrain.results.store import writing
-from entrain.results.values import JobResult, RunResult, Timeline
+from entrain.results.values import LEARNING, JobResult, RunResult, Timeline
 from entrain.run.contention import LinkContention
 from entrain.run.cross import NAME as CROSS
 from entrain.run.samples import Throughput
@@ -97,7 +100,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def section(page: str, number: int) -> str:
-    return results_page.split(page)[live.TITLES[number]]
+    return results_page.split(page)[live.titles()[number]]
 
 
 def test_no_experiment_is_forgotten() -> None:
@@ -108,16 +111,16 @@ def test_no_experiment_is_forgotten() -> None:
 
 def test_figures_are_compared_with_the_papers(everything: list[Path]) -> None:
     page = results_page.page(everything)
-    assert list(results_page.split(page)) == list(live.TITLES)
+    assert list(results_page.split(page)) == list(live.titles())
     completion, loss, two, tcp, overhead, rates, mltcp = (section(page, n) for n in range(7))
     for speed in ("10", "16", "24"):
         paper = "at least -15 %"
         claim = f"| mean completion time, slots against reno, {speed} Gbit/s | {paper} | -21.1 % |"
         assert claim in completion
     assert "| training speed of VGG19, slots against cubic, 10 Gbit/s | +22 % | +33.3 % |" in completion
-    assert "| slots, 1.5 % of loss against none | -4 % | -6.2 % |" in loss
-    assert "| slots against cubic, 1.5 % of loss | × 5.1 | × 5.00 |" in loss
-    assert "| cubic, 0.2 % of loss against none | -62 % | -75.0 % |" in loss
+    assert "| slots, 1.5 % loss against no loss | -4 % | -6.2 % |" in loss
+    assert "| slots against cubic, 1.5 % loss | × 5.1 | × 5.00 |" in loss
+    assert "| cubic, 0.2 % loss against no loss | -62 % | -75.0 % |" in loss
     assert "| cubic | 200 ms | × 4.00 |" in loss
     assert "| slots | 150 | 150 | 2.77 | 100 % |" in two
     assert "| slots | 60 | 20 | 75 % |" in tcp  # while the TCP flow is on
@@ -152,7 +155,7 @@ def test_sections_without_new_results_stay_as_they_stand(tmp_path: Path) -> None
         title: text for title, text in before.items() if title not in fresh
     }
     assert {title: after[title] for title in fresh} == fresh
-    assert list(after) == [title for title in results_page.TITLES if title in after]
+    assert list(after) == [title for title in results_page.titles() if title in after]
     assert results_page.page([tmp_path], new) == new
 
 
@@ -233,6 +236,59 @@ def test_what_a_paper_claims_stands_in_the_experiment(tmp_path: Path) -> None:
     put(tmp_path / "out", load_experiment(path))
     text = section(results_page.page([tmp_path / "out"]), 0)
     assert "| mean completion time, slots against reno, 5 Gbit/s | a miracle | -21.1 % |" in text
+
+
+def test_a_new_figure_of_a_known_kind_needs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A section with other words, for another paper's figure, and an experiment with other models."""
+    mine = paper.Section(
+        title="Mine", figures=("other/3",), tables="loss", text="After {learning} iterations."
+    )
+    every = (*paper.sections(), mine)
+    monkeypatch.setattr(paper, "sections", lambda: every)
+    path = tmp_path / "mine.toml"
+    text = EXPERIMENTS["slots-loss"].read_text().replace('name = "slots-loss"', 'name = "mine"')
+    path.write_text(text.replace("slots/10", "other/3").replace('name = "resnet50"', 'name = "gpt2"'))
+    put(tmp_path / "out", load_experiment(path))
+    made = results_page.split(results_page.page([tmp_path / "out"]))["Mine"]
+    assert f"After {LEARNING} iterations." in made
+    assert "Mean iteration time of gpt2 by loss rate" in made
+    assert claims(made)["slots against cubic, 1 % loss"]["paper"] == "× 5.1"
+
+
+@pytest.mark.parametrize("like", ["slots-two-jobs", "slots-tcp-flow", "slots-loss-none"])
+def test_a_second_experiment_of_a_figure_needs_no_code(like: str, tmp_path: Path) -> None:
+    """It is shown beside the first, or refused because nothing sets the two apart."""
+    leave(tmp_path / "one", like)
+    path = tmp_path / "other.toml"
+    path.write_text(EXPERIMENTS[like].read_text().replace(f'name = "{like}"', 'name = "other"', 1))
+    put(tmp_path / "two", load_experiment(path))
+    if like == "slots-loss-none":
+        with pytest.raises(BadInput, match="other and slots-loss-none: both have the condition 'none'"):
+            results_page.page([tmp_path])
+        return
+    text = results_page.page([tmp_path])
+    first, second = text.index(f"\n{like}:\n"), text.index("\nother:\n")
+    assert "| slots |" in text[first:second] or "| slots |" in text[second:first]
+
+
+def test_every_kind_of_figure_and_every_measure_is_made() -> None:
+    assert set(get_args(paper.Tables)) == set(live.TABLES)
+    assert set(get_args(paper.Measure)) == set(MEASURES)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "section: this key is missing"),
+        ('[[section]]\ntitle = "T"\nfigures = ["f"]\ntables = "lost"\ntext = ""', "did you mean loss?"),
+    ],
+)
+def test_a_wrong_section_names_file_and_key(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "page.toml"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=re.escape(f"{path}: ")) as error:
+        paper.sections(path)
+    assert told in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -316,11 +372,11 @@ def check_loss(text: str) -> None:
         return none if loss == "none" else none * numbers(vgg16[name][loss])[0]
 
     for claim, row in claims(text).items():
-        if found := re.match(r"(\w+), ([\d.]+ %) of loss against none", claim):
+        if found := re.match(r"(\w+), ([\d.]+ %) loss against no loss", claim):
             mine, others = ms(*found.groups()), ms(found[1], "none")
             assert numbers(row["here"])[0] == pytest.approx(100 * (others / mine - 1), abs=0.6)
         else:
-            other, loss = re.match(r"slots against (\w+), ([\d.]+ %) of loss", claim).groups()  # type: ignore[union-attr]
+            other, loss = re.match(r"slots against (\w+), ([\d.]+ %) loss", claim).groups()  # type: ignore[union-attr]
             assert numbers(row["here"])[0] == pytest.approx(ms(other, loss) / ms("slots", loss), abs=0.05)
 
 
@@ -367,11 +423,11 @@ def test_the_page_of_this_repository_is_the_makers(everything: list[Path]) -> No
     page = (ROOT / "docs" / "results.md").read_text()
     assert page.startswith(results_page.head())
     standing, made = results_page.split(page), results_page.split(results_page.page(everything))
-    assert list(standing) == [title for title in results_page.TITLES if title in standing]
+    assert list(standing) == [title for title in results_page.titles() if title in standing]
     assert results_page.page(everything, page) == results_page.page(
         everything, results_page.page(everything, page)
     )
-    for number, title in enumerate(live.TITLES):
+    for number, title in enumerate(live.titles()):
         if title not in standing:
             continue
         assert set(results_page.commands(standing[title])) <= set(results_page.commands(made[title]))
@@ -384,7 +440,7 @@ def test_the_page_of_this_repository_is_the_makers(everything: list[Path]) -> No
 
 @pytest.mark.parametrize("number", CHECKS)
 def test_a_figure_that_somebody_changes_is_noticed(number: int) -> None:
-    text = results_page.split((ROOT / "docs" / "results.md").read_text())[live.TITLES[number]]
+    text = results_page.split((ROOT / "docs" / "results.md").read_text())[live.titles()[number]]
     first = next(iter(claims(text).values()))["here"]
     changed = re.sub(r"[-+]?\d+(\.\d+)?", lambda found: f"{float(found[0]) + 50:g}", first, count=1)
     with pytest.raises(AssertionError):
