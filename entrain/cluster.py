@@ -30,7 +30,7 @@ from pydantic import Field
 
 from controlplane.topology import FIRST_GRPC_PORT, Target, Topology, leaf_spine
 from entrain.bound import bound_ms
-from entrain.placing import TREES, ClusterTable, Positive, Seconds, read_rows
+from entrain.placing import ClusterTable, Positive, Seconds, read_rows
 from machine.errors import BadInput
 from machine.explain import suggestion
 from machine.toml import Strict, one_of
@@ -42,7 +42,7 @@ from workloads.collectives import DDP
 from workloads.jobs import JobSpec, parse_job
 from workloads.models import MODELS
 
-LIVE = ("ecmp", "recmp", "source")
+LIVE = ("ecmp", "recmp", "source", "vclos")
 """The strategies that a network can run. The others are for `entrain place` and the simulator."""
 
 DATA_PARALLEL = "ring"
@@ -237,8 +237,6 @@ def _listed(path: Path, model: str) -> tuple[Arrival, ...]:
             raise BadInput(
                 f"{where}: gpus: a job of one GPU uses no network; give it at least 2, or remove it"
             )
-        if row.pattern == TREES:
-            raise BadInput(f"{where}: pattern: no worker runs {TREES}; choose another collective")
         times = (row.arrival_s, row.duration_s)
         jobs.append(Arrival(row.job, row.gpus, *times, row.model or model, row.pattern, row.deadline_s))
     return tuple(sorted(jobs, key=lambda job: job.arrival_s))

@@ -33,9 +33,6 @@ Number = Annotated[int, Field(ge=0)]
 Pair = Annotated[tuple[Number, Number], Field(strict=False)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)]
 
-TREES = "double-binary-trees"
-"""A pattern that no program of ours runs; on a virtual Clos it puts up to three flows on a link."""
-
 
 class ClusterTable(Strict):
     """The `[cluster]` table."""
@@ -70,7 +67,7 @@ class JobRow(Strict):
     gpus: Annotated[int, Field(ge=1, strict=False)]
     arrival_s: Seconds
     duration_s: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)]
-    pattern: Annotated[str, one_of(lambda: (*collectives(), TREES))]
+    pattern: Annotated[str, one_of(collectives)]
     deadline_s: Seconds | None = None
     model: Annotated[str, one_of(lambda: MODELS)] | None = None
     """For `entrain run`, which runs the job: what its iterations compute and send."""

@@ -7,10 +7,12 @@ more, alone in the network and with source routing, which leaves it no flow that
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +20,8 @@ from statistics import median
 
 import psutil
 
+from controlplane.fabric import Fabric
+from controlplane.tenants import Tenant, cluster_state
 from entrain.bound import bound_ms
 from entrain.cluster import Arrival, ClusterPlan, host
 from entrain.experiment import Combination, Experiment
@@ -29,6 +33,7 @@ from entrain.run.runner import (
     RunFailed,
     Running,
     busy,
+    fabric_policy,
     netns,
     owners,
     rank_failure,
@@ -42,6 +47,9 @@ from schedulers.placement.strategies import STRATEGIES
 from workloads.jobs import JobSpec
 from workloads.launch import ends
 from workloads.records import Records, read_records, summarize
+
+FIRST_VRF = 2
+"""The VRFs of jobs begin here: 0 is the fabric's, and 1 that of hosts outside of clusters."""
 
 POLL_S = 0.02
 """How often jobs are looked at, and so how late one may start."""
@@ -158,20 +166,21 @@ class _Run:
         self._queue = Queue(idle, strategy, self._table.queue, self._table.backfill)
         self._specs: dict[int, JobSpec] = {}  # of jobs that run
         self._outcomes: dict[int, Outcome] = {}
+        self._start_s: dict[int, float] = {}
+        self._tenants: dict[int, Tenant] = {}  # of jobs that have the network
+        self._admission_s: list[float] = []
+        self._updates = 0
+        self._origin_ns = 0
 
     def go(self) -> RunResult:
         """Run all jobs. Raises RunFailed."""
         running, combination = self._running, self._combination
-        self._report(f"{self.name}: writing tables", 0.0)
-        began = time.monotonic()
-        applied = running.loop.run(route(running.experiment, running.pipeline, combination.routing))
-        table_s = time.monotonic() - began
         self._directory = running.directory / self.name
         self._directory.mkdir()
         lost_before = running.monitor.lost
         running.monitor.collect()
         processor, began = psutil.cpu_times(), time.monotonic()
-        origin_ns = self._serve()
+        origin_ns = running.loop.run(self._attend())
         wall_s, busy_part = time.monotonic() - began, busy(processor, psutil.cpu_times())
         bursts = running.monitor.collect()
         if lost := running.monitor.lost - lost_before:
@@ -184,8 +193,8 @@ class _Run:
         uses, strangers = attribute(bursts, running.links, owners(found))
         overhead = {
             "bring_up_s": running.bring_up_s,
-            "table_write_s": table_s,
-            "table_updates": sum(each.written for each in applied),
+            "table_write_s": sum(self._admission_s),
+            "table_updates": self._updates,
             "run_s": wall_s,
             "processor_busy": busy_part,
             "bursts": len(bursts),
@@ -204,44 +213,70 @@ class _Run:
 
     # -- jobs
 
-    def _serve(self) -> int:
+    async def _attend(self) -> int:
         """Let all jobs arrive, wait, run and end. Return when the first arrived, CLOCK_MONOTONIC in ns."""
-        waiting = list(enumerate(self._arrivals))
-        origin_ns = time.monotonic_ns()
-        deadline = time.monotonic() + self._running.experiment.timeout_s
+        running, total = self._running, len(self._arrivals)
+        waiting = deque(enumerate(self._arrivals))
         ended = 0
-        while ended < len(self._arrivals):
-            now = (time.monotonic_ns() - origin_ns) / 1e9
-            while waiting and waiting[0][1].arrival_s <= now:
-                number, arrival = waiting.pop(0)
-                times = (arrival.arrival_s, arrival.duration_s, arrival.deadline_s)
-                self._queue.submit(number, Job(arrival.request, *times))
-            ended += self._end_those_done()
-            for number, outcome in self._queue.start(now):
-                self._start(number, outcome)
-            self._check(deadline)
-            total = len(self._arrivals)
-            queued = len(self._outcomes)
-            what = f"{ended} of {total} jobs ended, {len(self._specs)} run"
-            self._report(f"{self.name}: {what}, {total - len(waiting) - queued} wait", ended / total)
-            time.sleep(POLL_S)
-        return origin_ns
+        async with Fabric(running.experiment.topology, running.pipeline) as fabric:
+            await self._write_tables(fabric)
+            self._admission_s.clear()
+            self._origin_ns = time.monotonic_ns()
+            deadline = time.monotonic() + running.experiment.timeout_s
+            while ended < total:
+                while waiting and waiting[0][1].arrival_s <= self._now_s():
+                    number, arrival = waiting.popleft()
+                    times = (arrival.arrival_s, arrival.duration_s, arrival.deadline_s)
+                    self._queue.submit(number, Job(arrival.request, *times))
+                done = self._end_those_done()
+                started = self._queue.start(self._now_s())
+                if done or started:
+                    await self._change(fabric, done, dict(started))
+                ended += len(done)
+                self._check(deadline)
+                queued = total - len(waiting) - len(self._outcomes)
+                what = f"{ended} of {total} jobs ended, {len(self._specs)} run, {queued} wait"
+                self._report(f"{self.name}: {what}", ended / total)
+                await asyncio.sleep(POLL_S)
+        return self._origin_ns
 
-    def _start(self, number: int, outcome: Outcome) -> None:
-        hosts = [host(gpu) for gpu in outcome.placement.gpus]
-        arrival = self._arrivals[number]
-        spec = self._spec(number, arrival, hosts, self._directory, self._plan.iterations(arrival))
-        self._outcomes[number], self._specs[number] = outcome, spec
-        self._launcher.start(spec)
+    def _now_s(self) -> float:
+        return (time.monotonic_ns() - self._origin_ns) / 1e9
 
-    def _end_those_done(self) -> int:
-        done = 0
-        for number, spec in list(self._specs.items()):
-            if len(ends(spec)) == len(spec.hosts):
-                self._raise_if_failed(spec, [host(gpu) for gpu in self._outcomes[number].placement.gpus])
-                del self._specs[number]
-                self._queue.end(number)
-                done += 1
+    async def _change(self, fabric: Fabric, done: Sequence[int], started: Mapping[int, Outcome]) -> None:
+        """Take the network from the jobs that are done, and give it to those that start, with their ranks."""
+        for number in done:
+            del self._tenants[number]
+        for number, outcome in started.items():
+            vrf = min(set(range(FIRST_VRF, FIRST_VRF + len(self._tenants) + 1)) - self._vrfs())
+            hosts = tuple(host(gpu) for gpu in outcome.placement.gpus)
+            self._tenants[number] = Tenant(self._arrivals[number].name, vrf, hosts, outcome.placement)
+        await self._write_tables(fabric)
+        for number, outcome in started.items():
+            arrival, hosts = self._arrivals[number], self._tenants[number].hosts
+            spec = self._spec(number, arrival, hosts, self._directory, self._plan.iterations(arrival))
+            self._outcomes[number], self._specs[number] = outcome, spec
+            self._start_s[number] = self._now_s()
+            self._launcher.start(spec)
+
+    def _vrfs(self) -> set[int]:
+        return {tenant.vrf for tenant in self._tenants.values()}
+
+    async def _write_tables(self, fabric: Fabric) -> None:
+        """Let exactly the present jobs have the network."""
+        began = time.monotonic()
+        policy = fabric_policy(self._running.experiment, self._combination.routing)
+        state = cluster_state(self._running.experiment.topology, policy, list(self._tenants.values()))
+        applied = await fabric.advance(fabric.encoded(state))
+        self._updates += sum(each.written for each in applied)
+        self._admission_s.append(time.monotonic() - began)
+
+    def _end_those_done(self) -> list[int]:
+        """Release what jobs hold whose ranks have all ended. Raises RunFailed if one has failed."""
+        done = [number for number, spec in self._specs.items() if len(ends(spec)) == len(spec.hosts)]
+        for number in done:
+            self._raise_if_failed(self._specs.pop(number), self._tenants[number].hosts)
+            self._queue.end(number)
         return done
 
     def _check(self, deadline: float) -> None:
@@ -301,7 +336,7 @@ class _Run:
                 )
             )
             end_s = (last_ns[arrival.name] - origin_ns) / 1e9
-            times = (arrival.arrival_s, outcome.start_s, end_s)
+            times = (arrival.arrival_s, self._start_s[number], end_s)
             stays.append(Stay(outcome.placement, *times, outcome.changed, outcome.waiting))
         return tuple(jobs), Stays(tuple(stays), dict(self._queue.failed_attempts))
 

@@ -292,11 +292,16 @@ def run_one(
     )
 
 
-async def route(experiment: Experiment, pipeline: Pipeline, routing: Routing) -> list[Applied]:
-    """Set all switches' tables for `routing`. Only entries that differ are written."""
+def fabric_policy(experiment: Experiment, routing: Routing) -> FabricPolicy:
+    """Return how the experiment's switches route and mark."""
     given, shaping = experiment.network.ecn_threshold_packets, experiment.network.shaping
     marking = thresholds(experiment.topology, shaping) if given is None else given
-    policy = FabricPolicy(routing=routing, ecn_threshold_packets=marking)
+    return FabricPolicy(routing=routing, ecn_threshold_packets=marking)
+
+
+async def route(experiment: Experiment, pipeline: Pipeline, routing: Routing) -> list[Applied]:
+    """Set all switches' tables for `routing`. Only entries that differ are written."""
+    policy = fabric_policy(experiment, routing)
     async with Fabric(experiment.topology, pipeline) as fabric:
         return await fabric.apply(desired_state(experiment.topology, policy))
 

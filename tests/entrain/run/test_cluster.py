@@ -26,7 +26,7 @@ spines = 2
 servers_per_leaf = 2
 gpus_per_server = 2
 links_per_pair = 2
-strategy = ["ecmp", "recmp", "source"]
+strategy = ["ecmp", "recmp", "vclos"]
 
 [arrivals]
 jobs = 40
@@ -89,12 +89,12 @@ def test_every_strategy_and_seed_is_a_run_and_recmp_has_a_network_of_its_own(tmp
     runs = [(each.strategy, each.routing, each.seed) for each in experiment.combinations()]
     assert runs == [
         (name, routing, seed)
-        for name, routing in (("ecmp", "ecmp"), ("recmp", "ecmp"), ("source", "source"))
+        for name, routing in (("ecmp", "ecmp"), ("recmp", "ecmp"), ("vclos", "source"))
         for seed in (1, 2)
     ]
     parts = list(networks(experiment))
     assert [[each.strategy for each in part.combinations()][::2] for part in parts] == [
-        ["ecmp", "source"],
+        ["ecmp", "vclos"],
         ["recmp"],
     ]
     spines = [sum(switch.role == "spine" for switch in part.topology.switches) for part in parts]
@@ -106,7 +106,7 @@ def test_every_strategy_and_seed_is_a_run_and_recmp_has_a_network_of_its_own(tmp
     [
         ('"recmp"', '"rcmp"', "[cluster], strategy: there is no 'rcmp'; did you mean recmp"),
         ('"recmp"', '"best"', "strategy: 'best' runs without a network only"),
-        ('"recmp"', '"source"', "strategy: 'source' is listed 2 times"),
+        ('"recmp"', '"vclos"', "strategy: 'vclos' is listed 2 times"),
         ("[2, 4, 8]", "[2, 16]", "[arrivals], gpus: 16: ecmp: 16 is more than the 8 GPUs of the cluster"),
         ("[2, 4, 8]", "[1]", "[arrivals], gpus, item 1: must be at least 2"),
         ("[3, 5]", "[5, 3]", "[arrivals], duration_s: put the shorter time first"),
@@ -131,7 +131,7 @@ def test_a_wrong_file_is_refused_with_key_and_remedy(tmp_path: Path, old: str, n
         ("late,4", "early,4", "line 3: job: 'early' stands in line 2 already"),
         ("late,4", "late,9", "job late: ecmp: 9 is more than the 8 GPUs"),
         ("resnet50", "resnet", "line 2: model"),
-        ("10,ring", "10,double-binary-trees", "line 2: pattern: no worker runs"),
+        ("10,ring", "10,circle", "line 2: pattern"),
     ],
 )
 def test_a_wrong_trace_is_refused_with_its_line(tmp_path: Path, old: str, new: str, words: str) -> None:
@@ -154,28 +154,28 @@ alone_iterations = 2
 
 [cluster]
 leaves = 2
-spines = 1
-servers_per_leaf = 2
+spines = 3
+servers_per_leaf = 3
 gpus_per_server = 2
-links_per_pair = 4
-strategy = ["source"]
+links_per_pair = 2
+strategy = ["vclos"]
 rate_mbps = 100
 server_rate_mbps = 200
-scale = 2000
-compute_scale = 10
+scale = 1000
 barrier = true
 trace = "jobs.csv"
 """
 
 JOBS = """job,gpus,arrival_s,duration_s,pattern,model
-inside,2,0,0.5,ring,resnet50
-across,6,0,0.5,all-to-all,moe
-next,8,0.1,0.5,halving-doubling,vgg16
+first,8,0,0.5,all-to-all,moe
+second,4,0,0.5,ring,resnet50
+third,12,0.1,0.5,halving-doubling,vgg16
 """
 
 
 @pytest.mark.root
-def test_jobs_wait_run_in_their_servers_and_end(tmp_path: Path) -> None:
+def test_under_vclos_at_most_one_flow_of_all_jobs_is_on_any_link(tmp_path: Path) -> None:
+    """The first two jobs run side by side, both over the spines; the third needs all GPUs."""
     (tmp_path / "jobs.csv").write_text(JOBS)
     (tmp_path / "run.toml").write_text(RUN)
     command = [sys.executable, "-m", "entrain.cli", "run", str(tmp_path / "run.toml"), "--json"]
@@ -184,18 +184,19 @@ def test_jobs_wait_run_in_their_servers_and_end(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     (run,) = json.loads(done.stdout)["runs"]
-    inside, across, waiting = run["jobs"]
-    assert run["strategy"] == "source"
-    assert sorted(inside["gpus"] + across["gpus"]) == list(range(8))
-    assert waiting["start_s"] >= max(inside["end_s"], across["end_s"])  # it needs all GPUs
-    assert [each["cause"] for each in waiting["waiting"]] == ["gpus"]
+    assert run["strategy"] == "vclos"
+    first, second, third = run["jobs"]
+    assert second["start_s"] < first["end_s"]
+    assert [job["max_flows_per_link"] for job in run["jobs"]] == [1, 1, 1]
+    assert run["max_flows_per_link_all"] == 1
+    assert not {str(link) for link in first["links"]} & {str(link) for link in second["links"]}
+    assert third["start_s"] >= max(first["end_s"], second["end_s"])
+    assert [each["cause"] for each in third["waiting"]] == ["gpus"]
     assert run["fragmentation"]["gpu"] >= 1
-    assert run["jwt_s_p99"] <= waiting["jwt_s"]
+    assert run["jwt_s_p99"] <= third["jwt_s"]
     for job in run["jobs"]:
         assert job["jct_s"] == pytest.approx(job["jwt_s"] + job["jrt_s"])
         assert job["iteration_ms_alone"] > 0
     assert run["over_alone_p99"] > 0
-    assert inside["max_flows_per_link"] == 0  # it never enters the fabric
-    assert across["max_flows_per_link"] == 1
     assert run["overhead"]["unattributed_bytes"] == 0
     assert {path.name for path in (tmp_path / "out").glob("*.png")} == {"results.png", "cluster.png"}
