@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schedulers.cassini.profile import Profile
 from schedulers.compiled import Floats, Ints
 
 ANGLES = 72
@@ -70,10 +69,3 @@ def common_multiple(periods: Sequence[float], *, most: int = MOST, stretch: floa
 def samples(perimeter: float, periods: Floats, angles: int) -> int:
     """Return how many samples give the fastest job at least `angles` per iteration."""
     return math.ceil(angles * perimeter / float(periods.min()) * (1.0 - 1e-9))
-
-
-def sampled(profile: Profile, perimeter: float, count: int, shift: float = 0.0) -> Floats:
-    """Return the demand of `profile` (bytes/s), begun `shift` (s) late, at the middle of each of `count`
-    equal arcs of the circle."""
-    times = (np.arange(count, dtype=np.float64) + 0.5) * (perimeter / count)
-    return profile.demand(times - shift)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schedulers.cassini.circle import ANGLES, sampled, samples
-from schedulers.cassini.kernels import mean_excess, refine, search, settle, wheels_of
+from schedulers.cassini.circle import ANGLES, samples
+from schedulers.cassini.kernels import mean_excess, refine, sampled, search, settle, wheels_of
 from schedulers.cassini.profile import Profile
 from schedulers.compiled import Floats, Ints
 
-BUDGET = 20_000_000
-"""Elementary steps of a search over more than two free jobs; they take about 10 ms."""
+BUDGET = 5_000_000
+"""Elementary steps of a search over more than two free jobs; they take a few milliseconds."""
 REFINING = 200_000
 """Up phases that the refinement of a search may look at."""
 SLACK = 1e-9
@@ -32,7 +32,7 @@ class Fit:
     shifts: tuple[float, ...]
 
 
-def _arcs(profiles: Sequence[Profile], perimeter: float) -> tuple[Floats, Ints]:
+def arcs_of(profiles: Sequence[Profile], perimeter: float) -> tuple[Floats, Ints]:
     """Return the Up phases of all iterations on the circle (arcs, 3), and the job of each."""
     arcs, owner = [], []
     for j, profile in enumerate(profiles):
@@ -50,7 +50,7 @@ def score(profiles: Sequence[Profile], shifts: Sequence[float], perimeter: float
 
     Every period divides `perimeter` (s).
     """
-    arcs, owner = _arcs(profiles, perimeter)
+    arcs, owner = arcs_of(profiles, perimeter)
     return 1.0 - mean_excess(arcs, owner, np.array(shifts, dtype=float), perimeter, capacity) / capacity
 
 
@@ -80,18 +80,14 @@ def best(
         ),
         dtype=np.int64,
     )
-    arcs, owner = _arcs(profiles, perimeter)
+    arcs, owner = arcs_of(profiles, perimeter)
     if free.size:
         count = samples(perimeter, periods, angles)
         step = perimeter / count
-        base = sum(
-            (sampled(profiles[j], perimeter, count, shifts[j]) for j in held), np.full(count, -capacity)
-        )
-        circles = np.array([sampled(profiles[j], perimeter, count) for j in free])
+        circles = sampled(arcs, owner, shifts, perimeter, count) / capacity
+        base = circles[list(held)].sum(axis=0) - 1.0
         reach = np.array([math.ceil(periods[j] / step * (1.0 - 1e-9)) for j in free], dtype=np.int64)
-        rotations, _ = search(
-            base / capacity, wheels_of(circles / capacity), reach, SLACK * count, budget, seed
-        )
+        rotations, _ = search(base, wheels_of(circles[free]), reach, SLACK * count, budget, seed)
         shifts[free] = rotations * step % periods[free]
         refine(arcs, owner, shifts, free, periods, perimeter, capacity, step, SLACK * capacity, REFINING)
     excess = mean_excess(arcs, owner, shifts, perimeter, capacity)
@@ -117,8 +113,9 @@ def jointly(
     periods = np.array([profile.period for profile in profiles])
     count = samples(perimeter, periods, ANGLES)
     step = perimeter / count
-    circles = np.array([sampled(profile, perimeter, count) for profile in profiles])
-    circles[0] = sampled(profiles[0], perimeter, count, shifts[0])
+    begin = np.zeros(len(profiles))
+    begin[0] = shifts[0]
+    circles = sampled(*arcs_of(profiles, perimeter), begin, perimeter, count)
     carries = np.zeros((len(links), len(profiles)))
     for n, (capacity, jobs) in enumerate(links):
         carries[n, list(jobs)] = 1.0 / capacity
@@ -136,7 +133,7 @@ def curve(
 ) -> list[tuple[float, float]]:
     """Return the sum of demands around the circle as steps: pairs of a time (s) and the demand from then on
     (bytes/s). The first time is 0; times are whole nanoseconds."""
-    arcs, owner = _arcs(profiles, perimeter)
+    arcs, owner = arcs_of(profiles, perimeter)
     whole = round(perimeter * 1e9)
     starts = np.rint((arcs[:, 0] + np.array(shifts)[owner]) * 1e9).astype(np.int64)
     ends = np.rint((arcs[:, 1] + np.array(shifts)[owner]) * 1e9).astype(np.int64)

@@ -6,9 +6,30 @@ wheel[S - i + s]. A cost is the sum of demand above the capacity over all sample
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from schedulers.compiled import Floats, Ints, compiled
+
+
+@compiled
+def sampled(arcs: Floats, owner: Ints, shifts: Floats, perimeter: float, count: int) -> Floats:
+    """Return the demand of each job (jobs, count) at the middle of each of `count` equal parts of the circle.
+
+    `arcs` (arcs, 3) holds start, end (s) and rate of every Up phase of every iteration, `owner` (arcs,) its
+    job, `shifts` (jobs,) the jobs' delays (s).
+    """
+    result = np.zeros((len(shifts), count))
+    step = perimeter / count
+    for n in range(len(owner)):
+        j = owner[n]
+        # A sample on an edge, but for rounding, belongs to what follows.
+        first = math.ceil((arcs[n, 0] + shifts[j]) / step - 0.5 - 1e-6)
+        last = math.ceil((arcs[n, 1] + shifts[j]) / step - 0.5 - 1e-6)
+        for i in range(first, last):
+            result[j, i % count] = arcs[n, 2]
+    return result
 
 
 @compiled
@@ -250,11 +271,7 @@ def settle(
 
 @compiled
 def mean_excess(arcs: Floats, owner: Ints, shifts: Floats, perimeter: float, capacity: float) -> float:
-    """Return the exact mean of demand above `capacity` around the circle.
-
-    `arcs` (arcs, 3) holds start, end (s) and rate of every Up phase of every iteration, `owner` (arcs,) its
-    job, `shifts` (jobs,) the jobs' delays (s).
-    """
+    """Return the exact mean of demand above `capacity` around the circle. The rest is as in `sampled`."""
     count = len(owner)
     times = np.empty(2 * count)
     changes = np.empty(2 * count)

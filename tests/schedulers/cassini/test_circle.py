@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedulers.cassini.circle import MOST, common_multiple, sampled, samples
-from schedulers.cassini.profile import up_down
+from schedulers.cassini.circle import MOST, common_multiple, samples
 
 
 @given(st.lists(st.floats(0.05, 2.0), min_size=1, max_size=8))
@@ -38,9 +37,3 @@ def test_a_long_multiple_is_avoided_by_waiting_less_than_a_hundredth() -> None:
 
 def test_the_fastest_job_has_five_degrees_of_its_own_circle() -> None:
     assert samples(0.12, np.array([0.04, 0.06]), 72) == 216
-
-
-def test_rotating_samples_is_shifting_the_job() -> None:
-    profile = up_down(0.021, 0.019, 3.0)
-    still = sampled(profile, 0.12, 216)
-    assert sampled(profile, 0.12, 216, shift=17 * 0.12 / 216).tolist() == np.roll(still, 17).tolist()

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedulers.cassini.circle import common_multiple, sampled, samples
-from schedulers.cassini.fit import SLACK, Fit, best, curve, score
-from schedulers.cassini.kernels import search, wheels_of
+from schedulers.cassini.circle import common_multiple, samples
+from schedulers.cassini.fit import SLACK, Fit, arcs_of, best, curve, score
+from schedulers.cassini.kernels import sampled, search, wheels_of
 from schedulers.cassini.profile import Profile, of_ups, up_down
 from schedulers.compiled import Floats
 from tests.schedulers.cassini.jobs import CAPACITY, random_profile
@@ -31,8 +31,22 @@ def circles(profiles: list[Profile], perimeter: float, angles: int) -> tuple[Flo
     """Each job's samples, and within how many rotations its first iteration lies."""
     periods = np.array([profile.period for profile in profiles])
     count = samples(perimeter, periods, angles)
-    turned = np.array([sampled(profile, perimeter, count) for profile in profiles])
+    turned = sampled(*arcs_of(profiles, perimeter), np.zeros(len(profiles)), perimeter, count)
     return turned, np.ceil(periods / perimeter * count * (1.0 - 1e-9)).astype(int).tolist()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 215))
+def test_rotating_samples_is_shifting_the_job(seed: int, rotation: int) -> None:
+    """Also where phases begin and end at the middle of a sample."""
+    profiles = [random_profile(np.random.default_rng(seed), [0.04, 0.06]), up_down(0.02, 0.02, 3.0)]
+    arcs, owner = arcs_of(profiles, 0.12)
+    still = sampled(arcs, owner, np.zeros(2), 0.12, 216)
+    middles = (np.arange(216) + 0.5) * 0.12 / 216
+    expected = [profile.demand(middles) for profile in profiles]
+    assert np.mean(np.array(expected) != still) < 0.02
+    shifted = sampled(arcs, owner, np.full(2, rotation * 0.12 / 216), 0.12, 216)
+    assert shifted.tolist() == np.roll(still, rotation, axis=1).tolist()
 
 
 def brute_force(turned: Floats, reach: list[int]) -> float:
