@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.controlplane.test_commands import ROOT, entrain, entrain_json
+
+from tests.entrain.commands.test_commands import ROOT, entrain, entrain_json
 
 NAME = f"cj{os.getpid() % 10000}"
 OPTIONS = ("--network", NAME)
