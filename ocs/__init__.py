@@ -1,0 +1,1 @@
+"""Optical circuit switches: a model, the manager of circuits, and drivers."""
