@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from ocs.crossbar import Circuit, Crossbar, join
+from ocs.settings import OcsTable
+
 Role = Literal["leaf", "spine", "switch"]
 Target = Literal["softswitch", "bmv2", "tofino"]
 
@@ -19,9 +22,13 @@ MAX_INTERFACE_NAME = 15
 """Length limit of interface names such as `leaf1-eth12` (IFNAMSIZ - 1)."""
 
 
+DARK = ""
+"""The peer of a port that is plugged into the optical circuit switch, and that no circuit joins."""
+
+
 @dataclass(frozen=True)
 class Port:
-    """One port of a switch: its number, and the node and port at the other end of its link."""
+    """One port of a switch: its number, and the node and port at the other end of its link (or `DARK`, 0)."""
 
     number: int
     peer: str
@@ -91,13 +98,59 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Plug:
+    """A port of a switch that is plugged into port `ocs_port` of the optical circuit switch."""
+
+    switch: str
+    port: int
+    ocs_port: int
+    rate_mbps: float
+    queue_packets: int
+    delay_ms: float | None = None
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class Ocs:
+    """The optical circuit switch of a network, and what is plugged into it."""
+
+    settings: OcsTable
+    plugs: tuple[Plug, ...]
+
+    @cached_property
+    def plug_by_port(self) -> Mapping[int, Plug]:
+        """The plugs by port of the optical circuit switch."""
+        return {plug.ocs_port: plug for plug in self.plugs}
+
+    @cached_property
+    def port_of(self) -> Mapping[tuple[str, int], int]:
+        """The ports of the optical circuit switch by switch and port."""
+        return {(plug.switch, plug.port): plug.ocs_port for plug in self.plugs}
+
+    @cached_property
+    def crossbar(self) -> Crossbar:
+        """What the optical circuit switch can do. Raises ValueError if the settings do not fit the plugs."""
+        return self.settings.crossbar(self.ports)
+
+    @property
+    def ports(self) -> int:
+        """The highest port of the optical circuit switch into which something is plugged."""
+        return max(self.plug_by_port)
+
+
+@dataclass(frozen=True)
 class Topology:
-    """Switches, hosts and links. Names, addresses and ports are unique, and the network is connected."""
+    """Switches, hosts and links. Names, addresses and ports are unique.
+
+    Without an optical circuit switch (`ocs`), the network is connected. With one, `links` are what the
+    present circuits make of it, and ports in the dark have no link.
+    """
 
     name: str
     switches: tuple[Switch, ...]
     hosts: tuple[Host, ...]
     links: tuple[Link, ...]
+    ocs: Ocs | None = None
 
     @cached_property
     def switch_by_name(self) -> Mapping[str, Switch]:
@@ -108,6 +161,29 @@ class Topology:
     def host_by_name(self) -> Mapping[str, Host]:
         """The hosts by name."""
         return {host.name: host for host in self.hosts}
+
+    @property
+    def circuits(self) -> frozenset[Circuit]:
+        """The circuits that make links of this topology."""
+        ports = self.ocs.port_of if self.ocs is not None else {}
+        ends = (((link.a, link.a_port), (link.b, link.b_port)) for link in self.links)
+        return frozenset(join(ports[a], ports[b]) for a, b in ends if a in ports)
+
+    def lit(self, circuits: Iterable[Circuit]) -> Topology:
+        """Return the network that these circuits make, with the same switches, hosts and other links.
+
+        Circuits of ports that none of its switches is plugged into make no link of it.
+        """
+        if self.ocs is None:
+            return self
+        plugs = self.ocs.plug_by_port
+        fixed = (link for link in self.links if (link.a, link.a_port) not in self.ocs.port_of)
+        made = (
+            _between(plugs[circuit.a], plugs[circuit.b])
+            for circuit in sorted(circuits)
+            if circuit.a in plugs and circuit.b in plugs
+        )
+        return build(self.name, self.switches, self.hosts, (*fixed, *made), self.ocs)
 
     @property
     def is_leaf_spine(self) -> bool:
@@ -129,8 +205,30 @@ class Topology:
         return replace(self, switches=tuple(replace(switch, target=target) for switch in self.switches))
 
 
-def build(name: str, switches: Iterable[Switch], hosts: Iterable[Host], links: Iterable[Link]) -> Topology:
-    """Return a checked topology, with the switches' ports from `links`.
+def _between(one: Plug, other: Plug) -> Link:
+    """The link that a circuit of two plugs makes: as slow, long and lossy as the worse one."""
+    delays = [plug.delay_ms for plug in (one, other) if plug.delay_ms is not None]
+    losses = [plug.loss for plug in (one, other) if plug.loss is not None]
+    return Link(
+        one.switch,
+        one.port,
+        other.switch,
+        other.port,
+        min(one.rate_mbps, other.rate_mbps),
+        min(one.queue_packets, other.queue_packets),
+        max(delays, default=None),
+        max(losses, default=None),
+    )
+
+
+def build(
+    name: str,
+    switches: Iterable[Switch],
+    hosts: Iterable[Host],
+    links: Iterable[Link],
+    ocs: Ocs | None = None,
+) -> Topology:
+    """Return a checked topology, with the switches' ports from `links` and from what is plugged into `ocs`.
 
     Raises ValueError, with one line per problem.
     """
@@ -139,11 +237,14 @@ def build(name: str, switches: Iterable[Switch], hosts: Iterable[Host], links: I
     for link in links:
         ports[link.a].append(Port(link.a_port, link.b, link.b_port, link.rate_mbps, link.queue_packets))
         ports[link.b].append(Port(link.b_port, link.a, link.a_port, link.rate_mbps, link.queue_packets))
+    for plug in ocs.plugs if ocs is not None else ():
+        if not any(port.number == plug.port for port in ports[plug.switch]):
+            ports[plug.switch].append(Port(plug.port, DARK, 0, plug.rate_mbps, plug.queue_packets))
     switches = tuple(
         replace(switch, ports=tuple(sorted(ports[switch.name], key=lambda port: port.number)))
         for switch in switches
     )
-    topology = Topology(name, switches, hosts, links)
+    topology = Topology(name, switches, hosts, links, ocs)
     if problems := list(_problems(topology)):
         raise ValueError("\n".join(problems))
     return topology
@@ -157,7 +258,10 @@ def _problems(topology: Topology) -> Iterable[str]:
         "ip": [host.ip for host in topology.hosts],
         "mac": [host.mac for host in topology.hosts],
     }
+    if topology.ocs is not None:
+        unique["ocs_ports"] = [str(plug.ocs_port) for plug in topology.ocs.plugs]
     remedies = {
+        "ocs_ports": "plug each switch port into a port of its own",
         "name": "give each switch and host its own name",
         "device_id": "give each switch its own device_id, or leave it out",
         "grpc_port": "two switches cannot listen on one address; leave grpc_port out, or change one",
@@ -188,7 +292,13 @@ def _problems(topology: Topology) -> Iterable[str]:
     if len(networks) > 1:
         listed = ", ".join(sorted(map(str, networks)))
         yield f"ip: hosts are in different networks ({listed}); there is no gateway: give all one prefix"
-    yield from _unreachable(topology)
+    if topology.ocs is not None:
+        try:
+            _ = topology.ocs.crossbar
+        except ValueError as error:
+            yield str(error)
+    else:  # with one, light decides, and it changes
+        yield from _unreachable(topology)
 
 
 def _too_long(name: str, suffix: int) -> str:

@@ -74,7 +74,7 @@ def check_vrf(name: str, vrf: int) -> None:
 
 
 def next_hops(topology: Topology, switch: Switch, host: Host) -> tuple[int, ...]:
-    """Return the ports of `switch` on shortest paths to `host`, ascending."""
+    """Return the ports of `switch` on shortest paths to `host`, ascending; none if no link leads there."""
     return _next_hops(topology, switch, host, {host.leaf: switch_hops(topology, host.leaf)})
 
 
@@ -110,6 +110,8 @@ def fixed_path(
     path: list[tuple[str, int]] = []
     while True:
         ports = next_hops(topology, switch, destination)
+        if not ports:
+            raise BadInput(f"{topology.name}: no circuits lead from {source.name} to {destination.name}")
         if len(ports) > 1 and routing == "ecmp":
             raise BadInput(
                 f"{topology.name}: from {source.name} to {destination.name} a flow's path is chosen by the "
@@ -147,6 +149,8 @@ def _next_hops(
     if host.leaf == switch.name:
         return (host.leaf_port,)
     to_leaf = distances[host.leaf]
+    if switch.name not in to_leaf:
+        return ()
     return tuple(
         port.number
         for port in switch.ports
@@ -166,7 +170,10 @@ def _index(topology: Topology, switch: Switch, ingress: int) -> int:
 
 
 class _Hops:
-    """Of one switch: the ports towards each host, and the groups of those that are equally near."""
+    """Of one switch: the ports towards each host, and the groups of those that are equally near.
+
+    No port leads to a host that present circuits do not reach.
+    """
 
     def __init__(
         self, topology: Topology, switch: Switch, distances: Mapping[str, Mapping[str, int]]
@@ -176,18 +183,20 @@ class _Hops:
         several = dict.fromkeys(ports for ports in self.ports.values() if len(ports) > 1)
         self.groups = {ports: number for number, ports in enumerate(several, 1)}
 
-    def route(self, vrf: int, host: Host) -> Entity:
-        """Packets of `vrf` to `host`."""
-        ports = self.ports[host]
-        if len(ports) > 1:
-            return entries.route_to_group(vrf, host, self.groups[ports])
-        return entries.route_to_port(vrf, host, ports[0])
+    def routes(self, vrf: int, hosts: Iterable[Host]) -> Iterable[Entity]:
+        """Packets of `vrf` to each of `hosts`."""
+        for host in hosts:
+            ports = self.ports[host]
+            if len(ports) > 1:
+                yield entries.route_to_group(vrf, host, self.groups[ports])
+            elif ports:
+                yield entries.route_to_port(vrf, host, ports[0])
 
     def vrf(self, vrf: int, hosts: Sequence[Host]) -> Iterable[Entity]:
         """A VRF of `hosts`: nothing where none of them is."""
         local = [host for host in hosts if host.leaf == self.switch.name]
         yield from (entries.host_port(host, vrf) for host in local)
-        yield from (self.route(vrf, host) for host in hosts if local)
+        yield from self.routes(vrf, hosts if local else ())
 
 
 def vrf_entries(topology: Topology, vrf: int, hosts: Sequence[Host]) -> dict[str, Entities]:
@@ -214,7 +223,7 @@ def _entries(
     return (
         *entries.ecmp(hops.groups),
         *(entries.switch_port(port, FABRIC_VRF) for port in uplinks),
-        *(hops.route(FABRIC_VRF, host) for host in from_fabric),
+        *hops.routes(FABRIC_VRF, from_fabric),
         *(entry for vrf, hosts in sorted(members.items()) for entry in hops.vrf(vrf, hosts)),
         *(_source_routes(topology, hops) if policy.routing == "source" else ()),
         *(entries.known_host(host) for host in (topology.hosts if local else ())),

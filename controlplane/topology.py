@@ -26,20 +26,22 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from controlplane.network import MAX_PORT, Host, Link, Port, Role, Switch, Target, Topology, build
+from controlplane.network import MAX_PORT, Host, Link, Ocs, Plug, Port, Role, Switch, Target, Topology, build
 from machine.errors import BadInput
 from machine.explain import suggestion
 from machine.toml import Strict, check, matching, read_toml
+from ocs.settings import OcsTable
 
 __all__ = [
     "Host",
     "Link",
+    "Plug",
     "Port",
     "Role",
     "Switch",
@@ -55,7 +57,7 @@ __all__ = [
 FIRST_GRPC_PORT = 9559
 """P4Runtime's port, assigned by IANA. The i-th switch listens on the i-th port from it."""
 
-TABLES = ("topology", "switch", "host", "link")
+TABLES = ("topology", "switch", "host", "link", "ocs")
 """The tables of a TOML file that describe a topology. An experiment's file has others, too."""
 
 
@@ -116,12 +118,17 @@ class HostTable(Strict):
 
 
 class LinkTable(Strict):
-    """A `[[link]]` table between nodes `a` and `b`. A host has no port number."""
+    """A `[[link]]` table between nodes `a` and `b`. A host has no port number.
+
+    `ocs_ports` are the ports of the optical circuit switch into which both ends are plugged. The link is then
+    a circuit, and exists at first.
+    """
 
     a: str
     b: str
     a_port: PortNumber | None = None
     b_port: PortNumber | None = None
+    ocs_ports: Annotated[tuple[Positive, Positive], Field(strict=False)] | None = None
     rate_mbps: Rate = _HOST_RATE
     queue_packets: Positive = _QUEUE
     delay_ms: Delay | None = None
@@ -135,6 +142,7 @@ class TopologyFile(Strict):
     switch: tuple[SwitchTable, ...] = Field(default=(), strict=False)
     host: tuple[HostTable, ...] = Field(default=(), strict=False)
     link: tuple[LinkTable, ...] = Field(default=(), strict=False)
+    ocs: OcsTable | None = None
 
 
 _PARAMETERS: dict[str, set[str]] = {
@@ -195,8 +203,12 @@ def parse_topology(tables: Mapping[str, Any], source: str, *, default_name: str 
             raise ValueError(
                 f'[topology], {missing[0]}: this key is missing (kind = "{table.kind}" needs it)'
             )
-        make = leaf_spine if table.kind == "leaf-spine" else dumbbell
-        return make(**given, name=name, target=table.target, grpc_port=table.grpc_port)
+        named: dict[str, Any] = {"name": name, "target": table.target, "grpc_port": table.grpc_port}
+        if table.kind == "leaf-spine":
+            return leaf_spine(**given, **named, ocs=file.ocs)
+        if file.ocs is not None:
+            raise ValueError('[ocs]: needs kind = "leaf-spine", or [[link]] tables with ocs_ports')
+        return dumbbell(**given, **named)
     except ValueError as error:
         raise BadInput("\n".join(f"{source}: {line}" for line in str(error).splitlines())) from None
 
@@ -215,11 +227,15 @@ def leaf_spine(
     name: str = "leaf-spine",
     target: Target = "softswitch",
     grpc_port: int = FIRST_GRPC_PORT,
+    ocs: OcsTable | None = None,
 ) -> Topology:
     """Return a folded Clos of two tiers. Raises ValueError if it does not fit the switches.
 
     On a leaf, ports 1..h lead to hosts, and ports from h+1 are uplinks, `links_per_pair` for each spine in
     order. On a spine, the ports lead to the leaves in the same way. Host H of leaf L is 10.L.H.2/8.
+
+    With `ocs`, uplinks and spine ports are plugged into it: the uplinks of the first leaf from port 1, those
+    of the other leaves, then the ports of the spines. The links are circuits, and exist at first.
     """
     uplinks = spines * links_per_pair
     if hosts_per_leaf + uplinks > MAX_PORT:
@@ -255,7 +271,26 @@ def leaf_spine(
                 spine_port = leaf * links_per_pair + parallel + 1
                 ends = (leaf_names[leaf], leaf_port, spine_names[spine], spine_port)
                 links.append(Link(*ends, uplink_rate_mbps, queue_packets, delay_ms, loss))
-    return build(name, switches, hosts, links)
+    if ocs is None:
+        return build(name, switches, hosts, links)
+    between = links[len(hosts) :]
+    upper = sorted(between, key=lambda link: (names.index(link.b), link.b_port))
+    down = {(link.b, link.b_port): number for number, link in enumerate(upper, len(between) + 1)}
+    ports = [(number, down[link.b, link.b_port]) for number, link in enumerate(between, 1)]
+    return build(name, switches, hosts, links, _plugged(ocs, zip(between, ports, strict=True)))
+
+
+def _plugged(ocs: OcsTable, links: Iterable[tuple[Link, tuple[int, int]]]) -> Ocs:
+    """What is plugged in if these links run over the ports beside them."""
+    plugs = []
+    for link, ports in links:
+        ends = ((link.a, link.a_port), (link.b, link.b_port))
+        for (switch, port), ocs_port in zip(ends, ports, strict=True):
+            plugs.append(
+                Plug(switch, port, ocs_port, link.rate_mbps, link.queue_packets, link.delay_ms, link.loss)
+            )
+    plugs.sort(key=lambda plug: plug.ocs_port)
+    return Ocs(ocs, tuple(plugs))
 
 
 def dumbbell(
@@ -337,7 +372,24 @@ def _explicit(file: TopologyFile, name: str) -> Topology:
         ip, prefix_len = _parse_ip(entry.ip, where) if entry.ip else (automatic_ip, 8)
         mac = _parse_mac(entry.mac, where) if entry.mac else automatic_mac
         hosts.append(Host(entry.name, ip, prefix_len, mac, leaf, leaf_port))
-    return build(name, switches, hosts, links)
+    return build(name, switches, hosts, links, _explicit_ocs(file, links, switch_index))
+
+
+def _explicit_ocs(file: TopologyFile, links: list[Link], switches: Collection[str]) -> Ocs | None:
+    over = []
+    for number, (entry, link) in enumerate(zip(file.link, links, strict=True), 1):
+        if entry.ocs_ports is None:
+            continue
+        if file.ocs is None:
+            raise ValueError(f"[[link]] {number}, ocs_ports: there is no [ocs]; add it, or remove the key")
+        if not {link.a, link.b} <= set(switches):
+            raise ValueError(f"[[link]] {number}, ocs_ports: hosts cannot be plugged into it; remove the key")
+        over.append((link, entry.ocs_ports))
+    if file.ocs is None:
+        return None
+    if not over:
+        raise ValueError("[ocs]: nothing is plugged in; give [[link]] tables ocs_ports, or remove it")
+    return _plugged(file.ocs, over)
 
 
 def _number_links(file: TopologyFile, switch_index: Mapping[str, int]) -> list[Link]:

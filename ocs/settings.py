@@ -58,7 +58,9 @@ class OcsTable(Strict):
 
     @field_validator("address")
     @classmethod
-    def _is_an_address(cls, address: str) -> str:
+    def _is_an_address(cls, address: str | None) -> str | None:
+        if address is None:
+            return None
         try:
             check_address(address)
         except BadInput:

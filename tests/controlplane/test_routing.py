@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 from controlplane import constants as p4
 from controlplane.constants import DropReason
 from controlplane.generate import API, CONSTANTS, HEADERS, P4INFO, constants
-from controlplane.routing import FabricPolicy, desired_state, fixed_path
+from controlplane.network import DARK
+from controlplane.routing import FabricPolicy, desired_state, fixed_path, switch_hops
 from controlplane.topology import Topology, dumbbell, leaf_spine, parse_topology
 from machine.errors import BadInput
 from machine.protoc import grpc_modules
+from ocs.crossbar import join
+from ocs.settings import OcsTable
 from tests.controlplane.model import Model
 from wire.slot_header import HEADROOM_OFFSET
 
@@ -66,6 +69,26 @@ def test_source_routing_never_shares_a_link_in_a_leafwise_permutation(
         assert path is not None
         assert not used & set(path)
         used |= set(path)
+
+
+@UNTIMED
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.data())
+def test_packets_go_where_circuits_lead_and_no_other_way(
+    leaves: int, spines: int, pairs: int, data: st.DataObject
+) -> None:
+    """Any uplinks joined to any spine ports: a host is reached if a spine joins both leaves."""
+    dark = leaf_spine(leaves, spines, 2, pairs, ocs=OcsTable()).lit(())
+    uplinks = leaves * spines * pairs
+    far = data.draw(st.permutations(range(uplinks + 1, 2 * uplinks + 1)))
+    circuits = [join(near, port) for near, port in enumerate(far, 1) if data.draw(st.booleans())]
+    topology = dark.lit(circuits)
+    model = Model.of(topology, FabricPolicy(data.draw(st.sampled_from(["ecmp", "source"]))))
+    source, destination = (data.draw(st.sampled_from(topology.hosts)) for _ in "ab")
+    path = model.path(source, destination, data.draw(st.integers(0, 10)))
+    hops = switch_hops(topology, destination.leaf).get(source.leaf)
+    assert (path is not None) == (hops in (0, 2))
+    for switch, port in path or ():
+        assert topology.switch_by_name[switch].port(port).peer != DARK
 
 
 def test_source_routing_maps_host_port_i_to_uplink_h_plus_i() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controlplane.network import DARK
 from controlplane.topology import (
     HostTable,
     LinkTable,
@@ -20,6 +21,8 @@ from controlplane.topology import (
     parse_topology,
 )
 from machine.errors import BadInput
+from ocs.crossbar import Circuit, join
+from ocs.settings import OcsTable
 
 SIZES = st.integers(1, 6)
 # No clock decides whether a test passes.
@@ -213,6 +216,84 @@ def test_missing_file_is_bad_input(tmp_path: Path) -> None:
         load_topology(tmp_path / "none.toml")
 
 
+def test_uplinks_and_spine_ports_are_plugged_in_by_leaf_and_by_spine() -> None:
+    topology = leaf_spine(2, 3, 1, ocs=OcsTable())
+    assert topology.ocs is not None
+    assert [(plug.switch, plug.port) for plug in topology.ocs.plugs] == [
+        *(("leaf1", port) for port in (2, 3, 4)),
+        *(("leaf2", port) for port in (2, 3, 4)),
+        *((f"spine{spine}", port) for spine in (1, 2, 3) for port in (1, 2)),
+    ]
+    assert topology.circuits == {join(*ends) for ends in ((1, 7), (2, 9), (3, 11), (4, 8), (5, 10), (6, 12))}
+
+
+@UNTIMED
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 2), st.data())
+def test_links_are_what_circuits_make_of_them(
+    leaves: int, spines: int, parallel: int, data: st.DataObject
+) -> None:
+    topology = leaf_spine(leaves, spines, 1, parallel, ocs=OcsTable())
+    assert topology.ocs is not None
+    order = data.draw(st.permutations(sorted(topology.ocs.plug_by_port)))
+    pairs = zip(order[::2], order[1::2], strict=True)
+    chosen = {join(*pair) for pair in pairs if data.draw(st.booleans())}
+    lit = topology.lit(chosen)
+    assert lit.circuits == chosen
+    for circuit in chosen:
+        one, other = (topology.ocs.plug_by_port[port] for port in circuit.ports)
+        port = lit.switch_by_name[one.switch].port(one.port)
+        assert (port.peer, port.peer_port) == (other.switch, other.port)
+        back = lit.switch_by_name[other.switch].port(other.port)
+        assert (back.peer, back.peer_port) == (one.switch, one.port)
+    dark = {
+        topology.ocs.port_of[switch.name, port.number]
+        for switch in lit.switches
+        for port in switch.ports
+        if port.peer == DARK
+    }
+    assert dark == set(order) - {port for circuit in chosen for port in circuit.ports}
+    assert lit.lit(topology.circuits) == topology
+
+
+def test_circuits_of_ports_without_plugs_make_no_link() -> None:
+    topology = leaf_spine(2, 1, 1, ocs=OcsTable())
+    assert topology.lit([Circuit(1, 3), Circuit(7, 8)]).circuits == {Circuit(1, 3)}
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"topology": {"kind": "dumbbell", "hosts_per_side": 1}, "ocs": {}}, r"\[ocs\]: needs kind"),
+        (
+            {
+                "topology": {"kind": "leaf-spine", "leaves": 2, "spines": 1, "hosts_per_leaf": 1},
+                "ocs": {"loss_db": {"5": 1.0}},
+            },
+            r"\[ocs\], loss_db, 5: ports 1 to 4 are plugged in",
+        ),
+        ({"switch": [{"name": "s1"}], "ocs": {}}, "nothing is plugged in"),
+        (
+            {
+                "switch": [{"name": "s1"}, {"name": "s2"}],
+                "link": [{"a": "s1", "b": "s2", "ocs_ports": [1, 2]}],
+            },
+            r"\[\[link\]\] 1, ocs_ports: there is no \[ocs\]",
+        ),
+        (
+            {
+                "switch": [{"name": "s1"}, {"name": "s2"}],
+                "link": [{"a": "s1", "b": "s2", "ocs_ports": [1, 1]}],
+                "ocs": {},
+            },
+            "ocs_ports: 1 is used 2 times",
+        ),
+    ],
+)
+def test_wrong_plugs_are_named(tables: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        parse_topology(tables, "x.toml")
+
+
 VALUES = st.one_of(
     st.none(),
     st.booleans(),
@@ -220,7 +301,7 @@ VALUES = st.one_of(
     st.floats(),
     st.sampled_from([[], {}, "", "s1", "h1", "leaf-spine", "dumbbell", "10.0.0.1/8", "10.0.0.1/33", "02:00"]),
 )
-TABLES = (TopologyTable, SwitchTable, HostTable, LinkTable)
+TABLES = (TopologyTable, SwitchTable, HostTable, LinkTable, OcsTable)
 KEYS = st.sampled_from(sorted({name for table in TABLES for name in table.model_fields}))
 TABLE = st.dictionaries(KEYS, VALUES, max_size=5)
 FILE = st.fixed_dictionaries(
@@ -230,6 +311,7 @@ FILE = st.fixed_dictionaries(
         "switch": st.lists(TABLE, max_size=3),
         "host": st.lists(TABLE, max_size=3),
         "link": st.lists(TABLE, max_size=3),
+        "ocs": TABLE,
     },
 )
 
