@@ -15,7 +15,7 @@ import functools
 import subprocess
 from typing import Literal
 
-from controlplane.topology import Link, Topology
+from controlplane.topology import Link, Plug, Topology
 from machine.errors import MissingTool
 from wire.slot_header import ETHERTYPE
 
@@ -54,12 +54,12 @@ def burst_bytes(rate_mbps: float) -> int:
     return max(int(rate_mbps * 1e6 / 8 * BURST_MS / 1e3), 2 * gso_max_bytes(rate_mbps))
 
 
-def queue_bytes(link: Link) -> int:
+def queue_bytes(link: Link | Plug) -> int:
     """Return the queue limit in bytes for each direction of `link`, at least one offloaded packet."""
     return max(link.queue_packets * FRAME_BYTES, gso_max_bytes(link.rate_mbps))
 
 
-def tc_commands(interface: str, link: Link, shaping: Shaping) -> list[str]:
+def tc_commands(interface: str, link: Link | Plug, shaping: Shaping) -> list[str]:
     """Return lines for `tc -batch` that shape traffic from `interface` onto `link`."""
     if shaping == "none":
         return []

@@ -32,6 +32,7 @@ from machine.record import Record, Resource
 from mininet_topos.links import Shaping, check_classifier, check_impairments, gso_max_bytes, tc_commands
 from mininet_topos.servers import Servers, interface, setup
 from mininet_topos.switches import NODES, SwitchNode, thrift_ports, wait_ready
+from ocs.emulated import Panel
 
 try:
     from mininet.link import Intf as MininetIntf
@@ -142,6 +143,8 @@ class Network:
         self._children: dict[subprocess.Popen[bytes], Child] = {}
         self._watched: list[Child] = []
         self.net = _empty_mininet()
+        self.panel: Panel | None = None
+        """The emulated optical circuit switch, while the network runs, if the topology has one."""
 
     # -- life cycle
 
@@ -196,6 +199,9 @@ class Network:
                 self._record.release(link)
         self._links.clear()
         self.net = _empty_mininet()
+        if self.panel is not None:
+            self.panel.release()
+            self.panel = None
 
     # -- what is in it
 
@@ -253,6 +259,9 @@ class Network:
 
     def _check_names_are_free(self) -> None:
         wanted = {switch.interface(port.number) for switch in self.topology.switches for port in switch.ports}
+        wanted |= {
+            _panel_interface(port) for port in (self.topology.ocs.plug_by_port if self.topology.ocs else ())
+        }
         taken = sorted(wanted & {name for _, name in socket.if_nameindex()})
         if taken:
             raise EntrainError(
@@ -262,7 +271,10 @@ class Network:
 
     def _make_links(self) -> None:
         make, up, shape = [], [], []
+        plugs = self.topology.ocs.port_of if self.topology.ocs is not None else {}
         for link in self.topology.links:
+            if (link.a, link.a_port) in plugs:
+                continue
             (a, a_pid), (b, b_pid) = self._end_of(link.a, link.a_port), self._end_of(link.b, link.b_port)
             if a_pid is not None and b_pid is not None:
                 raise BadInput(f"link {link.a}-{link.b}: joins two hosts; a link has a switch at one end")
@@ -274,12 +286,25 @@ class Network:
             for end in (a, b) if b_pid is None else (a,):
                 up.append(f"link set {end} gso_max_size {gso_max_bytes(link.rate_mbps)} up")
                 shape += tc_commands(end, link, self.shaping)
+        for plug in self.topology.ocs.plugs if self.topology.ocs is not None else ():
+            end, far = self._end_of(plug.switch, plug.port)[0], _panel_interface(plug.ocs_port)
+            self._links.append(self._record.own(Resource("link", end, netns=self._namespace)))
+            make.append(f"link add {end} type veth peer name {far}")
+            up += [f"link set {each} gso_max_size {gso_max_bytes(plug.rate_mbps)} up" for each in (end, far)]
+            # The far end is light: it has no queue, and its sender has shaped what it sends.
+            shape += tc_commands(end, plug, self.shaping)
         make += self._inside_servers()
         _batch("ip", make)
         for line in up:
             _disable_ipv6(line.split()[2])
         _batch("ip", up)
         _batch("tc", shape)
+        if (ocs := self.topology.ocs) is not None:
+            self.panel = Panel(
+                {port: socket.if_nametoindex(_panel_interface(port)) for port in ocs.plug_by_port},
+                self.topology.circuits,
+                switching_ms=ocs.settings.switching_ms,
+            )
 
     def _inside_servers(self) -> Iterator[str]:
         """Yield the lines for `ip` that make the links inside servers; they end with the namespaces."""
@@ -380,8 +405,18 @@ def check_possible(topology: Topology, shaping: Shaping = "htb") -> None:
         if target not in NODES:
             raise BadInput(f"target {target}: does not run in an emulation; use {' or '.join(NODES)}")
         NODES[target].require()
+    if topology.ocs is not None and topology.ocs.settings.driver != "emulated":
+        raise BadInput(
+            f'[ocs], driver: "{topology.ocs.settings.driver}" is for switches of metal; an emulated network '
+            f'has an emulated optical circuit switch: driver = "emulated"'
+        )
     check_classifier(shaping)
     check_impairments(topology, shaping)
+
+
+def _panel_interface(port: int) -> str:
+    """Name of the interface of a port of the emulated optical circuit switch."""
+    return f"ocs-eth{port}"
 
 
 def _empty_mininet() -> Any:
