@@ -25,6 +25,7 @@ from controlplane.tenants import Tenant
 from machine.errors import BadInput, EntrainError
 from schedulers.placement.cluster import Circuit, Placement, Port, Request, State, wired
 from schedulers.placement.queue import Job, Outcome, Queue, Waiting
+from schedulers.placement.stages import Cause
 from schedulers.placement.strategies import Strategy
 
 FIRST_VRF = 2
@@ -245,6 +246,11 @@ class Admission:
     def problem(self) -> str:
         """What keeps jobs from being admitted or released; empty if nothing does."""
         return self._problem
+
+    @property
+    def failed_attempts(self) -> Mapping[Cause, int]:
+        """How often a job could not be placed, by cause (`Queue`)."""
+        return dict(self._queue.failed_attempts)
 
     @property
     def free_gpus(self) -> int:

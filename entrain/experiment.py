@@ -40,6 +40,7 @@ from entrain.cluster import ArrivalsTable, ClusterPlan, LiveClusterTable, cluste
 from entrain.paper import Paper, Papers
 from entrain.policies import policies
 from entrain.policies.policy import ExperimentSpec
+from entrain.reserved import reserved
 from machine.errors import BadInput
 from machine.toml import NAME, Strict, check, matching, one_of, read_toml
 from mininet_topos.links import Shaping
@@ -48,6 +49,11 @@ from workloads.jobs import JobSpec, parse_job
 
 Kind = Literal["jobs", "slot-rates"]
 """Kind of experiment: jobs in a network, or slot rates on one host (`entrain.trials.slot_rates`)."""
+
+VCLOS = "vclos"
+"""The routing that is source routing over links of the job's own, and a strategy of clusters."""
+
+FileRouting = Routing | Literal["vclos"]
 
 PolicyName = Annotated[str, one_of(policies)]
 """Name of a registered policy, which decides when and how fast flows send."""
@@ -71,7 +77,7 @@ class ExperimentTable(Strict):
 
     name: Name
     kind: Literal["jobs"] = "jobs"
-    routing: Annotated[tuple[Routing, ...], Field(min_length=1, strict=False)] = ("ecmp",)
+    routing: Annotated[tuple[FileRouting, ...], Field(min_length=1, strict=False)] = ("ecmp",)
     policy: Annotated[tuple[PolicyName, ...], Field(min_length=1, strict=False)] = ("none",)
     congestion_control: Annotated[tuple[Control, ...], Field(min_length=1, strict=False)] | None = None
     seed: Annotated[tuple[Seed, ...], Field(min_length=1, strict=False)] = (1,)
@@ -173,7 +179,7 @@ class Combination:
     control: str | None = None
     """The jobs' TCP congestion control, or None for the network's."""
     strategy: str | None = None
-    """What places the jobs of a cluster; None where the file names their hosts."""
+    """What places the jobs of a cluster. Where the file names their hosts, `VCLOS` or None."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +191,7 @@ class Experiment:
     topology: Topology
     network: NetworkTable
     jobs: tuple[Job, ...]
-    routing: tuple[Routing, ...]
+    routing: tuple[FileRouting, ...]
     policy: tuple[str, ...]
     seeds: tuple[int, ...]
     timeout_s: float
@@ -214,7 +220,7 @@ class Experiment:
 
     def _routed(self) -> Iterator[tuple[Routing, str | None]]:
         for routing in self.routing:
-            yield routing, None
+            yield ("source", VCLOS) if routing == "vclos" else (routing, None)
         for strategy in self.cluster.table.strategy if self.cluster else ():
             yield ("ecmp" if STRATEGIES[strategy].routing == "ecmp" else "source"), strategy
 
@@ -265,12 +271,14 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
     controls = _unique(path, "congestion_control", table.congestion_control or ())
     for name in table.policy:
         try:
-            spec = ExperimentSpec(table.routing, controls, topology)
+            plain = tuple(each for each in table.routing if each != "vclos")
+            spec = ExperimentSpec(plain, controls, topology)
             policies()[name].check(spec, getattr(file, name, None))
         except BadInput as error:
             raise BadInput(f"{path}: {error}") from None
     of_policies = {name: getattr(file, name) for name, policy in policies().items() if policy.table}
     jobs = _jobs(path, file.job, topology, of_policies)
+    _check_vclos(path, file, topology, jobs)
     return Experiment(
         name=table.name,
         source=path,
@@ -380,6 +388,21 @@ def _check_routing(path: Path, routing: tuple[str, ...], topology: Topology) -> 
             check_source_routing(topology)
         except BadInput as error:
             raise BadInput(f'{path}: [experiment], routing: "source" {error}') from None
+
+
+def _check_vclos(path: Path, file: ExperimentFile, topology: Topology, jobs: tuple[Job, ...]) -> None:
+    table = file.experiment
+    if VCLOS not in table.routing:
+        return
+    where = f'{path}: [experiment], routing: "vclos"'
+    if table.policy != ("none",) or file.cross:
+        raise BadInput(
+            f'{where} gives jobs links of their own, so use policy "none" and no [[cross]] with it'
+        )
+    try:
+        reserved(topology, jobs)
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from None
 
 
 def _file_model() -> type[ExperimentFile]:

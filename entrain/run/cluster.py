@@ -16,12 +16,14 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import psutil
 
-from controlplane.fabric import Fabric
-from controlplane.tenants import Tenant, cluster_state
+from controlplane.admission import Admission, Step
+from controlplane.cluster import ClusterSetup
+from controlplane.controller import Controller
+from controlplane.ledger import LEDGER, Entry, Ledger
 from entrain.bound import bound_ms
 from entrain.cluster import Arrival, ClusterPlan, host
 from entrain.experiment import Combination, Experiment
@@ -33,7 +35,7 @@ from entrain.run.runner import (
     RunFailed,
     Running,
     busy,
-    fabric_policy,
+    ecn_threshold,
     netns,
     owners,
     rank_failure,
@@ -41,15 +43,12 @@ from entrain.run.runner import (
 )
 from machine.errors import EntrainError
 from machine.process import Child, launch
-from schedulers.placement.cluster import empty
-from schedulers.placement.queue import Job, Outcome, Queue
+from schedulers.placement.cluster import Placement
+from schedulers.placement.stages import Cause
 from schedulers.placement.strategies import STRATEGIES
 from workloads.jobs import JobSpec
 from workloads.launch import ends
 from workloads.records import Records, read_records, summarize
-
-FIRST_VRF = 2
-"""The VRFs of jobs begin here: 0 is the fabric's, and 1 that of hosts outside of clusters."""
 
 POLL_S = 0.02
 """How often jobs are looked at, and so how late one may start."""
@@ -161,16 +160,19 @@ class _Run:
         self._plan = _plan(running.experiment)
         self._table = self._plan.table
         self._arrivals = self._plan.arrivals(combination.seed)
-        strategy = STRATEGIES[combination.strategy]
-        idle = empty(self._plan.cluster(combination.strategy))
-        self._queue = Queue(idle, strategy, self._table.queue, self._table.backfill)
+        self._setup = ClusterSetup(
+            self._plan.cluster(combination.strategy),
+            STRATEGIES[combination.strategy],
+            self._table.queue,
+            self._table.backfill,
+        )
+        self._numbers = {arrival.name: number for number, arrival in enumerate(self._arrivals)}
         self._specs: dict[int, JobSpec] = {}  # of jobs that run
-        self._outcomes: dict[int, Outcome] = {}
-        self._start_s: dict[int, float] = {}
-        self._tenants: dict[int, Tenant] = {}  # of jobs that have the network
+        self._entries: dict[int, Entry] = {}  # of jobs that have started
+        self._reserved_s: dict[str, float] = {}
         self._admission_s: list[float] = []
-        self._updates = 0
-        self._origin_ns = 0
+        self._origin_s = 0.0
+        self._failed_attempts: Mapping[Cause, int] = {}
 
     def go(self) -> RunResult:
         """Run all jobs. Raises RunFailed."""
@@ -193,8 +195,7 @@ class _Run:
         uses, strangers = attribute(bursts, running.links, owners(found))
         overhead = {
             "bring_up_s": running.bring_up_s,
-            "table_write_s": sum(self._admission_s),
-            "table_updates": self._updates,
+            "admission_s_mean": fmean(self._admission_s),
             "run_s": wall_s,
             "processor_busy": busy_part,
             "bursts": len(bursts),
@@ -215,69 +216,71 @@ class _Run:
 
     async def _attend(self) -> int:
         """Let all jobs arrive, wait, run and end. Return when the first arrived, CLOCK_MONOTONIC in ns."""
-        running, total = self._running, len(self._arrivals)
-        waiting = deque(enumerate(self._arrivals))
-        ended = 0
-        async with Fabric(running.experiment.topology, running.pipeline) as fabric:
-            await self._write_tables(fabric)
-            self._admission_s.clear()
-            self._origin_ns = time.monotonic_ns()
-            deadline = time.monotonic() + running.experiment.timeout_s
-            while ended < total:
-                while waiting and waiting[0][1].arrival_s <= self._now_s():
-                    number, arrival = waiting.popleft()
-                    times = (arrival.arrival_s, arrival.duration_s, arrival.deadline_s)
-                    self._queue.submit(number, Job(arrival.request, *times))
-                done = self._end_those_done()
-                started = self._queue.start(self._now_s())
-                if done or started:
-                    await self._change(fabric, done, dict(started))
-                ended += len(done)
-                self._check(deadline)
-                queued = total - len(waiting) - len(self._outcomes)
-                what = f"{ended} of {total} jobs ended, {len(self._specs)} run, {queued} wait"
-                self._report(f"{self.name}: {what}", ended / total)
-                await asyncio.sleep(POLL_S)
-        return self._origin_ns
+        experiment, total = self._running.experiment, len(self._arrivals)
+        waiting, ended = deque(self._arrivals), 0
+        with contextlib.closing(Ledger(self._directory / LEDGER, self._setup.cluster)) as ledger:
+            async with Controller(
+                experiment.topology,
+                self._combination.routing,
+                ecn_threshold_packets=ecn_threshold(experiment),
+                cluster=self._setup,
+                ledger=ledger,
+                on_step=self._told,
+            ) as controller:
+                admission = controller.admission
+                assert admission is not None, "the controller of a cluster admits jobs"
+                origin_ns, self._origin_s = time.monotonic_ns(), time.time()
+                deadline = time.monotonic() + experiment.timeout_s
+                while ended < total:
+                    now_s = (time.monotonic_ns() - origin_ns) / 1e9
+                    while waiting and waiting[0].arrival_s <= now_s:
+                        await self._submit(admission, waiting.popleft())
+                    for number in self._done():
+                        await admission.end(self._arrivals[number].name)
+                        ended += 1
+                    if admission.problem:
+                        raise RunFailed(f"{self.name}: {admission.problem}")
+                    self._check(deadline)
+                    queued = total - len(waiting) - len(self._entries)
+                    what = f"{ended} of {total} jobs ended, {len(self._specs)} run, {queued} wait"
+                    self._report(f"{self.name}: {what}", ended / total)
+                    await asyncio.sleep(POLL_S)
+                self._failed_attempts = admission.failed_attempts
+        return origin_ns
 
-    def _now_s(self) -> float:
-        return (time.monotonic_ns() - self._origin_ns) / 1e9
+    async def _submit(self, admission: Admission, arrival: Arrival) -> None:
+        deadline_s = None if arrival.deadline_s is None else arrival.deadline_s + self._origin_s
+        await admission.submit(arrival.request, arrival.duration_s, deadline_s)
 
-    async def _change(self, fabric: Fabric, done: Sequence[int], started: Mapping[int, Outcome]) -> None:
-        """Take the network from the jobs that are done, and give it to those that start, with their ranks."""
-        for number in done:
-            del self._tenants[number]
-        for number, outcome in started.items():
-            vrf = min(set(range(FIRST_VRF, FIRST_VRF + len(self._tenants) + 1)) - self._vrfs())
-            hosts = tuple(host(gpu) for gpu in outcome.placement.gpus)
-            self._tenants[number] = Tenant(self._arrivals[number].name, vrf, hosts, outcome.placement)
-        await self._write_tables(fabric)
-        for number, outcome in started.items():
-            arrival, hosts = self._arrivals[number], self._tenants[number].hosts
-            spec = self._spec(number, arrival, hosts, self._directory, self._plan.iterations(arrival))
-            self._outcomes[number], self._specs[number] = outcome, spec
-            self._start_s[number] = self._now_s()
-            self._launcher.start(spec)
+    def _told(self, entry: Entry, step: Step) -> None:
+        """Start the ranks of a job that has just got its network."""
+        if step == "reserved":
+            self._reserved_s[entry.name] = time.monotonic()
+        if step != "ready":
+            return
+        self._admission_s.append(time.monotonic() - self._reserved_s[entry.name])
+        number = self._numbers[entry.name]
+        self._entries[number] = entry
+        arrival = self._arrivals[number]
+        iterations = self._plan.iterations(arrival)
+        spec = self._spec(number, arrival, self._hosts(number), self._directory, iterations)
+        self._specs[number] = spec
+        self._launcher.start(spec)
 
-    def _vrfs(self) -> set[int]:
-        return {tenant.vrf for tenant in self._tenants.values()}
-
-    async def _write_tables(self, fabric: Fabric) -> None:
-        """Let exactly the present jobs have the network."""
-        began = time.monotonic()
-        policy = fabric_policy(self._running.experiment, self._combination.routing)
-        state = cluster_state(self._running.experiment.topology, policy, list(self._tenants.values()))
-        applied = await fabric.advance(fabric.encoded(state))
-        self._updates += sum(each.written for each in applied)
-        self._admission_s.append(time.monotonic() - began)
-
-    def _end_those_done(self) -> list[int]:
-        """Release what jobs hold whose ranks have all ended. Raises RunFailed if one has failed."""
+    def _done(self) -> list[int]:
+        """Return the jobs whose ranks have all ended. Raises RunFailed if one has failed."""
         done = [number for number, spec in self._specs.items() if len(ends(spec)) == len(spec.hosts)]
         for number in done:
-            self._raise_if_failed(self._specs.pop(number), self._tenants[number].hosts)
-            self._queue.end(number)
+            self._raise_if_failed(self._specs.pop(number), self._hosts(number))
         return done
+
+    def _placement(self, number: int) -> Placement:
+        placement = self._entries[number].placement
+        assert placement is not None, "a job that has started has a placement"
+        return placement
+
+    def _hosts(self, number: int) -> tuple[str, ...]:
+        return tuple(map(host, self._placement(number).gpus))
 
     def _check(self, deadline: float) -> None:
         """Raise RunFailed if the network or the launcher has failed, or the time is over."""
@@ -325,20 +328,23 @@ class _Run:
             last_ns[each.job] = max(each.end_ns, last_ns.get(each.job, 0))
         jobs, stays = [], []
         for number, arrival in enumerate(self._arrivals):
-            outcome, summary = self._outcomes[number], summaries[arrival.name]
+            entry, summary, hosts = self._entries[number], summaries[arrival.name], self._hosts(number)
             if summary.error or summary.jct_s is None:
                 why = summary.error or "not all ranks finished their iterations"
                 raise RunFailed(f"{self.name}: job {arrival.name}: {why}")
-            hosts = tuple(host(gpu) for gpu in outcome.placement.gpus)
-            jobs.append(
-                JobResult(
-                    arrival.name, hosts, summary, self._bound_ms(arrival, hosts), most.get(arrival.name, 0)
-                )
-            )
+            bound = self._bound_ms(arrival, hosts)
+            jobs.append(JobResult(arrival.name, hosts, summary, bound, most.get(arrival.name, 0)))
+            assert entry.start_s is not None, "a job that has started has a start"
+            start_s = entry.start_s - self._origin_s
             end_s = (last_ns[arrival.name] - origin_ns) / 1e9
-            times = (arrival.arrival_s, self._start_s[number], end_s)
-            stays.append(Stay(outcome.placement, *times, outcome.changed, outcome.waiting))
-        return tuple(jobs), Stays(tuple(stays), dict(self._queue.failed_attempts))
+            waiting = tuple(
+                replace(each, from_s=each.from_s - self._origin_s, to_s=each.to_s - self._origin_s)
+                for each in entry.waited
+            )
+            stays.append(
+                Stay(self._placement(number), arrival.arrival_s, start_s, end_s, entry.changed, waiting)
+            )
+        return tuple(jobs), Stays(tuple(stays), dict(self._failed_attempts))
 
     def _bound_ms(self, arrival: Arrival, hosts: Sequence[str]) -> float:
         topology, servers = self._running.experiment.topology, self._plan.servers
@@ -360,7 +366,8 @@ class _Run:
         missing = {kinds[job.name]: job for job in result.jobs if kinds[job.name] not in known}
         if missing:
             running = self._running
-            running.loop.run(route(running.experiment, running.pipeline, "source"))
+            alone = replace(self._combination, routing="source", strategy=None)
+            running.loop.run(route(running.experiment, running.pipeline, alone))
         for place, (kind, job) in enumerate(missing.items()):
             self._report(f"{self.name}: {job.name} alone, {place} of {len(missing)}", place / len(missing))
             known[kind] = self._measure_alone(arrivals[job.name], job.hosts, iterations)

@@ -23,14 +23,16 @@ import psutil
 
 from controlplane.fabric import Applied, Fabric
 from controlplane.pipeline import Pipeline
-from controlplane.routing import FabricPolicy, Routing, desired_state
-from controlplane.topology import Topology
+from controlplane.routing import FabricPolicy, desired_state
+from controlplane.tenants import cluster_state
+from controlplane.topology import Port, Topology
 from ebpf.struct_ops import available_congestion_controls
 from entrain.bound import bound_ms
-from entrain.experiment import Combination, Experiment, Job
+from entrain.experiment import VCLOS, Combination, Experiment, Job
 from entrain.policies import policies
 from entrain.policies.policy import JobOnHosts, Run, Session
 from entrain.policies.reports import Report as PolicyReport
+from entrain.reserved import reserved
 from entrain.results.values import JobResult, RunResult, Timeline
 from entrain.run.contention import attribute, contention, per_job
 from entrain.run.cross import NAME as CROSS
@@ -157,7 +159,7 @@ def bring_up(
     ):  # one loop for all runs: gRPC stays bound to the first loop it sees
         pipeline = Pipeline.load()
         report("setting the switches", 0.0)
-        loop.run(route(experiment, pipeline, next(experiment.combinations()).routing))
+        loop.run(route(experiment, pipeline, next(experiment.combinations())))
         ports = tuple(network.fabric_ports())
         with (
             lossy([port.ifindex for port in ports], options.loss)
@@ -244,11 +246,17 @@ def run_one(
 
     `alone` is the result of `run_alone`; `name` distinguishes runs of the same combination.
     """
-    parts = (name or None, combination.routing, combination.policy, combination.control, combination.seed)
+    parts = (
+        name or None,
+        combination.strategy or combination.routing,
+        combination.policy,
+        combination.control,
+        combination.seed,
+    )
     name = "-".join(str(part) for part in parts if part is not None)
     report(f"{name}: writing tables", 0.0)
     began = time.monotonic()
-    applied = running.loop.run(route(running.experiment, running.pipeline, combination.routing))
+    applied = running.loop.run(route(running.experiment, running.pipeline, combination))
     table_s = time.monotonic() - began
     output = running.directory / name
     output.mkdir()
@@ -292,18 +300,22 @@ def run_one(
     )
 
 
-def fabric_policy(experiment: Experiment, routing: Routing) -> FabricPolicy:
-    """Return how the experiment's switches route and mark."""
+def ecn_threshold(experiment: Experiment) -> int | Callable[[Port], int]:
+    """Return the queue length, in packets, from which the experiment's switches mark ECN."""
     given, shaping = experiment.network.ecn_threshold_packets, experiment.network.shaping
-    marking = thresholds(experiment.topology, shaping) if given is None else given
-    return FabricPolicy(routing=routing, ecn_threshold_packets=marking)
+    return thresholds(experiment.topology, shaping) if given is None else given
 
 
-async def route(experiment: Experiment, pipeline: Pipeline, routing: Routing) -> list[Applied]:
-    """Set all switches' tables for `routing`. Only entries that differ are written."""
-    policy = fabric_policy(experiment, routing)
-    async with Fabric(experiment.topology, pipeline) as fabric:
-        return await fabric.apply(desired_state(experiment.topology, policy))
+async def route(experiment: Experiment, pipeline: Pipeline, combination: Combination) -> list[Applied]:
+    """Set all switches' tables for a combination. Only entries that differ are written."""
+    policy = FabricPolicy(combination.routing, ecn_threshold_packets=ecn_threshold(experiment))
+    topology = experiment.topology
+    if combination.strategy == VCLOS and experiment.cluster is None:
+        state = cluster_state(topology, policy, reserved(topology, experiment.jobs))
+    else:
+        state = desired_state(topology, policy)
+    async with Fabric(topology, pipeline) as fabric:
+        return await fabric.apply(state)
 
 
 # -- jobs

@@ -11,6 +11,7 @@ from controlplane.routing import next_hops, source_port
 from controlplane.topology import Topology
 from entrain.experiment import Combination, Job, load_experiment, load_network
 from entrain.policies.mltcp import parameters
+from entrain.reserved import reserved
 from entrain.results.values import LEARNING, SETTLED_LEAST
 from entrain.trials import slot_rates
 from hostbpf.mltcp import Params
@@ -203,6 +204,61 @@ def test_source_routing_needs_an_uplink_for_each_host_port(tmp_path: Path) -> No
     with pytest.raises(BadInput, match=r"\[experiment\], routing: .*leaf1 has 2 hosts and 1 uplinks"):
         load_experiment(write(tmp_path, GOOD.replace("spines = 2", "spines = 1")))
     load_experiment(write(tmp_path, GOOD.replace("spines = 2", "spines = 1\nlinks_per_pair = 2")))
+
+
+VCLOS = """
+[experiment]
+name = "good"
+routing = "vclos"
+
+[topology]
+kind = "leaf-spine"
+leaves = 2
+spines = 2
+hosts_per_leaf = 4
+links_per_pair = 2
+
+[[job]]
+name = "a"
+bytes = 1000
+collective = "ring"
+hosts = ["h1", "h5", "h2", "h6"]
+
+[[job]]
+name = "b"
+bytes = 1000
+collective = "ring"
+hosts = ["h3", "h7"]
+"""
+
+
+def test_vclos_gives_jobs_on_given_hosts_links_of_their_own(tmp_path: Path) -> None:
+    experiment = load_experiment(write(tmp_path, VCLOS))
+    (combination,) = experiment.combinations()
+    assert (combination.routing, combination.strategy) == ("source", "vclos")
+    tenants = reserved(experiment.topology, experiment.jobs)
+    assert [set(tenant.hosts) for tenant in tenants] == [set(job.hosts) for job in experiment.jobs]
+    links = [link for tenant in tenants for link in tenant.placement.links]
+    assert len(set(links)) == len(links) == 6
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('["h3", "h7"]', '["h2", "h7"]', "job b: h2 is another job's, too"),
+        ('["h3", "h7"]', '["h3", "h4", "h7"]', "job b: there is no virtual Clos on its hosts"),
+        ("links_per_pair = 2", "links_per_pair = 1", "job b: there is no virtual Clos on its hosts"),
+        (
+            'routing = "vclos"',
+            'routing = "vclos"\npolicy = "mltcp"\ncongestion_control = "reno"',
+            'use policy "none"',
+        ),
+    ],
+)
+def test_vclos_without_links_for_each_job_is_refused(tmp_path: Path, old: str, new: str, words: str) -> None:
+    with pytest.raises(BadInput) as error:
+        load_experiment(write(tmp_path, VCLOS.replace(old, new)))
+    assert words in str(error.value)
 
 
 def test_source_routing_needs_leaves_and_spines(tmp_path: Path) -> None:
