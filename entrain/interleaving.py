@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from entrain.terminal import plain_table
+from machine.terminal import plain_table
 from schedulers.cassini.affinity import Interleaving, Shared, interleave
 from schedulers.cassini.fit import curve
 from workloads.profiles import GBPS, read_profiles

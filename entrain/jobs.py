@@ -20,7 +20,7 @@ from google.protobuf.json_format import MessageToDict
 from pydantic import Field
 from rich.table import Table
 
-from entrain.terminal import plain_table
+from machine.terminal import plain_table
 from machine.toml import NAME, Strict, check, one_of, read_toml
 from workloads.collectives import collectives
 

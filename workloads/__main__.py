@@ -8,17 +8,22 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-os.environ.setdefault(
-    "OPENBLAS_NUM_THREADS", "1"
-)  # before numpy is imported: unused threads would slow down the start
+# Before numpy is imported: unused threads would slow down the start.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from machine.errors import BadInput, EntrainError
 from workloads.collectives import DDP, collectives
 from workloads.jobs import JobSpec, load_job, parse_job
 from workloads.models import MODELS
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from workloads.records import Summary
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -26,36 +31,50 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
 
     worker = commands.add_parser("worker", help="run one rank of a job on this host")
-    worker.add_argument("--job", type=Path, required=True, metavar="JOB.json")
-    worker.add_argument("--rank", type=int, required=True)
+    worker.add_argument("--job", type=Path, required=True, metavar="JOB.json", help="the job's file")
+    worker.add_argument("--rank", type=int, required=True, help="number of the rank, from 0")
 
     launch = commands.add_parser(
         "launch", help="run all ranks of one or more jobs, each in the job's network namespaces"
     )
-    launch.add_argument("--job", type=Path, required=True, metavar="JOB.json", action="append", dest="jobs")
-    launch.add_argument("--json", action="store_true")
+    launch.add_argument(
+        "--job",
+        type=Path,
+        required=True,
+        metavar="JOB.json",
+        action="append",
+        dest="jobs",
+        help="a job's file; repeat it for several jobs",
+    )
+    launch.add_argument("--json", action="store_true", help="print JSON")
 
     serve = commands.add_parser("serve", help="run the jobs whose files are named in a pipe, as they come")
     serve.add_argument("--orders", type=Path, required=True, metavar="PIPE", help="a named pipe")
 
     local = commands.add_parser("local", help="run a job on loopback addresses, without a network")
     what = local.add_mutually_exclusive_group(required=True)
-    what.add_argument("--job", type=Path, metavar="JOB.json")
-    what.add_argument("--model", choices=sorted(MODELS))
-    what.add_argument("--bytes", type=int)
-    local.add_argument("--collective", choices=sorted((*collectives(), DDP)))
+    what.add_argument(
+        "--job", type=Path, metavar="JOB.json", help="the job's file; its addresses are not used"
+    )
+    what.add_argument("--model", choices=sorted(MODELS), help="a model, which sets bytes and computation")
+    what.add_argument("--bytes", type=int, help="bytes per iteration")
+    local.add_argument(
+        "--collective",
+        choices=sorted((*collectives(), DDP)),
+        help="default: the model's; ring with --bytes",
+    )
     local.add_argument("--ranks", type=int, help="number of ranks; default: the job's hosts, or 4")
-    local.add_argument("--iterations", type=int)
-    local.add_argument("--scale", type=float)
-    local.add_argument("--compute-ms", type=float)
+    local.add_argument("--iterations", type=int, help="number of iterations")
+    local.add_argument("--scale", type=float, help="divide the model's bytes by this")
+    local.add_argument("--compute-ms", type=float, help="computation per iteration, ms")
     local.add_argument("--out", type=Path, metavar="DIR", help="keep the records in this directory")
-    local.add_argument("--json", action="store_true")
+    local.add_argument("--json", action="store_true", help="print JSON")
 
     summarize = commands.add_parser(
         "summarize", help="print iteration and completion times from a directory of records"
     )
-    summarize.add_argument("directory", type=Path, metavar="DIR")
-    summarize.add_argument("--json", action="store_true")
+    summarize.add_argument("directory", type=Path, metavar="DIR", help="the directory of records")
+    summarize.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
@@ -139,48 +158,40 @@ def _summarize(directories: set[Path], *, as_json: bool) -> int:
     from workloads.records import read_records, summarize
 
     summaries = [
-        summary.as_dict()
-        for directory in sorted(directories)
-        for summary in summarize(read_records(directory))
+        summary for directory in sorted(directories) for summary in summarize(read_records(directory))
     ]
     if as_json:
-        print(json.dumps({"jobs": summaries}))
+        print(json.dumps({"jobs": [summary.as_dict() for summary in summaries]}))
     else:
-        _print_table(summaries)
+        from rich.console import Console
+
+        Console().print(summary_table(summaries))
     for summary in summaries:
-        if summary["error"]:
-            print(f"workloads: job {summary['name']}: {summary['error']}", file=sys.stderr)
+        if summary.error:
+            print(f"workloads: job {summary.job}: {summary.error}", file=sys.stderr)
     return 0
 
 
-def _print_table(summaries: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def summary_table(summaries: Iterable[Summary]) -> Table:
+    """Return a table with two lines per job, so that nothing is cut at 80 columns."""
+    from machine.terminal import plain_table
 
-    table = Table(
-        "job", "collective", "ranks", "iterations", "iteration ms", "p99 ms", "JCT s", "MB sent", "CPU s"
-    )
-    for summary in summaries:
-        mean, p99, jct = (
-            "-" if value is None else f"{value:.{digits}f}"
-            for value, digits in (
-                (summary["iteration_ms_mean"], 1),
-                (summary["iteration_ms_p99"], 1),
-                (summary["jct_s"], 3),
-            )
-        )
+    headings = ("job\ncollective", "ranks\niterations", "iteration ms\np99 ms", "JCT s\nCPU s", "MB sent")
+    table = plain_table(*headings, text=1)
+    for job in summaries:
+        mean, p99 = (_decimal(value, 1) for value in (job.iteration_ms_mean, job.iteration_ms_p99))
         table.add_row(
-            summary["name"],
-            summary["collective"],
-            str(summary["ranks"]),
-            str(summary["iterations"]),
-            mean,
-            p99,
-            jct,
-            f"{summary['bytes'] / 1e6:.1f}",
-            f"{summary['cpu_s']:.2f}",
+            f"{job.job}\n{job.collective}",
+            f"{job.ranks}\n{len(job.iteration_ms)}",
+            f"{mean}\n{p99}",
+            f"{_decimal(job.jct_s, 3)}\n{job.cpu_s:.2f}",
+            f"{job.bytes / 1e6:.1f}",
         )
-    Console().print(table)
+    return table
+
+
+def _decimal(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 if __name__ == "__main__":

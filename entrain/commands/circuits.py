@@ -16,7 +16,7 @@ def command(network: str | None, as_json: bool) -> None:
     from controlplane.api_pb2 import ListCircuitsRequest
     from controlplane.client import call, choose
     from entrain.jobs import document
-    from entrain.terminal import plain_table
+    from machine.terminal import plain_table
 
     with call(choose(network)) as stub:
         found = stub.ListCircuits(ListCircuitsRequest())

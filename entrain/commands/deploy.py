@@ -12,8 +12,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from entrain.terminal import plain_table
 from machine.errors import BadInput, EntrainError
+from machine.terminal import plain_table
 
 if TYPE_CHECKING:
     from controlplane.topology import Topology

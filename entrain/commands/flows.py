@@ -11,8 +11,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from entrain.terminal import plain_table
 from hostbpf.mltcp import VARIANTS, JobKey, JobState
+from machine.terminal import plain_table
 
 if TYPE_CHECKING:
     from hostbpf.flows import FlowState

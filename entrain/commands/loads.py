@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from entrain.terminal import plain_table
+from machine.terminal import plain_table
 
 
 @click.command()

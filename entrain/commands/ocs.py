@@ -25,8 +25,8 @@ def command(file: Path, as_json: bool) -> None:
     not plug in is not shown.
     """
     from entrain.experiment import load_network
-    from entrain.terminal import plain_table
     from machine.errors import BadInput
+    from machine.terminal import plain_table
     from ocs.drivers import remote_driver
     from ocs.manager import CircuitManager
 

@@ -11,9 +11,9 @@ import click
 from rich.console import Console
 from rich.table import Column, Table
 
-from entrain.terminal import plain_table
 from machine.errors import BadInput
 from machine.explain import suggestion
+from machine.terminal import plain_table
 
 
 @click.command()

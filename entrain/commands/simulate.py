@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from entrain.terminal import plain_table
 from machine.errors import BadInput
 from machine.signals import ending_once
+from machine.terminal import plain_table
 
 if TYPE_CHECKING:
     from simulation.results import Summary

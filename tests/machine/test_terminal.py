@@ -19,6 +19,9 @@ from hostbpf.mltcp import JobKey, JobState
 from simulation import output
 from simulation.experiments.registry import EXPERIMENTS, points
 from simulation.results import Completion, Decision, Figures, Iterations, Latency, Result
+from workloads.__main__ import summary_table as jobs_table
+from workloads.collectives import COLLECTIVES
+from workloads.records import Summary
 
 
 def rendered(shown: RenderableType, width: int = 80) -> list[str]:
@@ -87,6 +90,19 @@ def test_what_was_deployed_fits_80_columns_whole() -> None:
     text = rendered(deploy_table({"network": "n" * 15, "seconds": 1.5, "switches": [switch]}))
     assert max(map(len, text)) <= 80
     assert {"s" * 15, "unchanged", "1234567", "2345678", "3456789", "12345.67"} <= set(" ".join(text).split())
+
+
+def test_jobs_fit_80_columns_whole() -> None:
+    longest = max(COLLECTIVES, key=len)
+    counts = {"jct_s": 123_456.789, "bytes": 123_456_789_012, "cpu_s": 12_345.67}
+    job = Summary("j" * 30, longest, 4000, 999, (98_765.4,) * 999, (), **counts, error=None)
+    failed = Summary("k", "ring", 2, 3, (), (), None, 0, 0.0, "it was killed")
+    text = rendered(jobs_table([job, failed]))
+    assert max(map(len, text)) <= 80
+    assert {
+        *("j" * 30, longest, "4000", "999", "98765.4", "123456.789", "123456.8", "12345.67"),
+        *("k", "ring", "-", "0.00"),
+    } <= set(" ".join(text).split())
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
