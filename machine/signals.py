@@ -5,32 +5,74 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+Handler = Callable[[int, FrameType | None], object] | signal.Handlers
+
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+AGAIN_S = 0.01
+"""Time after which a signal is sent again if Python dropped the exception that its handler raised."""
 
 
 @contextlib.contextmanager
 def ending_once() -> Iterator[Callable[[], None]]:
     """Raise on the first SIGINT, SIGTERM or SIGHUP in this context. Later ones do not interrupt clean-up.
 
-    SIGINT raises KeyboardInterrupt, the others SystemExit. Yields a function that disables the signals: call
-    it when only the clean-up is left.
+    SIGINT raises KeyboardInterrupt, the others SystemExit. Some code does not pass these on. In a destructor
+    or a callback from C, Python drops them; the signal is then sent again. A library may raise another
+    exception in their place, as pydantic does in a serializer; the context then ends with the signal's own.
+
+    Yields a function that disables the signals: call it when only the clean-up is left.
     """
+    raised: BaseException | None = None
+    ended_by = signal.SIGINT
+    dropping = False
+
+    def handle_by(handler: Handler) -> None:
+        for number in _ENDING:
+            signal.signal(number, handler)
 
     def ignore() -> None:
-        for number in _ENDING:
-            signal.signal(number, signal.SIG_IGN)
+        handle_by(signal.SIG_IGN)
+
+    def send_again() -> None:
+        threading.Timer(AGAIN_S, os.kill, (os.getpid(), ended_by)).start()
 
     def leave(number: int, _: FrameType | None) -> None:
+        nonlocal raised, ended_by
+        ended_by = signal.Signals(number)
+        if dropping:  # an exception would be dropped, too
+            send_again()
+            return
         ignore()
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + number)
+        raised = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+        raise raised
 
-    with _handled_by(leave):
-        yield ignore
+    def drop(dropped: sys.UnraisableHookArgs) -> None:
+        nonlocal dropping
+        if raised is None or dropped.exc_value is not raised:
+            drop_before(dropped)
+            return
+        dropping = True
+        handle_by(leave)
+        send_again()
+        dropping = False
+
+    drop_before, sys.unraisablehook = sys.unraisablehook, drop
+    try:
+        with _handled_by(leave):
+            yield ignore
+    except BaseException as error:
+        if raised is None or error is raised:
+            raise
+        raise raised from None
+    finally:
+        sys.unraisablehook = drop_before
 
 
 @contextlib.contextmanager

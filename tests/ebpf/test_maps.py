@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import struct
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +16,7 @@ import pytest
 from ebpf import EbpfError, Object, RingBuffer
 from ebpf.libbpf import possible_cpus
 from ebpf.maps import EXIST, NOEXIST
+from machine.signals import ending_once
 
 pytestmark = pytest.mark.root
 
@@ -142,3 +147,27 @@ def test_ring_buffer_delivers_in_order_and_raises(obj: Object) -> None:
     broken.close()
     with pytest.raises(EbpfError, match="not usable as a ring buffer"):
         RingBuffer(obj.maps["table"], received.append)  # type: ignore[arg-type]
+
+
+EPOLL_WAITS = {"232", "281", "22"}
+"""Numbers of epoll_wait and epoll_pwait on x86-64, and of epoll_pwait on arm64."""
+
+
+def test_a_signal_that_arrives_with_a_record_raises_its_exception_alone(obj: Object) -> None:
+    """The signal's handler then runs before the callback's first line, where Python drops exceptions."""
+    syscall = Path(f"/proc/self/task/{threading.get_native_id()}/syscall")
+
+    def interrupt() -> None:
+        while syscall.read_text().split()[0] not in EPOLL_WAITS:
+            time.sleep(0.001)
+        signal.raise_signal(signal.SIGINT)  # in this thread, so it does not end the wait
+        obj.programs["count"].test_run(PACKET)
+
+    ring = RingBuffer(obj.maps["events"], lambda _: None)
+    thread = threading.Thread(target=interrupt)
+    with contextlib.closing(ring), pytest.raises(KeyboardInterrupt), ending_once():
+        thread.start()
+        ring.poll(20_000)
+        thread.join()
+        threading.Event().wait(20)
+        pytest.fail("the signal is lost")

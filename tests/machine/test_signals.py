@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 
 import pytest
+from pydantic import BaseModel, field_serializer
+from pydantic_core import PydanticSerializationError
 
 from machine.signals import ending_once, noting_end
 
@@ -29,6 +32,42 @@ def test_only_the_first_signal_raises(number: signal.Signals, raised: type[BaseE
     if raised is SystemExit:
         assert ended.value.args == (128 + number,)
     assert {each: signal.getsignal(each) for each in before} == before
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_a_signal_is_not_lost_where_python_drops_exceptions(
+    number: signal.Signals, raised: type[BaseException]
+) -> None:
+    class Thing:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    before = sys.unraisablehook
+    with pytest.raises(raised), ending_once():
+        Thing()
+        threading.Event().wait(20)
+        pytest.fail("the signal is lost")
+    assert sys.unraisablehook is before
+
+
+class Interrupted(BaseModel):
+    """A signal arrives while pydantic writes it as JSON."""
+
+    value: int = 0
+
+    @field_serializer("value")
+    def _written(self, value: int) -> int:
+        signal.raise_signal(signal.SIGINT)
+        return value
+
+
+def test_a_signal_stays_one_whatever_a_library_makes_of_it() -> None:
+    with pytest.raises(PydanticSerializationError):
+        Interrupted().model_dump_json()
+    with pytest.raises(KeyboardInterrupt), ending_once():
+        Interrupted().model_dump_json()
 
 
 def test_signals_after_the_work_have_no_effect() -> None:
