@@ -31,7 +31,7 @@ def _registered(group: str, taken: tuple[str, ...]) -> dict[str, Any]:
         whose = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"
         what = f"{whose} registers {entry.name!r} in {group}"
         if entry.name in (*taken, *found):
-            raise EntrainError(f"{what}, which is there already; rename it, or uninstall {whose}")
+            raise EntrainError(f"{what}, a name that is already taken; rename it, or uninstall {whose}")
         try:
             found[entry.name] = entry.load()
         except Exception as error:

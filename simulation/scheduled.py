@@ -44,7 +44,7 @@ class ScheduledTransport:
         usage: Usage | None = None,
     ) -> None:
         if not math.isfinite(interval) or interval < 0.0:
-            raise ValueError(f"the observing interval is {interval} s; give a number of at least 0")
+            raise ValueError(f"the observation interval is {interval} s; give a number of at least 0")
         self.topology = topology
         self.policy = policy
         self.interval = interval
@@ -192,7 +192,7 @@ def assert_feasible(links: Routes, flows: Ints, rate: Floats, topology: Topology
     """Raise SimulationError if a rate is negative or NaN, or if a link carries more than its capacity."""
     rates = rate[flows]
     if not np.isfinite(rates).all() or (rates < 0.0).any():
-        raise SimulationError(f"{who} gives a rate that is negative or no number")
+        raise SimulationError(f"{who} returns a rate that is negative or not a number")
     load = np.zeros(len(topology.capacity))
     link_loads(links, flows, rate, load)
     over = np.flatnonzero(load > topology.capacity * (1.0 + 1e-6))

@@ -149,11 +149,9 @@ class SlottedTransport:
         if policy not in get_args(SlotPolicy):
             raise BadInput(f"slot policy {policy!r} is unknown; use one of {', '.join(get_args(SlotPolicy))}")
         if rounds < 1:
-            raise BadInput(f"{rounds} rounds of decisions make no sense; give at least 1")
+            raise BadInput(f"there are {rounds} rounds of decisions; give at least 1")
         if not 0.0 <= cross < 1.0:
-            raise BadInput(
-                f"cross traffic of {cross} of a link is impossible; give a share from 0 to below 1"
-            )
+            raise BadInput(f"cross traffic is {cross} of a link; give a share from 0 to below 1")
         self.topology = topology
         self.policy = policy
         self.parameters = parameters

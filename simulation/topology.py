@@ -228,7 +228,7 @@ def graph(
         try:
             return [index[pair] for pair in itertools.pairwise(nodes)]
         except KeyError as missing:
-            raise BadInput(f"route {nodes} uses {missing}, which is no link; correct the route") from None
+            raise BadInput(f"route {nodes} uses {missing}, which is not a link; correct the route") from None
 
     def route(src: Ints, dst: Ints, key: Ints) -> Routes:
         hashed = mix(src, dst, key)

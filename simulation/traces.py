@@ -40,7 +40,7 @@ class Place:
         try:
             value = float(text)
         except ValueError:
-            raise self.error(column, f"{text!r} is no number", "write a decimal number") from None
+            raise self.error(column, f"{text!r} is not a number", "write a decimal number") from None
         if not math.isfinite(value):
             raise self.error(column, f"{text!r} is not finite", "give a real value")
         if value < low or (exclusive and value == low):
@@ -54,7 +54,7 @@ class Place:
         try:
             value = int(text)
         except ValueError:
-            raise self.error(column, f"{text!r} is no whole number", "write digits only") from None
+            raise self.error(column, f"{text!r} is not a whole number", "write digits only") from None
         if value < low or (high is not None and value > high):
             limit = f"from {low} to {high}" if high is not None else f"of at least {low}"
             raise self.error(column, f"{value} is out of range", f"give a number {limit}")
@@ -158,7 +158,7 @@ def parse_coflow_benchmark(
         arrival = place.number(*take("the arrival")) / 1000.0
         if arrival < last:
             raise place.error(
-                2, f"arrival {arrival * 1000:g} ms is before the last one", "sort the lines by arrival"
+                2, f"arrival {arrival * 1000:g} ms is before the previous one", "sort the lines by arrival"
             )
         last = arrival
         mappers = [
@@ -172,7 +172,7 @@ def parse_coflow_benchmark(
             column, text = take("a reducer")
             port, colon, amount = text.partition(":")
             if not colon:
-                raise place.error(column, f"{text!r} is no reducer", "write port:MB")
+                raise place.error(column, f"{text!r} is not a reducer", "write port:MB")
             reducer = place.integer(column, port, high=ports - 1)
             mb = place.number(column, amount, exclusive=True)
             megabytes[reducer] = megabytes.get(reducer, 0.0) + (math.ceil(mb) if whole_megabytes else mb)
@@ -185,7 +185,7 @@ def parse_coflow_benchmark(
                 size.append(np.full(len(sources), math.ceil(mb / len(sources)) * float(MB)))
         if position < len(fields):
             raise place.error(
-                position + 1, f"{fields[position]!r} is too much", "write one reducer as port:MB"
+                position + 1, f"{fields[position]!r} is left over", "write each reducer as port:MB"
             )
         src = [sources] * len(dst)
         if epoch_s:
@@ -221,7 +221,7 @@ def _sorted(
         seen.add(job.ident)
         if by_time and i and job.arrival_s < jobs[i - 1].arrival_s:
             raise place.error(
-                "time", f"{job.arrival_s:g} s is before the line above", "sort the lines by time"
+                "time", f"{job.arrival_s:g} s is before the previous line", "sort the lines by time"
             )
     return jobs
 
@@ -291,7 +291,7 @@ def read_vclos_elastic(path: Path) -> list[TrainingJob]:
         fields = line.split()
         if len(fields) != 3:
             raise place.error(
-                len(fields) + 1, f"{len(fields)} values stand here", "write: time GPUs duration"
+                len(fields) + 1, f"the line has {len(fields)} values", "write: time GPUs duration"
             )
         gpus = place.integer(2, fields[1], low=1)
         jobs.append(
@@ -314,7 +314,7 @@ def read_vclos_requests(path: Path) -> list[TrainingJob]:
             triples = [(str(a), str(b), str(c)) for a, b, c in entries]
         except (ValueError, SyntaxError, TypeError):
             raise place.error(
-                1, "this is no list of triples", "write [(time, duration, GPUs), ...]"
+                1, "this is not a list of triples", "write [(time, duration, GPUs), ...]"
             ) from None
         for i, (at, duration, gpus) in enumerate(triples, 1):
             column = f"entry {i}"

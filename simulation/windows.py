@@ -174,7 +174,7 @@ def run(
     if control == "dctcp" and link.mark_above is None:
         raise BadInput("DCTCP needs a link that marks: give it mark_above")
     if progress is not None and len(progress) != len(jobs):
-        raise BadInput(f"{len(progress)} jobs' progress for {len(jobs)} jobs: give one each")
+        raise BadInput(f"{len(progress)} progress values for {len(jobs)} jobs: give one each")
     courses = begin(jobs, link.rate, iterations)
     windows = [[CONTROLS[control]() for _ in job.connections] for job in jobs]
     rng = np.random.default_rng(seed)

@@ -168,9 +168,9 @@ def cluster_jobs(
     hold all jobs at once.
     """
     if count < 1:
-        raise BadInput(f"{count} jobs make no workload; ask for at least one")
+        raise BadInput(f"the workload has {count} jobs; give at least 1")
     if servers % domain:
-        raise BadInput(f"{servers} servers do not come in groups of {domain}; choose a divisor")
+        raise BadInput(f"{servers} servers cannot be divided into groups of {domain}; choose a divisor")
     rng = np.random.default_rng(seed)
     free = [
         [int(s) for s in rng.permutation(np.repeat(np.arange(d, d + domain), gpus_per_server))]

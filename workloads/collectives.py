@@ -2,8 +2,8 @@
 
 Every rank has a buffer of equal *units*. A step is a set of concurrent transfers. A rank completes a step
 when it has sent and received everything that belongs to it; there is no other barrier. Parameter servers and
-workers do without this barrier, too: a transfer starts as soon as its data is there. Arriving units are added
-to the receiver's units (`reduce`) or replace them.
+workers do not have even this one: a transfer starts as soon as its data is there. Arriving units are added to
+the receiver's units (`reduce`) or replace them.
 
 If a job's hosts are on consecutive ports of equal leaves, each step of every collective except the parameter
 server and the double binary trees is a *leaf-wise permutation* (vClos, definition 1; in testable form: two
@@ -50,10 +50,10 @@ Step = tuple[Transfer, ...]
 class Program:
     """The steps of a collective on `ranks` ranks, whose buffers have `units` units.
 
-    `sources` are the ranks that bring data of their own; the others' buffers start at zero. Where `exchange`
-    is set, arriving units land in a second buffer (unit *i* of it is from rank *i*), else in the one buffer.
-    In `lockstep` a rank is through with a step before it begins the next; otherwise it waits only for what it
-    passes on.
+    `sources` are the ranks that contribute data; the others' buffers start at zero. With `exchange`, arriving
+    units are stored in a second buffer (its unit *i* is from rank *i*), otherwise in the same buffer. With
+    `lockstep`, a rank completes a step before it begins the next. Otherwise it waits only for the units that
+    it sends on.
     """
 
     collective: str
@@ -187,7 +187,7 @@ def all_to_all_xor(ranks: int, options: Options = Options()) -> Program:
     Raises ValueError if the number of ranks is not a power of two.
     """
     if ranks & (ranks - 1):
-        raise ValueError(f"hosts: all-to-all-xor needs a power of two of ranks, not {ranks}; take all-to-all")
+        raise ValueError(f"hosts: all-to-all-xor needs a power of two of ranks, not {ranks}; use all-to-all")
     return _exchange("all-to-all-xor", ranks, lambda i, step: i ^ (step + 1))
 
 

@@ -231,7 +231,7 @@ class Incoming:
         if (magic, iteration, step, size) != (_MAGIC, *self._expected, self.size):
             raise JobFailed(
                 f"rank {self.peer} at {self.where} sent {size} bytes of iteration {iteration}, step {step}; "
-                f"expected were {self.size} bytes of iteration {self._expected[0]}, step {self._expected[1]}"
+                f"expected: {self.size} bytes of iteration {self._expected[0]}, step {self._expected[1]}"
             )
 
     def close(self) -> None:
@@ -320,7 +320,7 @@ def _listen(job: JobSpec, rank: int) -> socket.socket:
         listener.close()
         remedy = {
             errno.EADDRINUSE: "another program listens there; give the job another port_base",
-            errno.EADDRNOTAVAIL: "this host has another address than the job says; start the rank elsewhere",
+            errno.EADDRNOTAVAIL: "this host lacks that address; start the rank on the host that has it",
         }.get(error.errno or 0, error.strerror)
         raise JobFailed(f"rank {rank} cannot listen on {_where(job, rank)}: {remedy}") from error
     listener.listen(len(job.hosts))
@@ -344,7 +344,7 @@ def _connect(job: JobSpec, rank: int, peer: int) -> socket.socket:
                     f"rank {rank} cannot reach rank {peer} at {_where(job, peer)}: {cause}"
                 ) from error
     raise JobFailed(
-        f"rank {rank} finds no free source port for rank {peer} in {_PORT_ATTEMPTS} attempts; change the seed"
+        f"rank {rank} found no free source port for rank {peer} in {_PORT_ATTEMPTS} attempts; change the seed"
     )
 
 
@@ -356,7 +356,7 @@ def _set_congestion_control(sock: socket.socket, name: str) -> None:
         cause = (
             "not allowed without root"
             if error.errno == errno.EPERM
-            else f"not there; there are {', '.join(there)}"
+            else f"not available; available are {', '.join(there)}"
         )
         raise JobFailed(f"congestion_control: {name!r} is {cause}") from error
 

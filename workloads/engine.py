@@ -132,12 +132,12 @@ class Engine:
         self._control_fds = {sock.fileno() for sock in control.sockets}
         self._outgoing: dict[int, Outgoing] = {}
         self._incoming: dict[int, Incoming] = {}
-        self._waiting: dict[int, list[_Send | _Receive]] = {}  # by the steps that have to be through before
-        self._awaited: Counter[int] = Counter()  # by step, the transfers with which the rank is through it
-        self._pending: dict[int, deque[_Send | _Receive]] = {}  # by descriptor; the first is under way
+        self._waiting: dict[int, list[_Send | _Receive]] = {}  # by how many steps must be complete before
+        self._awaited: Counter[int] = Counter()  # by step, the transfers that complete it
+        self._pending: dict[int, deque[_Send | _Receive]] = {}  # by descriptor; the first is in progress
         self._sent = 0  # bytes of values in an iteration
         self._publisher: Publisher | None = None
-        self._reported: dict[int, Reported] = {}  # by descriptor; empty where nobody asked for it
+        self._reported: dict[int, Reported] = {}  # by descriptor; empty unless the job publishes its progress
         self._flows: list[tuple[int, int, int, int, int]] = []  # step, peer, bytes, start, end
         self._stall_s = job.timeout_s + 2 * job.compute_s()  # a peer may be computing
 
@@ -186,14 +186,12 @@ class Engine:
             self._memory.fill(iteration)
             for each in self._reported.values():
                 each.compute(iteration)
-            computes = (
-                self._rank in self._program.sources
-            )  # a parameter server takes what comes, whenever it does
+            computes = self._rank in self._program.sources  # a parameter server does not
             if computes:
                 self._compute(begin + round(self._job.compute_s() * 1e9))
             compute_end = time.monotonic_ns()
             self._communicate(iteration)
-            if not computes:  # it communicates from when the first data is sent to it
+            if not computes:  # its communication begins with the first transfer to it
                 compute_end = min(start for _, _, _, start, _ in self._flows)
             finished = {
                 "kind": "iteration",
@@ -224,14 +222,14 @@ class Engine:
         """Run all steps of the collective."""
         for each in self._reported.values():
             each.communicate()
-        awaited, through = self._awaited.copy(), 0
+        awaited, completed = self._awaited.copy(), 0
         moving = deque(self._release(0, iteration))
         while True:
-            while through < len(self._program.steps) and not awaited[through]:
-                through += 1
+            while completed < len(self._program.steps) and not awaited[completed]:
+                completed += 1
                 if self._job.barrier:
-                    self._control.barrier(f"{iteration}/{through}", timeout_s=self._stall_s)
-                moving.extend(self._release(through, iteration))
+                    self._control.barrier(f"{iteration}/{completed}", timeout_s=self._stall_s)
+                moving.extend(self._release(completed, iteration))
             if not self._pending:
                 return
             while not moving:
@@ -242,9 +240,9 @@ class Engine:
                 if fd in self._pending:
                     moving.append(fd)
 
-    def _release(self, through: int, iteration: int) -> Iterator[int]:
-        """Start the transfers that waited for the first `through` steps. Yield descriptors that were idle."""
-        for each in self._waiting.get(through, ()):
+    def _release(self, completed: int, iteration: int) -> Iterator[int]:
+        """Start what waited for the first `completed` steps. Yield descriptors that were idle."""
+        for each in self._waiting.get(completed, ()):
             fd = each.connection.fd
             if progress := self._reported.get(fd):
                 progress.release(each.size)
@@ -259,10 +257,10 @@ class Engine:
         """Wait, and return the descriptors that are ready."""
         events = self._epoll.poll(self._stall_s)
         if not events:
-            under_way = [transfers[0] for transfers in self._pending.values()]
-            peers = ", ".join(f"{each.connection.peer} at {each.connection.where}" for each in under_way)
+            current = [transfers[0] for transfers in self._pending.values()]
+            peers = ", ".join(f"{each.connection.peer} at {each.connection.where}" for each in current)
             raise JobFailed(
-                f"rank {self._rank}, iteration {iteration}, step {min(each.step for each in under_way)}: "
+                f"rank {self._rank}, iteration {iteration}, step {min(each.step for each in current)}: "
                 f"nothing moved for {self._stall_s:g} s; waiting for rank {peers}"
             )
         if any(fd in self._control_fds for fd, _ in events):
@@ -271,26 +269,26 @@ class Engine:
 
     def _advance(self, fd: int, iteration: int) -> _Send | _Receive | None:
         """Advance the current transfer of `fd`. Return it when it is complete."""
-        present = self._pending[fd][0]
+        current = self._pending[fd][0]
         try:
-            complete = present.connection.advance()
+            complete = current.connection.advance()
         except PeerLost as error:
             raise JobFailed(
-                f"rank {self._rank}, iteration {iteration}, step {present.step}: {error}"
+                f"rank {self._rank}, iteration {iteration}, step {current.step}: {error}"
             ) from error
         if progress := self._reported.get(fd):
-            progress.moved(present.connection.moved, complete)
+            progress.moved(current.connection.moved, complete)
         if not complete:
             return None
-        if isinstance(present, _Receive):
-            source = present.connection
-            self._flows.append((present.step, source.peer, source.size, source.start_ns, time.monotonic_ns()))
+        if isinstance(current, _Receive):
+            source = current.connection
+            self._flows.append((current.step, source.peer, source.size, source.start_ns, time.monotonic_ns()))
         self._pending[fd].popleft()
         if self._pending[fd]:
             self._pending[fd][0].begin(iteration)
         else:
             del self._pending[fd]
-        return present
+        return current
 
     def _finish(self, iteration: dict[str, Any]) -> None:
         self._memory.check(iteration["iteration"])

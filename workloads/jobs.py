@@ -109,7 +109,7 @@ class JobSpec(BaseModel):
         if self.port_base in SOURCE_PORTS:
             raise ValueError(
                 f"port_base: {self.port_base} is in the range of source ports, "
-                f"{SOURCE_PORTS.start} to {SOURCE_PORTS.stop - 1}; take one below or above"
+                f"{SOURCE_PORTS.start} to {SOURCE_PORTS.stop - 1}; choose one below or above"
             )
         if self.netns and len(self.netns) != len(self.hosts):
             raise ValueError(
@@ -126,9 +126,9 @@ class JobSpec(BaseModel):
         """Raise ValueError for options that a trained model does not support."""
         trained = [name for name, model in MODELS.items() if model.collective == DDP]
         if self.model not in trained:
-            raise ValueError(f"model: with collective ddp one that can be trained: {', '.join(trained)}")
+            raise ValueError(f"model: collective ddp needs a model that can be trained: {', '.join(trained)}")
         if self.scale != 1.0 or self.busy:
-            raise ValueError("scale, busy: a model that is trained has its own size and computation")
+            raise ValueError("scale, busy: leave them out; a trained model has its own size and computation")
 
     @property
     def options(self) -> Options:

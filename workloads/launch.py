@@ -113,7 +113,8 @@ def _check_namespaces(job: JobSpec) -> None:
     for rank, path in enumerate(job.netns):
         if not Path(path).exists():
             raise BadInput(
-                f"job {job.name}: netns.{rank}: there is no namespace {path}; give that of a process"
+                f"job {job.name}: netns.{rank}: namespace {path} does not exist; give one of a running "
+                f"process"
             )
 
 

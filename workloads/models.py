@@ -1,8 +1,8 @@
 """Bytes and computation time per iteration of each model, from the papers.
 
-Vision models' and BERT's megabytes are of 2^20 bytes: VGG16 has 138,357,544 parameters of 4 bytes, which is
-the papers' 528 MB only so. `compute_ms` is the part of an iteration in which the network idles, at the
-batch size named; where a paper gives the iteration and the communication time, it is their difference. The
+A megabyte of the vision models and of BERT is 2^20 bytes: VGG16 has 138,357,544 parameters of 4 bytes, which
+the papers call 528 MB. `compute_ms` is the part of an iteration in which the network idles, at the batch size
+named. Where a paper gives the times of the iteration and of its communication, it is their difference. The
 sources:
 
 * [slots] the slot scheduler's section VI-A: bytes of VGG19, VGG16, ResNet50, GPT-2.
@@ -67,7 +67,13 @@ _MODELS = (
         "bytes [cassini] 4.2; compute, batch 800: 273 (3.1) - 138 ms (4.3)",
     ),
     Model("bert", 450 * MIB, 455.0, "ring", "bytes [cassini] 4.2; compute [pollux] at batch 4 on one GPU"),
-    Model("gpt2", 1200 * MB, 455.0, "ring", "bytes [slots]; no paper gives its computation: BERT's is taken"),
+    Model(
+        "gpt2",
+        1200 * MB,
+        455.0,
+        "ring",
+        "bytes [slots]; no paper gives its computation time: BERT's is used",
+    ),
     Model(
         "dlrm",
         890 * MIB,

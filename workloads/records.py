@@ -170,7 +170,7 @@ def read_records(where: Path) -> Records:
                     continue
                 raise BadInput(f"{path}, line {number}: not a record of a job: {text[:80]!r}") from error
     if not any(found.values()):
-        raise BadInput(f"{where}: no records (*.jsonl) there")
+        raise BadInput(f"{where}: has no records (*.jsonl)")
     return Records(*(tuple(found[kind]) for kind in types))
 
 
@@ -191,7 +191,10 @@ def _summary(job: str, clocks: list[Clock], iterations: list[Iteration], ends: l
     done = len(complete) == first.iterations
     errors = [end.error for end in ends if end.error]
     if not errors and len(ends) < first.ranks:
-        errors = [f"{first.ranks - len(ends)} of {first.ranks} ranks wrote no end: killed, or still running"]
+        errors = [
+            f"{first.ranks - len(ends)} of {first.ranks} ranks have no end record: they were killed, or "
+            f"still run"
+        ]
     return Summary(
         job=job,
         collective=first.collective,

@@ -110,7 +110,7 @@ def _harmless(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate
                 method(self, *args, **kwargs)
             except Exception as error:
                 self.end()
-                warnings.warn(f"entrain: progress is published no more: {error}", stacklevel=2)
+                warnings.warn(f"entrain: progress is no longer published: {error}", stacklevel=2)
 
     return guarded
 
@@ -308,7 +308,7 @@ def watch(ddp: Any) -> bool:
     if ddp._comm_hooks:
         reason = "it has a communication hook of its own"
     elif ddp.gradient_as_bucket_view and ranks & (ranks - 1):
-        reason = f"gradient_as_bucket_view with {ranks} ranks, no power of two, may round otherwise"
+        reason = f"gradient_as_bucket_view with {ranks} ranks (not a power of two) may round differently"
     else:
         try:
             ddp.register_comm_hook(_State(_process.add(ranks), ddp.process_group), _allreduce)

@@ -195,7 +195,7 @@ def _interface(address: str) -> str:
     for name, addresses in psutil.net_if_addrs().items():
         if any(each.family == socket.AF_INET and each.address == address for each in addresses):
             return name
-    raise JobFailed(f"no interface here has the address {address}: start the rank on its host")
+    raise JobFailed(f"no interface of this host has the address {address}: start the rank on its own host")
 
 
 def _first_line(error: Exception) -> str:

@@ -57,7 +57,7 @@ class SwitchFile(Strict):
         numbers: set[int] = set()
         for index, port in enumerate(self.port, 1):
             if port.number in numbers:
-                raise ValueError(f"[[port]] {index}, number: {port.number} is there already; remove one")
+                raise ValueError(f"[[port]] {index}, number: {port.number} is listed twice; remove one")
             numbers.add(port.number)
         return self
 

@@ -128,7 +128,7 @@ def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None)
         "TRUNCATES": int(traffic.truncates or traffic.clones_ingress or traffic.clones_egress),
     }
     parts = [
-        "/* A P4 program, compiled for softswitch. Things are numbered in the order of its JSON. */",
+        "/* A P4 program, compiled for softswitch. Objects are numbered in the order of its JSON. */",
         *(f"#define {name} {value}" for name, value in defines.items()),
         '#include "base.h"',
         *(f"WIDE({n})" for n in sorted(widths)),

@@ -151,7 +151,7 @@ def test_what_cannot_be_loaded_is_told_with_its_distribution(tmp_path: Path) -> 
 def test_a_name_of_ours_is_not_replaced(tmp_path: Path) -> None:
     site = installed(tmp_path / "site", {"entrain.policies": "slots = shifts:shift"}, shifts="shift = 1")
     done = python(site, "-c", "from entrain.policies import policies; policies()")
-    assert "'slots' in entrain.policies, which is there already" in done.stderr
+    assert "'slots' in entrain.policies, a name that is already taken" in done.stderr
 
 
 def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ c.Outgoing.begin = lambda self, data, iteration, step: begin(self, data, iterati
 """
     result = run_job(patch=patch, ranks=3)
     assert result.returncode == 1
-    assert "iteration 0, step 1; expected were" in result.stderr
+    assert "iteration 0, step 1; expected: " in result.stderr
 
 
 def worker(path: Path, rank: int) -> subprocess.Popen[str]:
@@ -327,7 +327,7 @@ def test_an_address_of_another_host_is_told(run_job: RunJob) -> None:
 def test_an_unknown_congestion_control_is_told_with_those_there(run_job: RunJob) -> None:
     result = run_job(congestion_control="warp")
     assert result.returncode == 1
-    assert "congestion_control: 'warp' is not there; there are " in result.stderr
+    assert "congestion_control: 'warp' is not available; available are " in result.stderr
     assert "cubic" in result.stderr
 
 
@@ -459,7 +459,7 @@ def test_a_rank_beyond_the_job_is_refused(job_file: JobFile) -> None:
 def test_a_namespace_that_is_not_there_is_named(run_job: RunJob) -> None:
     result = run_job(ranks=2, netns=["/proc/self/ns/net", "/run/netns/nowhere"])
     assert result.returncode == 2
-    assert result.stderr.startswith("workloads: job test: netns.1: there is no namespace /run/netns/nowhere")
+    assert result.stderr.startswith("workloads: job test: netns.1: namespace /run/netns/nowhere")
 
 
 def children(pid: int) -> list[int]:

@@ -128,7 +128,7 @@ def test_training_goes_on_where_progress_cannot_be_published(tmp_path: Path, pla
     environment = _environment(tmp_path, PYTHONPATH=str(hook), ENTRAIN_PROGRESS=str(tmp_path / "file"))
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
-    assert "progress is published no more" in done.stderr
+    assert "progress is no longer published" in done.stderr
     lines = sorted(map(json.loads, done.stdout.splitlines()), key=lambda line: line["rank"])
     assert [line["results"]["default"]["digest"] for line in lines] == [
         each["digest"] for each in plain["default"]

@@ -70,7 +70,7 @@ def test_an_iteration_that_a_rank_did_not_end_does_not_count(tmp_path: Path) -> 
     (summary,) = summarize(read_records(tmp_path))
     assert summary.iteration_ms == (12,)
     assert summary.jct_s is None
-    assert summary.error == "1 of 2 ranks wrote no end: killed, or still running"
+    assert summary.error == "1 of 2 ranks have no end record: they were killed, or still run"
 
 
 def test_the_reason_of_a_failure_is_told(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_an_address_in_use_is_refused(tmp_path: Path, kind: str) -> None:
         (("rate_mbps = 1000", "rate_mbps = 0"), r"\[\[port\]\] 1, rate_mbps: must be above 0"),
         (("number = 4", ""), r"\[\[port\]\] 1, number: this key is missing"),
         (("127.0.0.1:0", "here"), "listen: .*"),
-        (("rate_mbps = 1000", "rate_mbps = 1000\n[[port]]\nnumber = 4\nrate_mbps = 1"), "4 is there already"),
+        (("rate_mbps = 1000", "rate_mbps = 1000\n[[port]]\nnumber = 4\nrate_mbps = 1"), "4 is listed twice"),
         (("[[port]]\nnumber = 4\nrate_mbps = 1000", ""), "port: this key is missing"),
     ],
 )
