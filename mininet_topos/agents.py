@@ -9,12 +9,8 @@ from pathlib import Path
 
 from controlplane.topology import Host
 from hostbpf.agent.agent import Scheduling
-from machine.process import launch
 from machine.record import Record
 from mininet_topos.network import Network
-
-READY_TIMEOUT_S = 60.0
-"""Seconds that an agent may take to start. All hosts' agents compile and load programs at once."""
 
 
 @contextlib.contextmanager
@@ -36,21 +32,14 @@ def agents(
     congestion controls are not yet registered, the first agent registers them for all. `network.check` finds
     an agent that has ended. Raises EntrainError, with the end of its log, for an agent that does not start.
     """
-    with contextlib.ExitStack() as stack:
-        started = []
-        addresses = {}
-        for host in network.topology.hosts:
-            address = addresses[host.name] = f"unix:{directory}/agent-{host.name}.sock"
-            own_paths = (paths or {}).get(host.name)
-            command = agent_command(network, host, address, slot_ms, scheduling, own_paths)
-            log = directory / f"agent-{host.name}.log"
-            agent = launch(record, f"the agent of host {host.name}", command, log=log, tells=True)
-            stack.callback(agent.end)
-            started.append(agent)
-        for agent in started:
-            agent.wait_ready(READY_TIMEOUT_S)
-        with network.watching(started):
-            yield addresses
+    addresses, commands = {}, []
+    for host in network.topology.hosts:
+        address = addresses[host.name] = f"unix:{directory}/agent-{host.name}.sock"
+        own_paths = (paths or {}).get(host.name)
+        command = agent_command(network, host, address, slot_ms, scheduling, own_paths)
+        commands.append((f"the agent of host {host.name}", command, directory / f"agent-{host.name}.log"))
+    with network.serving(record, commands):
+        yield addresses
 
 
 def agent_command(

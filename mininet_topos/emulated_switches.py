@@ -10,12 +10,8 @@ from pathlib import Path
 
 from controlplane.network import Host, Switch, Topology
 from controlplane.routing import Routing, fixed_path
-from machine.process import launch
 from machine.record import Record
 from mininet_topos.network import Network
-
-READY_TIMEOUT_S = 60.0
-"""Seconds that an emulated switch may take to start, together with all others."""
 
 
 def switch_file(switch: Switch, listen: str, slot_ms: float = 60.0) -> str:
@@ -80,15 +76,10 @@ def emulated_switches(
     topology = network.topology
     addresses = {switch.name: f"unix:{directory}/{switch.name}.sock" for switch in topology.switches}
     files, paths = write_files(topology, routing, directory, addresses, slot_ms)
-    with contextlib.ExitStack() as stack:
-        started = []
-        for name, file in files.items():
-            command = [sys.executable, "-m", "entrain.cli", "emulated-switch", str(file)]
-            log = directory / f"emulated-{name}.log"
-            switch = launch(record, f"emulated switch {name}", command, log=log, tells=True)
-            stack.callback(switch.end)
-            started.append(switch)
-        for switch in started:
-            switch.wait_ready(READY_TIMEOUT_S)
-        with network.watching(started):
-            yield paths
+    command = (sys.executable, "-m", "entrain.cli", "emulated-switch")
+    commands = [
+        (f"emulated switch {name}", [*command, str(file)], directory / f"emulated-{name}.log")
+        for name, file in files.items()
+    ]
+    with network.serving(record, commands):
+        yield paths

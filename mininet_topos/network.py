@@ -45,6 +45,9 @@ except ModuleNotFoundError as error:  # pragma: no cover
         "/usr/bin/python3 with --system-site-packages"
     ) from error
 
+READY_TIMEOUT_S = 60.0
+"""How long `Network.serving` waits. All processes start, and load their eBPF programs, at once."""
+
 LOSSY_FEATURES = ("tx", "tso", "gso", "gro")
 """Offloads to disable if a switch (BMv2) needs packets in wire format."""
 
@@ -225,6 +228,23 @@ class Network:
             yield
         finally:
             self._watched = [child for child in self._watched if child not in children]
+
+    @contextlib.contextmanager
+    def serving(self, record: Record, commands: Iterable[tuple[str, Sequence[str], Path]]) -> Iterator[None]:
+        """Run processes of the network, each given as its name in messages, its command and its log.
+
+        They start at the same time, and say when they are ready. `check` then finds one that has ended.
+        Raises EntrainError, with the end of its log, for one that does not start.
+        """
+        with contextlib.ExitStack() as stack:
+            children = []
+            for what, command, log in commands:
+                children.append(launch(record, what, command, log=log, tells=True))
+                stack.callback(children[-1].end)
+            for child in children:
+                child.wait_ready(READY_TIMEOUT_S)
+            with self.watching(children):
+                yield
 
     def popen(self, host: str, command: Sequence[str], log: Path | None = None) -> subprocess.Popen[bytes]:
         """Start `command` on `host`, owned by the record. Append its output to `log`, or discard it."""
