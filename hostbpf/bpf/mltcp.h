@@ -224,6 +224,21 @@ static __always_inline u32 mltcp_growth(struct sock *sk, u32 acked)
 	return mltcp_scale(&flow->gain, &flow->credit, acked);
 }
 
+// Reno's growth (tcp_reno_cong_avoid), with the additive part multiplied by F. DCTCP grows like this, too.
+static __always_inline void mltcp_reno_cong_avoid(struct sock *sk, u32 acked)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+
+	if (!tcp_is_cwnd_limited(sk))
+		return;
+	if (tcp_in_slow_start(tp)) {
+		acked = tcp_slow_start(tp, acked);
+		if (!acked)
+			return;
+	}
+	tcp_cong_avoid_ai(tp, tp->snd_cwnd, mltcp_growth(sk, acked));
+}
+
 // The window after a decrease by `decrease` segments, divided by F where the job asks for it.
 static __always_inline u32 mltcp_decrease(struct sock *sk, u32 decrease)
 {

@@ -119,16 +119,7 @@ void BPF_PROG(dctcp_pkts_acked, struct sock *sk, const struct ack_sample *sample
 SEC("struct_ops")
 void BPF_PROG(dctcp_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 {
-	struct tcp_sock *tp = tcp_sk(sk);
-
-	if (!tcp_is_cwnd_limited(sk))
-		return;
-	if (tcp_in_slow_start(tp)) {
-		acked = tcp_slow_start(tp, acked);
-		if (!acked)
-			return;
-	}
-	tcp_cong_avoid_ai(tp, tp->snd_cwnd, mltcp_growth(sk, acked));
+	mltcp_reno_cong_avoid(sk, acked);
 }
 
 SEC("struct_ops")
