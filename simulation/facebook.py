@@ -15,8 +15,8 @@ from scipy.special import ndtr
 
 PORTS = 150
 COFLOWS = 526
-LONG_MB = 5
 WIDE_FLOWS = 51
+"""A coflow of this many flows or more is wide."""
 
 _LEVELS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1.0)
 _GAPS_S = (0.007, 0.28, 1.07, 3.06, 9.2, 18.4, 24.7, 82.4)
@@ -25,7 +25,7 @@ _GAPS_S = (0.007, 0.28, 1.07, 3.06, 9.2, 18.4, 24.7, 82.4)
 Quantiles = tuple[float, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Class:
     """A class of coflows: its share of all coflows, and quantiles of the number of mappers, the number of
     reducers, the longest flow (MB), and the ratio of the longest flow to the mean. `coupling` correlates the
@@ -42,36 +42,36 @@ class _Class:
 
 _CLASSES = (
     _Class(  # short and narrow
-        0.59,
-        False,
-        (1, 1, 1, 3, 7, 23, 27, 30),
-        (1, 1, 1, 1, 1, 2, 33, 48),
-        (1, 1, 1, 1, 1, 2, 3, 4),
-        (1, 1, 1, 1, 1, 1, 2.2, 3.3),
+        share=0.59,
+        wide=False,
+        mappers=(1, 1, 1, 3, 7, 23, 27, 30),
+        reducers=(1, 1, 1, 1, 1, 2, 33, 48),
+        longest_mb=(1, 1, 1, 1, 1, 2, 3, 4),
+        skew=(1, 1, 1, 1, 1, 1, 2.2, 3.3),
     ),
     _Class(  # long and narrow
-        0.17,
-        False,
-        (1, 1, 1, 2, 2, 4, 6.5, 16),
-        (1, 1, 1, 1, 6, 35, 42, 50),
-        (5, 6, 15, 25, 60, 145, 365, 2180),
-        (1, 1, 1, 1, 1.06, 2.5, 4, 25),
+        share=0.17,
+        wide=False,
+        mappers=(1, 1, 1, 2, 2, 4, 6.5, 16),
+        reducers=(1, 1, 1, 1, 6, 35, 42, 50),
+        longest_mb=(5, 6, 15, 25, 60, 145, 365, 2180),
+        skew=(1, 1, 1, 1, 1.06, 2.5, 4, 25),
     ),
     _Class(  # short and wide
-        0.11,
-        True,
-        (1, 2.6, 25, 63, 121, 145, 147, 147),
-        (1, 5, 20, 55, 69, 86, 133, 136),
-        (1, 1, 1, 2, 3, 4, 4, 4),
-        (1, 1, 1, 1.5, 2, 2.9, 2.9, 3.8),
+        share=0.11,
+        wide=True,
+        mappers=(1, 2.6, 25, 63, 121, 145, 147, 147),
+        reducers=(1, 5, 20, 55, 69, 86, 133, 136),
+        longest_mb=(1, 1, 1, 2, 3, 4, 4, 4),
+        skew=(1, 1, 1, 1.5, 2, 2.9, 2.9, 3.8),
     ),
     _Class(  # long and wide
-        0.13,
-        True,
-        (1, 4, 13, 30, 138, 147, 147, 147),
-        (4, 9, 16, 113, 122, 141, 143, 145),
-        (5, 7.7, 16, 50, 156, 253, 504, 2470),
-        (1, 1.07, 1.8, 2.6, 3.2, 5.5, 11, 75),
+        share=0.13,
+        wide=True,
+        mappers=(1, 4, 13, 30, 138, 147, 147, 147),
+        reducers=(4, 9, 16, 113, 122, 141, 143, 145),
+        longest_mb=(5, 7.7, 16, 50, 156, 253, 504, 2470),
+        skew=(1, 1.07, 1.8, 2.6, 3.2, 5.5, 11, 75),
         coupling=0.6,
     ),
 )
