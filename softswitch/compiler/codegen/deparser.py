@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from softswitch.compiler.codegen.actions import Actions
 from softswitch.compiler.codegen.expressions import Expressions
-from softswitch.compiler.codegen.fields import hexadecimal
+from softswitch.compiler.codegen.fields import mask
 from softswitch.compiler.layout import HeaderSlot, Layout, align
 from softswitch.compiler.program import (
     Unsupported,
@@ -105,7 +105,7 @@ class Deparser:
                     action = [f"if ({unless}{function}(skb, st) != {old})", "\tphv->checksum_error = 1;"]
                 else:
                     store = self.expressions.store(checksum.target, "sum")
-                    reduce = "" if bits == 64 else f" & {hexadecimal((1 << bits) - 1)}"
+                    reduce = "" if bits == 64 else f" & {mask(bits)}"
                     dirty = " phv->dirty = 1;" if slot else ""
                     made = f"{function}(skb, st)"
                     if payload:

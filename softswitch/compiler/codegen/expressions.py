@@ -55,6 +55,17 @@ def _bits_signed(low: int, high: int) -> int:
     return max(low.bit_length() if low >= 0 else (~low).bit_length(), high.bit_length()) + 1
 
 
+def _sign_extended(code: str, bits: int) -> Value:
+    """Return the two's complement in the low `bits` of `code`: a u64, or a struct from 65 bits on."""
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    if bits <= 64:
+        return Value(f"sext64({code}, {bits})", low, high)
+    count = limbs(bits)
+    if shift := 64 * count - bits:
+        code = f"w{count}_sar(w{count}_shl({code}, {shift}), {shift})"
+    return Value(code, low, high, count)
+
+
 class Expressions(Fields):
     """Compiles expressions, within one action (for its parameters) or outside any."""
 
@@ -120,15 +131,7 @@ class Expressions(Fields):
         if not kind.signed:
             count = 0 if bits <= 64 else limbs(bits + 1)
             return Value(self._raw_field(expr, count), 0, (1 << bits) - 1, count)
-        low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-        if bits <= 64:
-            return Value(f"sext64({self._raw_field(expr, 0)}, {bits})", low, high)
-        count = limbs(bits)
-        shift = 64 * count - bits
-        code = self._raw_field(expr, count)
-        return Value(
-            f"w{count}_sar(w{count}_shl({code}, {shift}), {shift})" if shift else code, low, high, count
-        )
+        return _sign_extended(self._raw_field(expr, 0 if bits <= 64 else limbs(bits)), bits)
 
     def _operator(self, op: str, args: Sequence[Expr]) -> Value:
         match op:
@@ -153,7 +156,9 @@ class Expressions(Fields):
             case "?":
                 return self._choice(args)
             case "two_comp_mod":
-                return self._two_complement(args[0], self._width(args[1]))
+                bits = self._width(args[1])
+                code = self.raw(args[0]) if bits <= 64 else self.wide(args[0], limbs(bits))
+                return _sign_extended(code, bits)
             case "usat_cast" | "sat_cast":
                 bits = self._width(args[1])
                 low, high = (
@@ -276,17 +281,6 @@ class Expressions(Fields):
             return Value(code, low, high, count)
         cast = "" if low >= 0 else "(s64)"
         return Value(f"({condition} ? {cast}{left.code} : {cast}{right.code})", low, high)
-
-    def _two_complement(self, expr: Expr, bits: int) -> Value:
-        low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-        if bits <= 64:
-            return Value(f"sext64({self.raw(expr)}, {bits})", low, high)
-        count = limbs(bits)
-        shift = 64 * count - bits
-        code = self.wide(expr, count)
-        return Value(
-            f"w{count}_sar(w{count}_shl({code}, {shift}), {shift})" if shift else code, low, high, count
-        )
 
     def _saturated(self, value: Value, low: int, high: int) -> Value:
         if low <= value.low and value.high <= high:

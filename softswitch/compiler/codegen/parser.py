@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from softswitch.compiler.codegen.actions import Actions
 from softswitch.compiler.codegen.expressions import Expressions
-from softswitch.compiler.codegen.fields import hexadecimal
+from softswitch.compiler.codegen.fields import hexadecimal, mask
 from softswitch.compiler.layout import HeaderSlot, Layout, align, limbs
 from softswitch.compiler.program import (
     Advance,
@@ -410,7 +410,7 @@ class Parser:
             take = min(64, source.bits)
             code = self.expressions.load_bits(base, source.offset + source.bits - take, take)
             if take > width:
-                code = f"({code} & {hexadecimal((1 << width) - 1)})"
+                code = f"({code} & {mask(width)})"
             return [self.expressions.store(target, code)]
         count = limbs(width)
         if source.bits <= 64:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from softswitch.compiler.codegen.expressions import Expressions
-from softswitch.compiler.codegen.fields import hexadecimal
+from softswitch.compiler.codegen.fields import mask
 from softswitch.compiler.layout import HeaderSlot, Layout, align, limbs
 from softswitch.compiler.program import (
     Constant,
@@ -310,13 +310,13 @@ class Primitives:
         if bits <= 64 and width <= 64:
             code = f"(u64){cell}"
             if bits > width:
-                code = f"({code} & {hexadecimal((1 << width) - 1)})"
+                code = f"({code} & {mask(width)})"
             store = self.expressions.store(target, code)
         else:
             count = max(limbs(width), 1)
             source = self.expressions.native(cell, bits, count if width > 64 else 0)
             if width <= 64:
-                source = f"({source} & {hexadecimal((1 << width) - 1)})"
+                source = f"({source} & {mask(width)})"
             store = self.expressions.store(target, source)
         return ["{", *self._indexed(index, declared.size, store), "}"]
 
@@ -330,7 +330,7 @@ class Primitives:
             count = limbs(bits)
             top = bits - 64 * (count - 1)
             parts = [f"{cell}[{i}] = w_.l[{i}];" for i in range(count - 1)]
-            parts.append(f"{cell}[{count - 1}] = w_.l[{count - 1}] & {hexadecimal((1 << top) - 1)};")
+            parts.append(f"{cell}[{count - 1}] = w_.l[{count - 1}] & {mask(top)};")
             store = f"{{ struct w{count} w_ = {self.expressions.wide(source, count)}; {' '.join(parts)} }}"
         return ["{", *self._indexed(index, declared.size, store), "}"]
 
@@ -360,22 +360,21 @@ class Primitives:
         amount = "phv->arrived" if declared.unit == "bytes" else "phv->segments"
         cell = f"&shared.e{self.meters[meter[1]]}[i_]"
         bits = self.expressions.type_of(target).bits
-        colour = f"(meter_execute({cell}, now_us, {amount}) & {hexadecimal((1 << min(bits, 2)) - 1)})"
-        if bits > 64:
-            colour = f"w{limbs(bits)}_u({colour})"
-            self.expressions.widths.add(limbs(bits))
+        colour = self._resized(f"meter_execute({cell}, now_us, {amount})", bits)
         return ["{", *self._indexed(index, declared.size, self.expressions.store(target, colour)), "}"]
+
+    def _resized(self, code: str, bits: int) -> str:
+        """Return C for the low `bits` of u64 `code`, as a struct from 65 bits on."""
+        if bits > 64:
+            self.expressions.widths.add(limbs(bits))
+            return f"w{limbs(bits)}_u({code})"
+        return code if bits == 64 else f"({code} & {mask(bits)})"
 
     def _do_modify_field_with_hash_based_offset(
         self, target: Expr, base: Expr, calculation: tuple[str, str], size: Expr
     ) -> list[str]:
         bits = self.expressions.type_of(target).bits
-        code = f"(h_ % (z_ ? z_ : 1) + {self.expressions.raw(base)})"
-        if bits < 64:
-            code = f"({code} & {hexadecimal((1 << bits) - 1)})"
-        if bits > 64:
-            code = f"w{limbs(bits)}_u({code})"
-            self.expressions.widths.add(limbs(bits))
+        code = self._resized(f"(h_ % (z_ ? z_ : 1) + {self.expressions.raw(base)})", bits)
         function = self.calculations[calculation[1]]
         if self.program.calculations[calculation[1]].payload:
             raise Unsupported(
@@ -390,12 +389,7 @@ class Primitives:
         self, target: Expr, low: Expr, high: Expr, *, index: int = 0
     ) -> list[str]:
         bits = self.expressions.type_of(target).bits
-        code = f"(l_ + (z_ ? random_{index} % z_ : random_{index}))"
-        if bits < 64:
-            code = f"({code} & {hexadecimal((1 << bits) - 1)})"
-        if bits > 64:
-            code = f"w{limbs(bits)}_u({code})"
-            self.expressions.widths.add(limbs(bits))
+        code = self._resized(f"(l_ + (z_ ? random_{index} % z_ : random_{index}))", bits)
         return [
             f"{{ u64 l_ = {self.expressions.raw(low)}, h_ = {self.expressions.raw(high)}, z_ = h_ - l_ + 1;",
             f"\tif (l_ <= h_) {self.expressions.store(target, code)} }}",

@@ -410,7 +410,7 @@ class Tables:
             f"\tbpf_loop(rows, search_{t.index}, &search, 0);",
             "\tu64 slot_ = st->slot;",
             f"\tif (slot_ < {t.slots + 1}) {{",
-            "\t\tOPAQUE(slot_);  /* or the compiler adds first and checks later */",
+            "\t\tOPAQUE(slot_);  /* keeps the compiler from adding before the check */",
             f"\t\te = (const u8 *)(shared.t{t.index} + slot_ * {words});",
             "\t}",
             "}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from softswitch.compiler.codegen.actions import Actions
 from softswitch.compiler.codegen.expressions import Expressions
-from softswitch.compiler.codegen.fields import hexadecimal
+from softswitch.compiler.codegen.fields import mask
 from softswitch.compiler.codegen.parser import Parser
 from softswitch.compiler.layout import Layout
 from softswitch.compiler.program import (
@@ -59,7 +59,7 @@ class Traffic:
         if bits > 64:
             raise Unsupported(f"softswitch cannot run {name} of {bits} bits")
         if bits not in (8, 16, 32, 64):
-            code = f"({code}) & {hexadecimal((1 << bits) - 1)}"
+            code = f"({code}) & {mask(bits)}"
         return [self.expressions.store(ref, code)]
 
     def _get(self, name: str) -> str:
@@ -209,7 +209,8 @@ class Traffic:
             "}",
         ]
         lines += [
-            "if (CTX(skb, gso_size) && !CTX(skb, gso_segs)) /* forgotten when a packet shrank */",
+            "/* the kernel clears gso_segs when a packet shrinks */",
+            "if (CTX(skb, gso_size) && !CTX(skb, gso_segs))",
             "\tphv->segments = 1 + (st->have - phv->parsed) / CTX(skb, gso_size);",
         ]
         if self.parser.reorders:

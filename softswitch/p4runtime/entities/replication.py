@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,10 +63,12 @@ def _fill(entry: _Group | _Session, messages: Any) -> None:
             messages.add(port=encode(port), instance=instance)
 
 
-def _check(kind: int, exists: bool, what: str) -> None:
-    if kind == p4r.Update.INSERT and exists:
+def _check(kind: int, id_: int, most: int, known: Container[int], what: str) -> None:
+    if not 0 < id_ <= most:
+        raise invalid(f"{what}: the id is not in 1..{most}")
+    if kind == p4r.Update.INSERT and id_ in known:
         raise Refused(StatusCode.ALREADY_EXISTS, f"{what} already exists")
-    if kind != p4r.Update.INSERT and not exists:
+    if kind != p4r.Update.INSERT and id_ not in known:
         raise not_found(f"{what} does not exist")
 
 
@@ -91,9 +93,7 @@ class Replication:
     def _write_group(self, kind: int, message: Any) -> None:
         id_ = message.multicast_group_id
         what = f"multicast group {id_}"
-        if not 0 < id_ <= MAX_GROUP:
-            raise invalid(f"{what}: the id is not in 1..{MAX_GROUP}")
-        _check(kind, id_ in self._groups, what)
+        _check(kind, id_, MAX_GROUP, self._groups, what)
         if kind == p4r.Update.DELETE:
             self._datapath.multicast_delete(id_)
             del self._groups[id_]
@@ -105,9 +105,7 @@ class Replication:
     def _write_session(self, kind: int, message: Any) -> None:
         id_ = message.session_id
         what = f"clone session {id_}"
-        if not 0 < id_ <= MAX_SESSION:
-            raise invalid(f"{what}: the id is not in 1..{MAX_SESSION}")
-        _check(kind, id_ in self._sessions, what)
+        _check(kind, id_, MAX_SESSION, self._sessions, what)
         if kind == p4r.Update.DELETE:
             self._datapath.clone_session_delete(id_)
             del self._sessions[id_]
