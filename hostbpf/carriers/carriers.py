@@ -206,12 +206,8 @@ class Carriers:
         return self._own[address]
 
     def set_onward(self, flow: Flow, sent: int) -> None:
-        """Let feedback about `flow`, which is received here, say that `sent` bytes have gone onward."""
+        """Let feedback about `flow`, received here, say that `sent` bytes (0: unknown) have gone onward."""
         self._onward[packed_key(flow)] = struct.pack("=Q", sent)
-
-    def forget_onward(self, flow: Flow) -> None:
-        """Say 0 (unknown) about `flow` again; it is not an error that nothing was said."""
-        self._onward.pop(packed_key(flow), None)
 
     def received(self, flow: Flow) -> int:
         """Bytes of `flow`, which is received here, since its first carrier. KeyError when none has come."""

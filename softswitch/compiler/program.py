@@ -222,13 +222,11 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 # --- statements ---------------------------------------------------------------------------------------------
 
-Named = tuple[Literal["register_array", "counter_array", "meter_array", "calculation", "string"], str]
-
 
 @dataclass(frozen=True)
 class Primitive:
     op: str
-    args: tuple[Any, ...]  # Expr, Named, or a tuple of Expr (parameters_vector)
+    args: tuple[Any, ...]  # Expr, (kind, name) of another object, or a tuple of Expr (parameters_vector)
     source: str = ""
 
 

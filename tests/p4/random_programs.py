@@ -53,7 +53,6 @@ WIDTHS = (
     160,
     256,
 )
-NARROW = tuple(width for width in WIDTHS if width <= 64)
 ETHERTYPE = 0xB000
 TABLES = 3  # in ingress
 _METADATA = "inout metadata_t meta, inout standard_metadata_t std"

@@ -12,7 +12,6 @@ from tests.p4.packets import bits, ether, signed, unbits
 SLICES, CONCAT, CASTS, COPY, CALLS, RETURN, EXIT, SWAP, SWITCH_VALUE = range(1, 10)
 INPUT = (8, 8, 64, 128)
 OTHER = (4, 12, 1, 7)
-RNG = random.Random(11)
 M32, M64, M128 = (1 << 32) - 1, (1 << 64) - 1, (1 << 128) - 1
 
 

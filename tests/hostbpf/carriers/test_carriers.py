@@ -275,7 +275,7 @@ def test_received_flows_are_forgotten_when_idle(pair: Pair, slow: SlotClock) -> 
         assert at_b.clear_idle(0.0) == 1
         with pytest.raises(KeyError):
             at_b.received(flow)
-        at_b.forget_onward(flow)
+        at_b.set_onward(flow, 0)
         at_a.probe(flow)
         wait_until(lambda: ring.poll(10) >= 0 and len(returned) == 2)
         ring.close()
