@@ -310,6 +310,31 @@ class Failure(_message.Message):
     reason: str
     def __init__(self, what: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class ListDropsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Drops(_message.Message):
+    __slots__ = ("switches",)
+    SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    switches: _containers.RepeatedCompositeFieldContainer[SwitchDrops]
+    def __init__(self, switches: _Optional[_Iterable[_Union[SwitchDrops, _Mapping]]] = ...) -> None: ...
+
+class SwitchDrops(_message.Message):
+    __slots__ = ("name", "packets")
+    class PacketsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PACKETS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    packets: _containers.ScalarMap[str, int]
+    def __init__(self, name: _Optional[str] = ..., packets: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
 class ShutdownRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

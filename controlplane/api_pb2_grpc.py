@@ -49,6 +49,11 @@ class ControllerStub:
                 request_serializer=controlplane_dot_api__pb2.WatchLoadsRequest.SerializeToString,
                 response_deserializer=controlplane_dot_api__pb2.Loads.FromString,
                 _registered_method=True)
+        self.ListDrops = channel.unary_unary(
+                '/entrain.v1.Controller/ListDrops',
+                request_serializer=controlplane_dot_api__pb2.ListDropsRequest.SerializeToString,
+                response_deserializer=controlplane_dot_api__pb2.Drops.FromString,
+                _registered_method=True)
         self.Submit = channel.unary_unary(
                 '/entrain.v1.Controller/Submit',
                 request_serializer=controlplane_dot_api__pb2.JobRequest.SerializeToString,
@@ -110,6 +115,13 @@ class ControllerServicer:
 
     def WatchLoads(self, request, context):
         """The link load tables: once, or again and again until the caller goes away.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDrops(self, request, context):
+        """What each switch has dropped by a rule of the network.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -187,6 +199,11 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.WatchLoads,
                     request_deserializer=controlplane_dot_api__pb2.WatchLoadsRequest.FromString,
                     response_serializer=controlplane_dot_api__pb2.Loads.SerializeToString,
+            ),
+            'ListDrops': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDrops,
+                    request_deserializer=controlplane_dot_api__pb2.ListDropsRequest.FromString,
+                    response_serializer=controlplane_dot_api__pb2.Drops.SerializeToString,
             ),
             'Submit': grpc.unary_unary_rpc_method_handler(
                     servicer.Submit,
@@ -310,6 +327,33 @@ class Controller:
             '/entrain.v1.Controller/WatchLoads',
             controlplane_dot_api__pb2.WatchLoadsRequest.SerializeToString,
             controlplane_dot_api__pb2.Loads.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDrops(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/entrain.v1.Controller/ListDrops',
+            controlplane_dot_api__pb2.ListDropsRequest.SerializeToString,
+            controlplane_dot_api__pb2.Drops.FromString,
             options,
             channel_credentials,
             insecure,

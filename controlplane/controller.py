@@ -250,6 +250,21 @@ class Controller(api_grpc.ControllerServicer):
             due = max(due + request.interval_ms / 1000, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
 
+    async def ListDrops(self, request: Any, context: Any) -> api.Drops:  # noqa: N802
+        async with _told(context):
+            if not self._fabric.pipeline.is_fabric:
+                raise EntrainError(
+                    f"the switches run {self._fabric.pipeline.name}, which does not count drops by reason; "
+                    f"deploy the fabric's program"
+                )
+            drops = await self._fabric.drops()
+        return api.Drops(
+            switches=[
+                api.SwitchDrops(name=name, packets={reason.name: count for reason, count in found.items()})
+                for name, found in drops.items()
+            ]
+        )
+
     async def Submit(self, request: api.JobRequest, context: Any) -> api.Job:  # noqa: N802
         async with _told(context):
             admission = self._jobs()

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console, RenderableType
 
+from controlplane.constants import DropReason
 from entrain.commands.deploy import deploy_table
 from entrain.commands.doctor import show
+from entrain.commands.drops import drops_table
 from entrain.commands.flows import flows_table, learned_table
 from entrain.commands.loads import loads_table
 from entrain.commands.simulate import summary_table
@@ -82,6 +84,15 @@ def test_loads_fit_80_columns_whole() -> None:
     assert {"s" * 15, "511", "p" * 15, "100000", *(f"{ahead:+d}:12345.7" for ahead in range(32))} <= set(
         " ".join(text).split()
     )
+
+
+def test_drops_fit_80_columns_whole_and_those_that_are_none_are_left_out() -> None:
+    packets = {reason.name: (1 << 64) - 1 for reason in DropReason} | {"TTL": 0}
+    found = SimpleNamespace(switches=[SimpleNamespace(name="s" * 15, packets=packets)])
+    text = rendered(drops_table(found))
+    assert max(map(len, text)) <= 80
+    assert {"s" * 15, "FORGED_SOURCE", str((1 << 64) - 1)} <= set(" ".join(text).split())
+    assert "TTL" not in " ".join(text)
 
 
 def test_what_was_deployed_fits_80_columns_whole() -> None:

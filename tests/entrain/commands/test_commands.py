@@ -119,6 +119,34 @@ def test_hosts_talk_without_any_setting_of_theirs(network: str, routing: str) ->
     assert talk() == "from 10.1.1.2"
 
 
+FORGE = """
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+    sender.setsockopt(socket.IPPROTO_IP, socket.IP_TRANSPARENT, 1)
+    sender.bind(("10.1.2.2", 0))  # h2's
+    for _ in range(3):
+        sender.sendto(b"", ("10.2.1.2", 9))
+print(socket.create_connection(("10.2.1.2", 5000), timeout=20).recv(1))
+"""
+
+
+@pytest.mark.root
+def test_drops_are_shown_where_they_happened_with_their_reason(network: str) -> None:
+    """h1 sends under h2's address, and then in its own name: by then the packets before have been counted."""
+    before = entrain_json("drops", "--network", NAME)["switches"]
+    with on_host("h3", ECHO.replace("peer.recv(100)", "b'x'")) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        with on_host("h1", FORGE) as client:
+            client.communicate(timeout=30)
+        assert client.returncode == 0
+        server.wait(30)
+    after = entrain_json("drops", "--network", NAME)["switches"]
+    assert after["leaf1"].pop("FORGED_SOURCE") == before["leaf1"].pop("FORGED_SOURCE") + 3
+    assert after == before
+    assert "FORGED_SOURCE" in entrain("drops", "--network", NAME).stdout
+
+
 @pytest.mark.root
 def test_deploy_is_idempotent_and_changes_only_what_differs(network: str, tmp_path: Path) -> None:
     arguments = ("deploy", "--target", network, "--network", NAME)
