@@ -96,7 +96,7 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks cassini")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--fits", type=int, default=2000, help="fits of two and of six jobs (2,000)")
-    parser.add_argument("--choices", type=int, default=100, help="choices of the module (100)")
+    parser.add_argument("--choices", type=int, default=20, help="choices of the module (20)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)
     random = np.random.default_rng(options.seed)

@@ -49,14 +49,14 @@ def common_multiple(periods: Sequence[float], *, most: int = MOST, stretch: floa
     given = np.asarray(periods, dtype=float)
     limit = max(most * given.min(), given.max()) * (1.0 + 1e-9)
     multiples = [period * np.arange(1, math.floor(limit / period) + 1) for period in given]
-    candidates = np.unique(np.concatenate(multiples))
+    candidates = np.concatenate(multiples)
     candidates = candidates[candidates >= given.max() * (1.0 - 1e-9)]
     turns = np.floor(candidates[:, None] / given * (1.0 + 1e-9)).astype(np.int64)
     grown = np.maximum(candidates[:, None] / (turns * given) - 1.0, 0.0).max(axis=1)
     for allowed in (1e-7, stretch):
         enough = np.flatnonzero(grown <= allowed)
         if enough.size:
-            best = int(enough[0])
+            best = int(enough[np.argmin(candidates[enough])])
             break
     else:
         best = int(np.argmin(grown))

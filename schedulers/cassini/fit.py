@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from schedulers.cassini.circle import ANGLES, samples
-from schedulers.cassini.kernels import mean_excess, refine, sampled, search, settle, wheels_of
+from schedulers.cassini.kernels import mean_excess, refine, sampled, search, settle, unrolled, wheels_of
 from schedulers.cassini.profile import Profile
 from schedulers.compiled import Floats, Ints
 
 BUDGET = 5_000_000
 """Elementary steps of a search over more than two free jobs; they take a few milliseconds."""
-REFINING = 200_000
+REFINING = 60_000
 """Up phases that the refinement of a search may look at."""
 SLACK = 1e-9
 """Mean excesses, as fractions of the capacity, that differ by less count as equal."""
@@ -34,15 +34,10 @@ class Fit:
 
 def arcs_of(profiles: Sequence[Profile], perimeter: float) -> tuple[Floats, Ints]:
     """Return the Up phases of all iterations on the circle (arcs, 3), and the job of each."""
-    arcs, owner = [], []
-    for j, profile in enumerate(profiles):
-        ups, period = profile.ups, profile.period
-        begins = period * np.arange(round(perimeter / period))
-        all_ups = np.tile(ups, (len(begins), 1))
-        all_ups[:, :2] += np.repeat(begins, len(ups))[:, None]
-        arcs.append(all_ups)
-        owner.append(np.full(len(all_ups), j))
-    return np.concatenate(arcs), np.concatenate(owner)
+    ups = [profile.ups for profile in profiles]
+    periods = np.array([profile.period for profile in profiles])
+    turns = np.rint(perimeter / periods).astype(np.int64)
+    return unrolled(np.concatenate(ups), np.array([len(each) for each in ups]), periods, turns)
 
 
 def score(profiles: Sequence[Profile], shifts: Sequence[float], perimeter: float, capacity: float) -> float:

@@ -14,11 +14,33 @@ from schedulers.compiled import Floats, Ints, compiled
 
 
 @compiled
+def unrolled(ups: Floats, counts: Ints, periods: Floats, turns: Ints) -> tuple[Floats, Ints]:
+    """Return the Up phases of all iterations on the circle (arcs, 3), as start, end (s) and rate, and the job
+    of each (arcs,).
+
+    `ups` holds those of the first iterations, `counts` (jobs,) of each, one job after the other; a job has
+    `turns` (jobs,) iterations of `periods` (jobs,) s.
+    """
+    arcs = np.empty(((counts * turns).sum(), 3))
+    owner = np.empty(len(arcs), np.int64)
+    at, first = 0, 0
+    for j in range(len(counts)):
+        for turn in range(turns[j]):
+            for n in range(first, first + counts[j]):
+                arcs[at, 0] = ups[n, 0] + turn * periods[j]
+                arcs[at, 1] = ups[n, 1] + turn * periods[j]
+                arcs[at, 2] = ups[n, 2]
+                owner[at] = j
+                at += 1
+        first += counts[j]
+    return arcs, owner
+
+
+@compiled
 def sampled(arcs: Floats, owner: Ints, shifts: Floats, perimeter: float, count: int) -> Floats:
     """Return the demand of each job (jobs, count) at the middle of each of `count` equal parts of the circle.
 
-    `arcs` (arcs, 3) holds start, end (s) and rate of every Up phase of every iteration, `owner` (arcs,) its
-    job, `shifts` (jobs,) the jobs' delays (s).
+    `arcs` and `owner` are those of `unrolled`, `shifts` (jobs,) the jobs' delays (s).
     """
     result = np.zeros((len(shifts), count))
     step = perimeter / count
@@ -53,9 +75,9 @@ def _add_costs(base: Floats, wheel: Floats, factor: float, reach: int, cost: Flo
         low = base[i]
         if low + peak <= 0.0:
             continue
-        first = size - i
+        turned = wheel[size - i : size - i + reach]
         for s in range(reach):
-            cost[s] += max(low + factor * wheel[first + s], 0.0)
+            cost[s] += max(low + factor * turned[s], 0.0)
 
 
 @compiled
@@ -67,9 +89,17 @@ def _costs(base: Floats, wheel: Floats, reach: int, cost: Floats) -> None:
 
 @compiled
 def _add(base: Floats, wheel: Floats, rotation: int, factor: float) -> None:
-    size = len(base)
-    for i in range(size):
-        base[i] += factor * wheel[size - i + rotation]
+    turned = wheel[rotation + 1 : rotation + 1 + len(base)][::-1]
+    for i in range(len(base)):
+        base[i] += factor * turned[i]
+
+
+@compiled
+def _add_all(base: Floats, wheels: Floats, rotations: Ints, level: Floats) -> None:
+    """Write to `level` the sum of `base` and all jobs."""
+    level[:] = base
+    for j in range(len(rotations)):
+        _add(level, wheels[j], rotations[j], 1.0)
 
 
 @compiled
@@ -91,25 +121,26 @@ def _cheapest(cost: Floats, reach: int, slack: float) -> int:
 
 
 @compiled
-def _both(
-    base: Floats, a: Floats, reach_a: int, b: Floats, reach_b: int, floor: float, slack: float, cost: Floats
-) -> tuple[int, int, float]:
-    """Return the best rotations of two jobs on top of `base`, and their cost. Nothing costs less than
-    `floor`. Rotations of `a` that cost too much by themselves are left out."""
-    best, at_a, at_b = np.inf, 0, 0
-    row = base.copy()
-    for s in range(reach_a):
-        for i in range(len(base)):
-            row[i] = base[i] + a[len(base) - i + s]
+def _both(base: Floats, wheels: Floats, reach: Ints, known: float, floor: float, slack: float) -> Ints:
+    """Return the best rotations of two jobs on top of `base`. Some rotations cost no more than `known`, and
+    none costs less than `floor`. Rotations of the first job that cost more by themselves are left out."""
+    best = known + 2.0 * slack
+    found = np.zeros(2, np.int64)
+    row = np.empty(len(base))
+    cost = np.empty(reach[1])
+    for s in range(reach[0]):
+        row[:] = base
+        _add(row, wheels[0], s, 1.0)
         if _over(row) >= best - slack:
             continue
-        _costs(row, b, reach_b, cost)
-        t = _cheapest(cost, reach_b, slack)
+        _costs(row, wheels[1], reach[1], cost)
+        t = _cheapest(cost, reach[1], slack)
         if cost[t] < best - slack:
-            best, at_a, at_b = cost[t], s, t
+            best = cost[t]
+            found[0], found[1] = s, t
             if best <= floor + slack:
                 break
-    return at_a, at_b, best
+    return found
 
 
 @compiled
@@ -147,39 +178,36 @@ def search(
     jobs get an optimal rotation. For more, descents from several starts take about `budget` steps. Costs that
     differ by less than `slack` count as equal; the first one wins.
     """
-    jobs, size = len(reach), len(base)
+    jobs = len(reach)
     best = np.zeros(jobs, np.int64)
     if jobs == 0:
         return best, _over(base)
     cost = np.empty(max(reach.max(), 1))
     floor = max(base.sum() + wheels.sum() / 2.0, 0.0)
+    # Insert one job after the other.
+    level = base.copy()
+    for j in range(jobs):
+        _costs(level, wheels[j], reach[j], cost)
+        best[j] = _cheapest(cost, reach[j], slack)
+        _add(level, wheels[j], best[j], 1.0)
     if jobs == 1:
-        _costs(base, wheels[0], reach[0], cost)
-        best[0] = _cheapest(cost, reach[0], slack)
         return best, cost[best[0]]
+    least, spent = _descend(level, wheels, reach, best, slack, cost)
     if jobs == 2:
-        s, t, least = _both(base, wheels[0], reach[0], wheels[1], reach[1], floor, slack, cost)
-        best[0], best[1] = s, t
-        return best, least
+        best = _both(base, wheels, reach, least, floor, slack)
+        _add_all(base, wheels, best, level)
+        return best, _over(level)
     np.random.seed(seed)
-    least = np.inf
-    spent, start = 0, 0
+    start = 0
     rotations = np.zeros(jobs, np.int64)
-    while start == 0 or (spent < budget and least > floor + slack):
-        level = base.copy()
-        if start == 0:  # insert one job after the other
-            for j in range(jobs):
-                _costs(level, wheels[j], reach[j], cost)
-                spent += size * reach[j]
-                rotations[j] = _cheapest(cost, reach[j], slack)
-                _add(level, wheels[j], rotations[j], 1.0)
-        else:  # turn some jobs of the best rotations found at random, or all
-            rotations[:] = best
-            keep = 0.0 if start % 3 == 0 else 1.0 - 2.0 / jobs
-            for j in range(jobs):
-                if np.random.random() >= keep:
-                    rotations[j] = np.random.randint(0, reach[j])
-                _add(level, wheels[j], rotations[j], 1.0)
+    while spent < budget and least > floor + slack:
+        # Turn some jobs of the best rotations found at random, or all.
+        rotations[:] = best
+        keep = 0.0 if start % 3 == 2 else 1.0 - 2.0 / jobs
+        for j in range(jobs):
+            if np.random.random() >= keep:
+                rotations[j] = np.random.randint(0, reach[j])
+        _add_all(base, wheels, rotations, level)
         now, steps = _descend(level, wheels, reach, rotations, slack, cost)
         spent += steps
         if now < least - slack:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -33,7 +34,7 @@ class Profile:
                 f"phases need finite durations and rates of at least 0, and a positive sum: {self.phases}"
             )
 
-    @property
+    @cached_property
     def period(self) -> float:
         """Duration of an iteration alone in the network, s."""
         return math.fsum(phase.seconds for phase in self.phases)
@@ -48,7 +49,7 @@ class Profile:
         """The highest demand, bytes/s."""
         return max(phase.rate for phase in self.phases)
 
-    @property
+    @cached_property
     def ups(self) -> Floats:
         """The Up phases, shape (phases, 3): start and end (s), and rate (bytes/s)."""
         ends = np.cumsum([phase.seconds for phase in self.phases])
