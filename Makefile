@@ -10,7 +10,7 @@ TOPOLOGY ?= experiments/leaf-spine.toml
 OUT ?= results/source-routing
 BENCH ?= switch
 
-run: setup  ## Run the main experiment: ECMP against source routing, on 4 leaves, 4 spines and 16 hosts
+run: setup  ## Run the main experiment: ECMP, source routing and vClos, on 4 leaves, 4 spines and 16 hosts
 	.venv/bin/entrain run experiments/source-routing.toml --target $(TARGET) --out $(OUT)
 
 test: .venv/.dev  ## Run all tests; what needs root, BMv2 or p4c is skipped with its reason where that is missing
