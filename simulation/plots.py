@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -75,6 +75,21 @@ def _legend(axes: Sequence[Axes], title: str = "policy") -> None:
     )
 
 
+def _logarithmic(axes: Axes, which: Literal["x", "y"]) -> None:
+    """Make an axis logarithmic, with plain numbers at 1, 2, 5, 10 ..., or at powers of ten if it is long."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    if which == "x":
+        axes.set_xscale("log")
+    else:
+        axes.set_yscale("log")
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1e3 * low else (1,)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
 def _panel(at: Parameters) -> float:
     return float(at.gbps if at.gbps is not None else at.domain or 0)
 
@@ -130,7 +145,7 @@ def _by_policy(
     if low > 0.1 * high:
         axes[0].set_ylim(0.0, high)
     else:
-        axes[0].set_yscale("log")
+        _logarithmic(axes[0], "y")
     scale = "" if low > 0.1 * high else ", logarithmic"
     axes[0].set_ylabel(f"total JCT (s{scale}), lower is better")
     return figure
@@ -148,7 +163,7 @@ def _distributions(axis: Axes, here: Sequence[tuple[Row[Completion], Result]], a
         step(jct, label=row.at.policy, color=look.colour, ls=look.line)
     if alone is not None:
         step(sorted(job.lower_bound_s for job in here[0][1].jobs), label=alone, color="black", ls=":")
-    axis.set_xscale("log")
+    _logarithmic(axis, "x")
 
 
 def _totals(axis: Axes, rows: Sequence[Row[Completion]], varied: str) -> None:
@@ -218,7 +233,8 @@ def _readings(summary: Summary) -> Figure:
         colours, hatches = [look.colour for look in looks], [look.hatch for look in looks]
         ratios = [row.figures.to_bound for row in here]
         bars = axis.barh(names, ratios, color=colours, hatch=hatches, edgecolor="white", lw=0)
-        axis.bar_label(bars, fmt="%.2f", fontsize=7, padding=2)
+        clear = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+        axis.bar_label(bars, fmt="%.2f", fontsize=7, padding=2, bbox=clear)
         for policy, ratio in papers.items():
             axis.axvline(
                 ratio, color=style(policy).colour, linestyle="--", label=f"{policy}: at most {ratio:.3g}"
@@ -309,8 +325,8 @@ def _latency(summary: Summary) -> Figure:
             label, colour = f"{at.horizon} slots", style("slots").colour
             axis.step(times, range(len(times)), where="post", label=label, color=colour, ls=line)
         axis.plot(1500.0, 90.0, "D", color="black", label="paper: 90 % within 1.5 ms,\nthousands of jobs")
-        axis.set_xscale("log")
         axis.set_xlim(0.8 * min(extremes), 1.25 * max(extremes))
+        _logarithmic(axis, "x")
         axis.set_xlabel("decision time for all flows (µs, logarithmic)")
         axis.set_title(f"a host with {count} flow{'s' if count > 1 else ''}")
         axis.grid(alpha=0.3)
@@ -334,11 +350,12 @@ def _models(summary: Summary) -> Figure | None:
         look = style(policy)
         shape: dict[str, Any] = {"color": look.colour, "hatch": look.hatch, "edgecolor": "white", "lw": 0}
         bars = axes[0].bar(place, change, 0.8 / len(policies), label=policy, **shape)
-        axes[0].bar_label(bars, fmt="%+.0f", fontsize=7, padding=1)
+        axes[0].bar_label(bars, fmt="%+.0f", fontsize=6, padding=2, rotation=90)
+    axes[0].margins(y=0.15)
     axes[0].axhline(0.0, color="black", linewidth=0.8)
     axes[0].set_xticks(range(len(mixes)), ["all four" if mix == "all" else f"{mix} only" for mix in mixes])
     axes[0].set_xlabel(LABELS["models"])
-    axes[0].set_ylabel("mean JCT relative to fair sharing (%), lower is better")
+    axes[0].set_ylabel("change of mean JCT from fair sharing (%)\n(lower is better)")
     _legend(axes)
     return figure
 
