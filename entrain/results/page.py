@@ -21,7 +21,7 @@ _HEAD = """# Results compared with the papers
 The commands at the top of each section produced its figures. These commands write this page:
 
     for name in parrot-jct parrot-readings parrot-scale parrot-eta parrot-theta parrot-load parrot-ps \\
-            slots-jct slots-models slots-tau slots-latency mltcp-two-jobs; do
+            slots-jct slots-models slots-tau slots-latency mltcp-two-jobs cassini-unfairness; do
         entrain simulate $name --out results/$name
     done
     entrain simulate coflow-fb2010 --trace FB2010-1Hr-150-0.txt --out results/coflow-fb2010

@@ -154,7 +154,7 @@ def run_point(point: Point) -> Result:
 EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         "cassini-unfairness",
-        "Cassini, chapter 3: iteration times when DCQCN shares a link unfairly",
+        "Cassini: iteration times when DCQCN shares a link unfairly (chapter 3)",
         None,
         POLICIES,
         points,
