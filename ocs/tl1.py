@@ -23,10 +23,13 @@ from dataclasses import dataclass
 from machine.errors import BadInput
 from ocs.connection import Connection
 from ocs.crossbar import Change, Circuit, Reading, join
-from ocs.driver import Refused
+from ocs.driver import Refused, Unanswered
 
 _END = re.compile(rb"^[ \t]*[;<][ \t]*(?:\r?\n|$)", re.MULTILINE)
 """A message ends with a semicolon, an acknowledgement (`IP 7`) with `<`. After `>` the message goes on."""
+
+_LOGGED_OUT = re.compile(r"\bPLNA\b|login not active", re.IGNORECASE)
+"""How a switch denies a command after a session has been idle for too long."""
 
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
@@ -155,7 +158,11 @@ class Tl1Driver:
         if found[1] != "COMPLD":
             why = " ".join(found[2].replace("/*", "").replace("*/", "").rstrip("; \r\n\t").split())
             asked = shown or command.format(tag=tag)
-            raise Refused(f"{self._connection.address} answers {asked!r} with {found[1]}: {why}", circuit)
+            problem = f"{self._connection.address} answers {asked!r} with {found[1]}: {why}"
+            if _LOGGED_OUT.search(why):  # the next connection logs in again
+                await self._connection.close()
+                raise Unanswered(problem)
+            raise Refused(problem, circuit)
         return found[2]
 
     # -- ports

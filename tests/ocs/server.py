@@ -87,11 +87,13 @@ class Server:
 class Tl1Server(Server):
     """Speaks TL1. It acknowledges each command, and reports an event in between.
 
-    With `activates`, entering a cross-connect does not put it in service. With `users`, a log-in is needed.
+    With `activates`, entering a cross-connect does not put it in service. While it is `logged_out`, it denies
+    everything until a user of `users` has logged in.
     """
 
     activates: bool = False
     users: dict[str, str] = field(default_factory=dict)
+    logged_out: bool = False
     ready: set[tuple[int, int]] = field(default_factory=set)
     end = b";"
 
@@ -100,6 +102,8 @@ class Tl1Server(Server):
 
     def answer(self, command: str, fault: str) -> str:
         verb, _, aid, tag, *rest = command.rstrip(";").split(":")
+        if self.logged_out and verb != "ACT-USER":
+            return self._message(tag, "DENY", "   PLNA\r\n   /* Login Not Active */\r\n")
         if fault == "lies":
             return self._message(tag, "COMPLD")
         if fault == "error":
@@ -107,6 +111,7 @@ class Tl1Server(Server):
         match verb:
             case "ACT-USER":
                 known = self.users.get(aid) == rest[-1]
+                self.logged_out = self.logged_out and not known
                 return self._message(tag, *(("COMPLD",) if known else ("DENY", "   PICC\r\n")))
             case "RTRV-CRS":
                 return self._message(tag, "COMPLD", "".join(map(self._line, sorted(self._pairs()))))

@@ -200,6 +200,20 @@ def test_tl1_logs_in_on_each_connection_and_shows_no_password() -> None:
     asyncio.run(main())
 
 
+def test_tl1_logs_in_again_when_its_session_has_ended() -> None:
+    async def main() -> None:
+        async with Tl1Server(there=set(LIT), users={"admin": "secret"}).serving() as server:
+            driver = Tl1Driver(server.address, 8, names=NAMES, user="admin", password="secret")
+            manager = CircuitManager(Crossbar(8), driver)
+            await manager.change("bert", circuits("1-6"))
+            server.logged_out = True
+            await manager.change("bert", circuits("1-5"))
+            assert server.circuits() == {(1, 5)}
+            await manager.close()
+
+    asyncio.run(main())
+
+
 def test_tl1_refuses_a_password_that_it_cannot_send() -> None:
     with pytest.raises(BadInput, match="does not carry"):
         Tl1Driver("127.0.0.1:1", 8, user="admin", password="a;b")
