@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from entrain.terminal import plain_table
+from machine.terminal import plain_table
 
 
 @click.command()
