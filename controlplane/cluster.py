@@ -86,10 +86,16 @@ def spine_names(topology: Topology) -> tuple[str, ...]:
     return tuple(spine.name for spine in _switches(topology, "spine"))
 
 
+def switch_port(topology: Topology, port: Port) -> tuple[str, int]:
+    """Return the switch of a cluster's port by name, and the port's number there."""
+    switch = _switches(topology, port.kind)[port.switch]
+    return switch.name, _fabric_ports(topology, switch)[port.port].number
+
+
 def port_name(topology: Topology, port: Port) -> str:
     """Return what a cluster's port is called in the topology, such as `leaf1-eth5`."""
-    switch = _switches(topology, port.kind)[port.switch]
-    return switch.interface(_fabric_ports(topology, switch)[port.port].number)
+    name, number = switch_port(topology, port)
+    return topology.switch_by_name[name].interface(number)
 
 
 def failures(topology: Topology, statuses: Mapping[str, str]) -> Failures:

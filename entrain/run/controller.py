@@ -14,6 +14,7 @@ from controlplane.controller import Controller, serve
 from controlplane.ledger import LEDGER, Entry, InUse, Ledger
 from controlplane.store import Store
 from controlplane.topology import Topology
+from entrain.live_cluster import CIRCUITS, circuits_of
 from entrain.run.daemon import make_directory
 from machine.record import Record, clean_stale
 from machine.signals import ending_once
@@ -74,6 +75,7 @@ async def _control(
         store=Store(state / "state.sqlite"),
         cluster=setup,
         ledger=ledger,
+        circuits=circuits_of(topology, setup, None, state / CIRCUITS),
         on_event=tell,
         on_step=on_step,
         strict=False,

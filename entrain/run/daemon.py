@@ -26,7 +26,7 @@ from controlplane.routing import Routing
 from controlplane.store import Store
 from controlplane.topology import Target, Topology
 from entrain.experiment import load_network
-from entrain.live_cluster import load_setup
+from entrain.live_cluster import CIRCUITS, circuits_of, load_setup
 from machine.errors import BadInput, EntrainError
 from machine.record import Record, Resource
 from machine.signals import ending_once
@@ -97,6 +97,7 @@ async def _serve(
         on_event=on_event,
         cluster=setup,
         ledger=ledger,
+        circuits=circuits_of(topology, setup, network.panel, directory / CIRCUITS),
     ) as controller:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, controller.stopped.set)

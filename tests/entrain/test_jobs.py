@@ -51,6 +51,7 @@ def test_a_job_without_a_name_has_that_of_its_file(tmp_path: Path) -> None:
         ),
         ("gpus_per_server = 2\nstrategy = 'vlcos'", "did you mean vclos?"),
         ("gpus_per_server = 2\nstrategy = 'best'", "[cluster], strategy: must be"),
+        ("gpus_per_server = 2\nstrategy = 'ocs-vclos'", "[cluster], strategy: ocs-vclos makes circuits"),
         ("gpus_per_server = 2\nqueue = 'lifo'", "did you mean fifo?"),
         ("strategy = 'vclos'", "[cluster], gpus_per_server: this key is missing"),
     ],
