@@ -60,6 +60,7 @@ class _Change:
 class _Managed:
     """One switch and its task. Without a `desired` state, the switch's state is left alone.
 
+    `to_change` says whether it was to change when its state was last set.
     `known` is the state that the switch has, as far as this controller can know without reading it: as long
     as it stays connected and primary.
     """
@@ -67,6 +68,7 @@ class _Managed:
     switch: Switch
     client: SwitchClient | None = None
     desired: State | None = None
+    to_change: bool = False
     known: State | None = None
     status: str = "not connected"
     applied: Applied | None = None
@@ -159,8 +161,8 @@ class Fabric:
     async def advance(self, states: Mapping[str, State], **facts: object) -> list[Applied]:
         """Do the same for `encoded` states, without reading what this controller has itself written.
 
-        So the time depends on what changes, and not on what the switches hold. To undo it, advance to the
-        states before.
+        So the time depends on what changes, and not on what the switches hold. A switch that is not to change
+        may be away: it gets its state when it is back. To undo it, advance to the states before.
         """
         return await self._bring(states, self._advance, facts)
 
@@ -182,7 +184,9 @@ class Fabric:
         async with self._applying:
             before = [one.desired for one in managed]
             for one in managed:
-                one.desired = states.get(one.switch.name, {})
+                wanted = states.get(one.switch.name, {})
+                one.to_change = one.desired != wanted
+                one.desired = wanted
             results = await asyncio.gather(*map(step, managed), return_exceptions=True)
             errors = [result for result in results if isinstance(result, BaseException)]
             if errors:
@@ -292,6 +296,8 @@ class Fabric:
 
     async def _advance(self, managed: _Managed) -> _Change:
         """Write the difference to what is known, or read the state where nothing is."""
+        if not managed.to_change and managed.client is None:
+            return _Change(Applied(managed.switch.name), {})
         async with managed.lock:
             if managed.known is not None:
                 return await _write(managed, managed.known, time.monotonic())

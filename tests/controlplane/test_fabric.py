@@ -106,6 +106,32 @@ def test_foreign_entries_are_removed() -> None:
     run(test)
 
 
+def test_a_switch_that_is_away_matters_only_if_it_is_to_change() -> None:
+    async def test() -> None:
+        async with switches(leaf_spine(2, 2, 2)) as (topology, fakes), Fabric(topology, PIPELINE) as fabric:
+            first, second = (
+                fabric.encoded(desired_state(topology, FabricPolicy(r))) for r in ("ecmp", "source")
+            )
+            await fabric.advance(first)
+            await fakes["spine1"].stop()
+            await until(lambda: fabric.statuses()["spine1"] != "ready")
+            applied = await fabric.advance(second)  # source routes are on leaves only
+            assert {one.switch: one.inserted for one in applied} == {
+                "leaf1": 2,
+                "leaf2": 2,
+                "spine1": 0,
+                "spine2": 0,
+            }
+            leaf = dict(fakes["leaf1"].entities)
+            with pytest.raises(Unreachable, match="spine1"):
+                await fabric.advance({**first, "spine1": {}})
+            assert fakes["leaf1"].entities == leaf
+            await fakes["spine1"].start()
+            await until(lambda: fabric.statuses()["spine1"] == "ready")
+
+    run(test)
+
+
 def test_a_restarted_switch_is_set_again_unasked() -> None:
     async def test() -> None:
         events: list[str] = []
