@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 
 Handler = Callable[[int, FrameType | None], object] | signal.Handlers
@@ -33,12 +33,12 @@ def ending_once() -> Iterator[Callable[[], None]]:
     ended_by = signal.SIGINT
     dropping = False
 
-    def handle_by(handler: Handler) -> None:
+    def install(handler: Handler) -> None:
         for number in _ENDING:
             signal.signal(number, handler)
 
     def ignore() -> None:
-        handle_by(signal.SIG_IGN)
+        install(signal.SIG_IGN)
 
     def send_again() -> None:
         threading.Timer(AGAIN_S, os.kill, (os.getpid(), ended_by)).start()
@@ -59,13 +59,13 @@ def ending_once() -> Iterator[Callable[[], None]]:
             drop_before(dropped)
             return
         dropping = True
-        handle_by(leave)
+        install(leave)
         send_again()
         dropping = False
 
     drop_before, sys.unraisablehook = sys.unraisablehook, drop
     try:
-        with _handled_by(leave):
+        with handled_by(leave):
             yield ignore
     except BaseException as error:
         if raised is None or error is raised:
@@ -92,7 +92,7 @@ def noting_end() -> Iterator[Callable[[], None]]:
 
     before = signal.set_wakeup_fd(note, warn_on_full_buffer=False)
     try:
-        with _handled_by(lambda number, frame: None):
+        with handled_by(lambda number, frame: None):
             yield wait
     finally:
         signal.set_wakeup_fd(before)
@@ -101,8 +101,11 @@ def noting_end() -> Iterator[Callable[[], None]]:
 
 
 @contextlib.contextmanager
-def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in _ENDING}
+def handled_by(
+    handler: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals] = _ENDING
+) -> Iterator[None]:
+    """Let `handler` handle the signals `numbers` in this context."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 import numpy as np
 
 from machine.errors import EntrainError
+from machine.signals import handled_by
 from wire.progress import Publisher
 from workloads.collectives import DDP, contributors, tasks
 from workloads.connections import HEADER_BYTES, Incoming, Outgoing, PeerLost, connect_all, raw
@@ -403,12 +404,8 @@ def _terminable() -> Iterator[None]:
     def end(number: int, _: FrameType | None) -> None:
         raise Terminated(f"ended by {signal.Signals(number).name}")
 
-    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with handled_by(end, (signal.SIGTERM, signal.SIGINT)):
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _clock(job: JobSpec, rank: int) -> dict[str, Any]:

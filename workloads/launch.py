@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from machine.errors import BadInput, EntrainError, MissingTool
+from machine.signals import handled_by
 from workloads.collectives import DDP
 from workloads.engine import Terminated, run_rank
 from workloads.jobs import JobSpec, load_job
@@ -159,12 +160,8 @@ def _passed_on(children: dict[int, tuple[JobSpec, int]], asked: list[int] | None
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
-    previous = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with handled_by(pass_on, (signal.SIGTERM, signal.SIGINT)):
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _fork(job: JobSpec, rank: int) -> int:
