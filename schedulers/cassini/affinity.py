@@ -48,15 +48,16 @@ class Shared:
 
 @dataclass(frozen=True)
 class Interleaving:
-    """Each job's `shifts` (s, below its period) and `periods` (s) that include waiting; each link's outcome,
-    in the order given. `reasons` says for jobs that stay as they are, why. `loops` names the links that close
-    a loop which no shifts suit."""
+    """Each job's `shifts` (s, below its period) and `profiles`, whose periods include waiting; each link's
+    outcome, in the order given. `reasons` says for jobs that stay as they are, why. `loops` names the links
+    that close a loop which no shifts suit, and `apart` the jobs whose periods have no common multiple."""
 
     shifts: Mapping[str, float]
     profiles: Mapping[str, Profile]
     links: tuple[Shared, ...]
     reasons: Mapping[str, str]
     loops: tuple[str, ...]
+    apart: tuple[str, ...]
 
     @property
     def score(self) -> float:
@@ -219,6 +220,7 @@ def interleave(
     reasons: dict[str, str] = {}
     outcomes: dict[str, Shared] = {}
     loops: list[str] = []
+    apart: list[str] = []
     shared = [link for link in links if len(link.jobs) > 1]
     for jobs in _components(list(profiles), shared):
         if len(jobs) == 1:
@@ -234,6 +236,7 @@ def interleave(
             followed = {link: {job: found[job] for job in link.jobs} for link in counting}
         if part.stretch > LONGEST_WAIT:
             reason = f"the periods have no common multiple: one would have to grow by {part.stretch:.1%}"
+            apart += jobs
             found, followed = {}, {}
         elif refused:
             names = ", ".join(link.name for link in refused)
@@ -263,4 +266,5 @@ def interleave(
         ),
         reasons,
         tuple(loops),
+        tuple(apart),
     )

@@ -28,12 +28,17 @@ def choose(
     """Return the candidate placement whose shared links score best on average, and its shifts.
 
     A candidate is the links that jobs cross under that placement. Among equal scores the first candidate
-    wins, which the scheduler prefers. A candidate with a loop that no shifts suit is taken only if all
-    have one. Raises ValueError without candidates.
+    wins, which the scheduler prefers. A candidate in which jobs cannot be shifted, because of a loop or
+    of their periods, is taken only if that is so in all. Raises ValueError without candidates.
     """
     if not candidates:
         raise ValueError("no candidate placements: give at least one")
     fits: Fits = {}
     found = [interleave(profiles, links, threshold=threshold, seed=seed, fits=fits) for links in candidates]
-    best = max(range(len(found)), key=lambda n: (not found[n].loops, round(found[n].score, 9), -n))
+
+    def rank(number: int) -> tuple[bool, float, int]:
+        candidate = found[number]
+        return not (candidate.loops or candidate.apart), round(candidate.score, 9), -number
+
+    best = max(range(len(found)), key=rank)
     return Choice(best, found[best])

@@ -144,6 +144,8 @@ def test_the_module_takes_the_placement_whose_links_score_best() -> None:
     assert choice.interleaving.score == pytest.approx(1.0)
     same = [link("1", "ab"), link("2", "bd"), link("3", "da")]
     assert choose([same, worse], {**jobs, "d": HALF}).candidate == 1, "a loop is worse than any score"
+    odd = {"e": up_down(0.09, 0.01, 1.0), "f": up_down(3.3, 0.1, 1.0), "g": up_down(4.6, 0.1, 1.0)}
+    assert choose([[link("1", "efg")], worse], {**jobs, **odd}).candidate == 1, "nor can e, f, g be shifted"
     assert choose([better, better], jobs).candidate == 0, "the scheduler prefers the first"
     assert choose([loop], jobs).candidate == 0
     assert choose([worse, []], jobs).interleaving.score == 1.0, "jobs that share no link score 1"
