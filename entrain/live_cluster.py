@@ -19,6 +19,7 @@ from controlplane.cluster import ClusterSetup, cluster_of
 from controlplane.optics import Optics
 from controlplane.routing import Routing
 from controlplane.topology import Topology
+from entrain.experiment import load_experiment
 from machine.errors import BadInput
 from machine.toml import Strict, check, one_of, read_toml
 from ocs.audit import AuditLog
@@ -54,12 +55,23 @@ class _File(Strict):
 def load_setup(path: Path, topology: Topology) -> ClusterSetup | None:
     """Return how the network in the TOML file `path` is used as a cluster; None without `[cluster]`.
 
-    Raises BadInput, naming file, key and remedy.
+    An experiment's is used with the first of its strategies. Raises BadInput, naming file, key and remedy.
     """
     tables = read_toml(path)
-    if "cluster" not in tables or "experiment" in tables:
+    if "cluster" not in tables:
         return None
-    table = check(_File, {"cluster": tables["cluster"]}, str(path)).cluster
+    if "experiment" in tables:
+        plan = load_experiment(path).cluster
+        assert plan is not None, "an experiment with [cluster] has a plan"
+        given = plan.table
+        table = NetworkClusterTable(
+            gpus_per_server=given.gpus_per_server,
+            strategy=given.strategy[0],
+            queue=given.queue,
+            backfill=given.backfill,
+        )
+    else:
+        table = check(_File, {"cluster": tables["cluster"]}, str(path)).cluster
     strategy = STRATEGIES[table.strategy]
     if table.locality is not None:
         strategy = replace(strategy, locality=table.locality)

@@ -8,11 +8,13 @@ import pytest
 
 from controlplane.cluster import cluster_of, failures, hosts_by_gpu, port_name
 from controlplane.topology import dumbbell, leaf_spine, load_topology
+from entrain.experiment import load_experiment
 from entrain.jobs import duration, ranges, read_job
 from entrain.live_cluster import load_setup
 from machine.errors import BadInput
 from schedulers.placement.cluster import Cluster, Port
 
+ROOT = Path(__file__).resolve().parents[2]
 TOPOLOGY = '[topology]\nkind = "leaf-spine"\nleaves = 2\nspines = 3\nhosts_per_leaf = 4\nlinks_per_pair = 2\n'
 
 
@@ -78,6 +80,17 @@ def test_a_topology_is_a_cluster_with_a_gpu_behind_each_host(tmp_path: Path) -> 
     assert port_name(topology, Port("spine", 2, 3)) == "spine3-eth4"
     path.write_text(TOPOLOGY)
     assert load_setup(path, topology) is None
+
+
+def test_an_experiment_on_a_cluster_is_one_too_by_its_first_strategy() -> None:
+    path = ROOT / "experiments/vclos-small.toml"
+    experiment = load_experiment(path)
+    assert experiment.cluster is not None
+    setup = load_setup(path, experiment.topology)
+    assert setup is not None
+    first = experiment.cluster.table.strategy[0]
+    assert setup.strategy.name == first
+    assert setup.cluster.gpus == experiment.cluster.cluster(first).gpus == len(experiment.topology.hosts)
 
 
 def test_other_networks_are_no_clusters() -> None:
