@@ -20,11 +20,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from machine.errors import BadInput
+from machine.errors import BadInput, EntrainError
+from machine.plugins import extended
 from machine.toml import NAME, Strict, check, one_of, read_toml
 from schedulers.placement.cluster import Cluster, Port, Request, State, empty
 from schedulers.placement.queue import Job, Outcome, Run
-from schedulers.placement.strategies import Strategy
+from schedulers.placement.strategies import GROUP, STRATEGIES, Strategy
 from workloads.collectives import collectives
 from workloads.models import MODELS
 
@@ -32,6 +33,15 @@ Positive = Annotated[int, Field(ge=1)]
 Number = Annotated[int, Field(ge=0)]
 Pair = Annotated[tuple[Number, Number], Field(strict=False)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)]
+
+
+def strategies() -> dict[str, Strategy]:
+    """Return all strategies by name. Raises EntrainError if one of another distribution cannot be loaded."""
+    found = extended(GROUP, STRATEGIES)
+    for name, strategy in found.items():
+        if not isinstance(strategy, Strategy):
+            raise EntrainError(f"{GROUP}: {name!r} is {strategy!r}; an instance of Strategy is needed")
+    return found
 
 
 class ClusterTable(Strict):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -62,6 +62,19 @@ class Transport(Protocol):
         """Drop the state of a completed job."""
 
 
+class Admission(Protocol):
+    """What decides when a job starts and where it runs. Jobs are named by their place in the list."""
+
+    def arrived(self, job: int) -> None:
+        """Take note that a job has arrived."""
+
+    def ended(self, job: int) -> None:
+        """Take note that a job has ended."""
+
+    def started(self, now: float) -> Iterable[tuple[int, Job]]:
+        """Return the jobs that start at `now`, each with the tasks that it runs there."""
+
+
 @dataclass(slots=True)
 class JobRecord:
     """The outcome of a job. Times are in s; `waiting` is how long its coflows could not send."""
@@ -70,6 +83,7 @@ class JobRecord:
     arrival: float
     finish: float = math.nan
     waiting: float = 0.0
+    start: float = math.nan
 
     @property
     def jct(self) -> float:
@@ -116,20 +130,24 @@ class _Progress:
 
 
 class Simulation:
-    """Run `jobs` over `transport`. Without `keep_coflows`, runs of millions of iterations need less
-    memory."""
+    """Run `jobs` over `transport`. Without `keep_coflows`, runs of millions of iterations need less memory.
+
+    A job starts when it arrives, or with `admission` when that starts it, with the tasks that it then gets.
+    """
 
     def __init__(
         self,
         jobs: Sequence[Job],
         transport: Transport,
         *,
+        admission: Admission | None = None,
         keep_coflows: bool = True,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
         check_jobs(jobs)
-        self._jobs = jobs
+        self._jobs = list(jobs)
         self._transport = transport
+        self._admission = admission
         self._keep = keep_coflows
         self._progress = progress
         self._state = [_Progress() for _ in jobs]
@@ -137,13 +155,7 @@ class Simulation:
         self._sequence = 0
         self._running: dict[int, tuple[int, int, CoflowRecord | None]] = {}
         self._handle = 0
-        self._successors: list[list[list[int]]] = []
-        for job in jobs:
-            successors: list[list[int]] = [[] for _ in job.tasks]
-            for i, task in enumerate(job.tasks):
-                for before in task.after:
-                    successors[before].append(i)
-            self._successors.append(successors)
+        self._successors = [_successors(job) for job in jobs]
         self.outcome = Outcome([JobRecord(job.ident, job.arrival) for job in jobs])
         self._done = 0
 
@@ -173,16 +185,26 @@ class Simulation:
             limit = now + SAME * abs(now)
             while self._heap and self._heap[0][0] <= limit:
                 _, _, j, task = heapq.heappop(self._heap)
-                if task < 0:
-                    self._start_iteration(j, now)
-                else:
+                if task >= 0:
                     self._task_done(j, task, now)
+                elif self._admission is None:
+                    self._start_job(j, now)
+                else:
+                    self._admission.arrived(j)
+            if self._admission is not None:
+                for j, job in self._admission.started(now):
+                    self._jobs[j], self._successors[j] = job, _successors(job)
+                    self._start_job(j, now)
             transport.decide(now)
         return self.outcome
 
     def _push(self, time: float, job: int, task: int) -> None:
         heapq.heappush(self._heap, (time, self._sequence, job, task))
         self._sequence += 1
+
+    def _start_job(self, j: int, now: float) -> None:
+        self.outcome.jobs[j].start = now
+        self._start_iteration(j, now)
 
     def _start_iteration(self, j: int, now: float) -> None:
         state, job = self._state[j], self._jobs[j]
@@ -230,6 +252,17 @@ class Simulation:
             return
         self.outcome.jobs[j].finish = now
         self._transport.job_done(j)
+        if self._admission is not None:
+            self._admission.ended(j)
         self._done += 1
         if self._progress is not None:
             self._progress(self._done, now)
+
+
+def _successors(job: Job) -> list[list[int]]:
+    """The tasks that wait for each task of an iteration."""
+    successors: list[list[int]] = [[] for _ in job.tasks]
+    for i, task in enumerate(job.tasks):
+        for before in task.after:
+            successors[before].append(i)
+    return successors

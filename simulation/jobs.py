@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from machine.errors import BadInput
 from schedulers.coflow.allocation import bottleneck_time
-from schedulers.compiled import Floats, Ints
+from schedulers.compiled import Floats, Ints, Routes
 from simulation.topology import Topology
 
 
 @dataclass(frozen=True, eq=False)
 class Coflow:
     """Flows that complete together: a coflow is done when its last flow is. `src` and `dst` are host numbers
-    (F,), `size` is in bytes (F,)."""
+    (F,), `size` is in bytes (F,). `routes` (F, hops) has the links of each flow, padded with -1; without it
+    the topology routes them."""
 
     src: Ints
     dst: Ints
     size: Floats
+    routes: Routes | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not len(self.src) == len(self.dst) == len(self.size):
@@ -36,6 +38,14 @@ class Coflow:
     def bytes(self) -> float:
         """Bytes of all flows."""
         return float(self.size.sum())
+
+
+def links_of(coflow: Coflow, topology: Topology) -> Routes:
+    """Return the links of each flow: the coflow's own routes, or those of the topology. Raises BadInput for
+    hosts that do not exist."""
+    if coflow.routes is not None:
+        return coflow.routes
+    return topology.routes(coflow.src, coflow.dst, np.arange(len(coflow.src)))
 
 
 def coflow(flows: Sequence[tuple[int, int, float]]) -> Coflow:
@@ -111,7 +121,7 @@ class Job:
                 own = task.work.seconds
             else:
                 work = task.work
-                links = topology.routes(work.src, work.dst, np.arange(len(work.src)))
+                links = links_of(work, topology)
                 own = bottleneck_time(links, work.size, 0, len(work.size), topology.capacity, need)
             finish[i] = own + max((finish[a] for a in task.after), default=0.0)
         return float(finish.max()) * self.iterations

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from machine.palette import SPARE, style
+from machine.palette import JOBS, SPARE, style
 from simulation.experiments.parrot import PAPER_GAIN, PAPER_GBPS, PAPER_TO_BOUND, PAPER_WITHIN
 from simulation.results import (
     LABELS,
+    ClusterTimes,
+    Collisions,
     Completion,
     Iterations,
     Latency,
@@ -360,6 +362,64 @@ def _models(summary: Summary) -> Figure | None:
     return figure
 
 
+def _cluster(summary: Summary) -> Figure:
+    """Draw mean JCT over the time between arrivals if only that varies, else mean running and waiting times,
+    with a panel for each setting."""
+    rows = summary.rows(ClusterTimes)
+    given = [{k: v for k, v in row.at.given().items() if k != "policy"} for row in rows]
+    varied = [k for k in given[0] if len({str(each[k]) for each in given}) > 1]
+    if varied == ["gap_s"]:
+        figure, axes = _panels(1)
+        for policy in dict.fromkeys(row.at.policy for row in rows):
+            mine = [row for row in rows if row.at.policy == policy]
+            look = style(policy)
+            gaps = [float(row.at.gap_s or 0) for row in mine]
+            means = [row.figures.mean_jct_s for row in mine]
+            axes[0].plot(gaps, means, marker=look.marker, ls=look.line, label=policy, color=look.colour)
+        axes[0].set_yscale("log")
+        axes[0].set_xlabel(LABELS["gap_s"])
+        axes[0].set_ylabel("mean JCT (s, logarithmic), lower is better")
+        _legend(axes, "strategy")
+        return figure
+    panels: dict[str, list[Row[ClusterTimes]]] = {}
+    for row, its in zip(rows, given, strict=True):
+        panels.setdefault("\n".join(f"{LABELS.get(k, k)}: {its[k]}" for k in varied), []).append(row)
+    figure, axes = _panels(len(panels), width=5.0)
+    for axis, (title, here) in zip(axes, panels.items(), strict=True):
+        policies = [row.at.policy for row in here]
+        running = [row.figures.mean_jrt_s for row in here]
+        waiting = [row.figures.mean_jwt_s for row in here]
+        axis.bar(policies, running, color="#0072B2", label="running (JRT)")
+        bars = axis.bar(
+            policies, waiting, bottom=running, color="#E69F00", hatch="///", label="waiting (JWT)"
+        )
+        axis.bar_label(bars, labels=[f"{row.figures.mean_jct_s:.0f}" for row in here], fontsize=7)
+        axis.tick_params(axis="x", labelrotation=40)
+        axis.set_title(title, fontsize=9)
+    axes[0].set_ylabel("mean time of a job (s), lower is better")
+    _legend(axes, "")
+    return figure
+
+
+def _collisions(summary: Summary) -> Figure:
+    """Draw the flows by how many share their most used link, with a panel for each routing."""
+    rows = summary.rows(Collisions)
+    policies = list(dict.fromkeys(row.at.policy for row in rows))
+    figure, axes = _panels(len(policies))
+    for axis, policy in zip(axes, policies, strict=True):
+        here = [row for row in rows if row.at.policy == policy]
+        for i, row in enumerate(here):
+            place = np.arange(1, 10) + (i - (len(here) - 1) / 2) * 0.8 / len(here)
+            percent = [100 * part for part in row.figures.flows]
+            axis.bar(place, percent, 0.8 / len(here), color=JOBS[i], label=f"{row.at.gpus} GPUs")
+        axis.set_xticks(range(1, 10), [*map(str, range(1, 9)), "more"])
+        axis.set_xlabel("flows on the most used link of a flow's way")
+        axis.set_title(policy)
+    axes[0].set_ylabel("flows (%)")
+    _legend(axes, "network")
+    return figure
+
+
 OWN: dict[str, Callable[[Summary], Figure | None]] = {
     "parrot-scale": _scale,
     "parrot-readings": _readings,
@@ -367,5 +427,15 @@ OWN: dict[str, Callable[[Summary], Figure | None]] = {
     "slots-latency": _latency,
     "slots-models": _models,
     "cassini-unfairness": _unfairness,
+    "vclos-512": _cluster,
+    "vclos-2048": _cluster,
+    "vclos-load": _cluster,
+    "vclos-order": _cluster,
+    "vclos-tpu": _cluster,
+    "vclos-testbed": _cluster,
+    "vclos-shape": _cluster,
+    "vclos-share": _cluster,
+    "vclos-sizes": _cluster,
+    "vclos-hash": _collisions,
 }
 """Experiments with their own kind of figure."""

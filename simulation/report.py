@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from simulation.experiments.parrot import (
     PAPER_GAIN,
@@ -17,9 +18,12 @@ from simulation.experiments.registry import EXPERIMENTS
 from simulation.experiments.unfairness import GROUPS
 from simulation.results import (
     LABELS,
+    ClusterTimes,
+    Collisions,
     Completion,
     Iterations,
     Latency,
+    Parameters,
     Row,
     Summary,
     Unfairness,
@@ -298,6 +302,162 @@ def _unfairness(summary: Summary) -> str:
     return "\n" + table(["group", "job", "score", *figures, "paper: gain"], rows)
 
 
+# -- vClos
+
+_COLUMNS = ("ocs-vclos", "vclos", "best", "source", "balanced-ecmp", "ecmp", "ocs-relaxed")
+_TABLE_5 = {
+    100: (7800.5, 9799.6, 7514.3, 10083.5, 12267.1, 35032.9, 24313.3),
+    110: (6368.0, 6981.5, 6131.8, 7449.6, 8622.5, 25055.6, 13768.4),
+    120: (5229.9, 5550.6, 5053.0, 6228.6, 7105.4, 23545.4, 11291.4),
+    130: (4491.5, 4710.4, 4340.7, 4955.6, 5436.9, 13118.7, 7586.6),
+    140: (4025.4, 4105.1, 3986.5, 4209.3, 4764.5, 11395.6, 5917.9),
+}
+_TABLE_6: dict[str, Sequence[float | None]] = {
+    "fifo": _TABLE_5[120][:6],
+    "edf": (None, 4401.4, 4176.5, 4685.5, 5020.9, 7658.6),
+    "fewest-gpus": (4081.6, 4137.2, 4029.9, 4250.5, 4607.8, 6667.6),
+}
+_TABLE_2: dict[Any, dict[str, tuple[int, int]]] = {
+    100: {"vclos": (1311, 264), "ocs-vclos": (1180, 172)},
+    110: {"vclos": (988, 250), "ocs-vclos": (1047, 161)},
+    120: {"vclos": (878, 218), "ocs-vclos": (920, 129)},
+    130: {"vclos": (726, 145), "ocs-vclos": (705, 98)},
+}
+"""The paper's tables: mean JCT (s) of the strategies in `_COLUMNS`, and failed attempts for want of GPUs and
+of links."""
+_CLAIMS = {
+    "vclos-512": (
+        ("mean_jrt_s", "ocs-vclos", "source", "-3.1 %"),
+        ("mean_jrt_s", "ocs-vclos", "balanced-ecmp", "-6.17 %"),
+        ("mean_jwt_s", "ocs-vclos", "source", "-65.65 %"),
+        ("mean_jwt_s", "ocs-vclos", "vclos", "-20.35 %"),
+        ("mean_jct_s", "ocs-vclos", "best", "+3.38 %"),
+    ),
+    "vclos-2048": (
+        ("mean_jrt_s", "ocs-vclos", "source", "-1.59 %"),
+        ("mean_jwt_s", "ocs-vclos", "source", "-64.91 %"),
+        ("mean_jwt_s", "vclos", "ocs-vclos", "+12.06 %"),
+    ),
+    "vclos-testbed": (
+        ("mean_jrt_s", "vclos", "source", change(74.72, 76.92)),
+        ("mean_jrt_s", "vclos", "recmp", change(74.72, 86.23)),
+        ("mean_jrt_s", "vclos", "ecmp", change(74.72, 95.12)),
+        ("mean_jwt_s", "vclos", "source", change(45.56, 50.19)),
+        ("mean_jwt_s", "vclos", "recmp", change(45.56, 60.73)),
+        ("mean_jwt_s", "vclos", "ecmp", change(45.56, 72.64)),
+    ),
+    "vclos-tpu": (
+        ("mean_jct_s", "vclos", "ocs-vclos", change(11958.9, 11958.1)),
+        ("mean_jct_s", "source", "ocs-vclos", change(11973.7, 11958.1)),
+        ("mean_jct_s", "balanced-ecmp", "ocs-vclos", change(12021.8, 11958.1)),
+        ("mean_jct_s", "ecmp", "ocs-vclos", change(22808.7, 11958.1)),
+    ),
+}
+"""By experiment: the figure, the strategy, the other that it is compared with, and the paper's change."""
+
+
+def _strategies(summary: Summary) -> str:
+    """Return the times under each strategy, and the paper's comparisons."""
+    rows = summary.rows(ClusterTimes)
+    found = {row.at.policy: row.figures for row in rows}
+    text = f"\n{_cluster_text(rows[0].at)}. Without waiting, the jobs would use "
+    text += f"{_percent(rows[0].figures.offered_load)} of the GPUs. Times (s), and fragmentation counts:\n\n"
+    text += table(
+        [
+            *("strategy", "mean JRT", "mean JWT", "mean JCT", "p99 JCT", "mean slowdown", "p99", "stability"),
+            *("no GPUs", "no links"),
+        ],
+        [
+            [
+                *(name, f"{each.mean_jrt_s:.1f}", f"{each.mean_jwt_s:.1f}", f"{each.mean_jct_s:.1f}"),
+                *(f"{each.p99_jct_s:.0f}", f"{each.mean_slowdown:.3f}", f"{each.p99_slowdown:.2f}"),
+                *(f"{each.stability_s:.0f}", str(each.fragmentation_gpu), str(each.fragmentation_network)),
+            ]
+            for name, each in found.items()
+        ],
+    )
+    claims = [
+        [
+            f"{what[5:8].upper()}, {one} against {other}",
+            paper,
+            change(getattr(found[one], what), getattr(found[other], what)),
+        ]
+        for what, one, other, paper in _CLAIMS.get(summary.experiment, ())
+        if one in found and other in found and getattr(found[other], what)
+    ]
+    return text + "\n" + table(["claim (means)", "paper", "here"], claims) if claims else text
+
+
+def _cluster_text(at: Parameters) -> str:
+    return f"{at.gpus} GPUs, T = {at.gpus_per_server}, {at.spines} spines, λ = {at.gap_s} s"
+
+
+def _compared(varied: str, paper: Mapping[Any, Sequence[float | None]], summary: Summary) -> str:
+    """Return mean JCT with a row per value of `varied`, the paper's in parentheses."""
+    rows = summary.rows(ClusterTimes)
+    cell = {(row.at.policy, getattr(row.at, varied)): row.figures.mean_jct_s for row in rows}
+    policies = list(dict.fromkeys(row.at.policy for row in rows))
+    body = []
+    for value in dict.fromkeys(getattr(row.at, varied) for row in rows):
+        theirs = zip(_COLUMNS, paper.get(value, ()), strict=False)
+        told = {name: f" ({mean:.0f})" for name, mean in theirs if mean}
+        body.append([str(value), *(f"{cell[name, value]:.0f}{told.get(name, '')}" for name in policies)])
+    return "\nMean JCT (s), the paper's in parentheses:\n\n" + table([LABELS[varied], *policies], body)
+
+
+def _load(summary: Summary) -> str:
+    text = _compared("gap_s", _TABLE_5, summary)
+    rows = [row for row in summary.rows(ClusterTimes) if row.at.policy in ("vclos", "ocs-vclos")]
+    body = []
+    for row in rows:
+        theirs = _TABLE_2.get(row.at.gap_s, {}).get(row.at.policy)
+        gpu, network = row.figures.fragmentation_gpu, row.figures.fragmentation_network
+        body.append(
+            [
+                *(str(row.at.gap_s), row.at.policy, _percent(row.figures.offered_load)),
+                f"{gpu}" + (f" ({theirs[0]})" if theirs else ""),
+                f"{network}" + (f" ({theirs[1]})" if theirs else ""),
+            ]
+        )
+    text += "\nAttempts to place a job that failed, for want of GPUs or of links (the paper's):\n\n"
+    return text + table([LABELS["gap_s"], "strategy", "offered load", "GPUs", "links"], body)
+
+
+def _by_cluster(summary: Summary) -> str:
+    rows = summary.rows(ClusterTimes)
+    return "\nTimes are in s:\n\n" + table(
+        [
+            *("sizes", "T", "spines", "share of a link", "strategy"),
+            *("mean JRT", "mean JWT", "mean JCT", "no GPUs", "no links"),
+        ],
+        [
+            [
+                *(row.at.sizes or "", str(row.at.gpus_per_server), str(row.at.spines)),
+                *(row.at.sharing or "", row.at.policy),
+                *(f"{row.figures.mean_jrt_s:.1f}", f"{row.figures.mean_jwt_s:.1f}"),
+                *(f"{row.figures.mean_jct_s:.1f}", str(row.figures.fragmentation_gpu)),
+                str(row.figures.fragmentation_network),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _hash(summary: Summary) -> str:
+    rows = summary.rows(Collisions)
+    return "\nPart of the flows (%) whose most used link has so many flows:\n\n" + table(
+        ["GPUs", "GPUs per leaf", "routing", *map(str, range(1, 9)), "more", "mean"],
+        [
+            [
+                *(str(row.at.gpus), str(row.at.gpus_per_leaf), row.at.policy),
+                *(f"{100 * part:.1f}" for part in row.figures.flows),
+                f"{row.figures.mean_flows:.2f}",
+            ]
+            for row in rows
+        ],
+    )
+
+
 def _plain(summary: Summary) -> str:
     """Return a table of all points: the parameters that vary, and the figures."""
     points = [(row.at.given(), figures_by_name(row.figures)) for row in summary.points]
@@ -332,6 +492,16 @@ SECTIONS: dict[str, Callable[[Summary], str]] = {
     "coflow-fb2010": _fb2010,
     "mltcp-two-jobs": _two_jobs,
     "cassini-unfairness": _unfairness,
+    "vclos-512": _strategies,
+    "vclos-2048": _strategies,
+    "vclos-load": _load,
+    "vclos-order": partial(_compared, "order", _TABLE_6),
+    "vclos-tpu": _strategies,
+    "vclos-testbed": _strategies,
+    "vclos-hash": _hash,
+    "vclos-shape": _by_cluster,
+    "vclos-share": _by_cluster,
+    "vclos-sizes": _by_cluster,
 }
 
 
@@ -358,6 +528,10 @@ def _settings(summary: Summary) -> str:
         words.append(f"{held.servers:,} servers")
     if held.jobs is not None:
         words.append(f"{summary.limit or held.jobs:,} jobs")
+    if held.tenants is not None:
+        words.append(f"{summary.limit or held.tenants:,} jobs")
+    if held.nic_gbps is not None:
+        words.append(f"NICs of {held.nic_gbps:g} Gbit/s, {held.server_gbps:g} within a server")
     if held.window_s is not None:
         words.append(f"arrivals within {held.window_s:g} s")
     return f": {', '.join(words)}" if words else ""

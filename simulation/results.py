@@ -53,6 +53,16 @@ class Parameters:
     cross: Number | None = None
     flows: int | None = None
     horizon: int | None = None
+    gpus: int | None = None
+    gpus_per_leaf: int | None = None
+    gpus_per_server: int | None = None
+    spines: int | None = None
+    gap_s: Number | None = None
+    """Mean time between arrivals (vClos' λ)."""
+    order: str | None = None
+    sharing: str | None = None
+    sizes: str | None = None
+    """The distribution of the jobs' sizes."""
 
     def given(self) -> dict[str, Any]:
         """Return the parameters that the experiment has, by name."""
@@ -72,6 +82,11 @@ LABELS = {
     "delta": "maximum parameter servers per job, Δ",
     "domain": "servers among which a job is placed",
     "slot_ms": "slot length τ (ms)",
+    "gpus_per_server": "GPUs per server",
+    "gap_s": "mean time between arrivals λ (s)",
+    "order": "order of the queue",
+    "sharing": "share of a link",
+    "sizes": "sizes of jobs",
     "scale": "divisors: iterations / arrival times",
     "flows": "flows",
     "horizon": "horizon (slots)",
@@ -94,6 +109,13 @@ class Settings:
     servers: int | None = None
     window_s: Number | None = None
     """Time within which jobs arrive."""
+    nic_gbps: Number | None = None
+    server_gbps: Number | None = None
+    """Rate between the GPUs of a server."""
+    tenants: int | None = None
+    duration_s: Number | None = None
+    """Mean running time of a job alone."""
+    rounds: int | None = None
     flow_times: bool | None = None
     usage_s: Number | None = None
 
@@ -220,7 +242,57 @@ class Latency:
     decision: Decision
 
 
-Figures = Completion | Iterations | Unfairness | Latency
+@with_config(_WHOLE)
+@dataclass(frozen=True)
+class ClusterTimes:
+    """Times of jobs that queued for a cluster, s: from arrival (JCT), from start (JRT), until start (JWT).
+
+    A job's slowdown is its JRT over what it takes with links of its own.
+    """
+
+    total_jct_s: float
+    mean_jct_s: float
+    p99_jct_s: float
+    max_jct_s: float
+    mean_jrt_s: float
+    p99_jrt_s: float
+    mean_jwt_s: float
+    p99_jwt_s: float
+    mean_slowdown: float
+    p99_slowdown: float
+    max_slowdown: float
+    lower_bound_s: float
+    """Total JCT if each job were alone."""
+    stability_s: float
+    """Mean standard deviation of the JCT of jobs of one size."""
+    stability_jrt_s: float
+    """The same of JRT."""
+    fragmentation_gpu: int
+    """Attempts to place a job that failed for want of GPUs."""
+    fragmentation_network: int
+    """The same for want of links between GPUs that would have sufficed."""
+    offered_load: float
+    """Part of the GPUs that would be in use if no job waited."""
+    busy: float
+    """Part of the GPUs that were held, until the last job ended."""
+    shared: int
+    """Jobs that used links which others may use, too."""
+    circuits_changed: int
+    events: int
+
+
+@with_config(_WHOLE)
+@dataclass(frozen=True)
+class Collisions:
+    """How many flows share a link when each GPU sends one."""
+
+    flows: tuple[float, ...]
+    """Part of the flows whose most used link has 1, 2, ... 8 flows, and more."""
+    mean_flows: float
+    draws: int
+
+
+Figures = Completion | Iterations | Unfairness | Latency | ClusterTimes | Collisions
 F = TypeVar("F", bound=Figures)
 
 

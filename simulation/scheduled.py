@@ -18,7 +18,7 @@ from schedulers.coflow.view import CoflowPolicy, View
 from schedulers.compiled import Floats, Ints, Routes
 from simulation.engine import SAME, Finished, SimulationError, checking
 from simulation.flows import CoflowTable, FlowTable
-from simulation.jobs import Coflow
+from simulation.jobs import Coflow, links_of
 from simulation.settling import predict, settle
 from simulation.topology import Topology
 from simulation.usage import Usage
@@ -63,7 +63,7 @@ class ScheduledTransport:
 
     def start(self, handle: int, job: int, coflow: Coflow, now: float) -> None:
         """See Transport."""
-        links = self.topology.routes(coflow.src, coflow.dst, np.arange(len(coflow.src)))
+        links = links_of(coflow, self.topology)
         first, last = self._flows.add(links, coflow.size)
         gamma = bottleneck_time(
             self._flows.links, self._flows.size, first, last, self.topology.capacity, self._scratch

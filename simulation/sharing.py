@@ -19,7 +19,7 @@ import numpy as np
 from machine.errors import BadInput
 from schedulers.compiled import Floats, Ints, Routes, compiled
 from simulation.engine import SAME, Finished, SimulationError, checking
-from simulation.jobs import Coflow
+from simulation.jobs import Coflow, links_of
 from simulation.topology import Topology
 from simulation.usage import Usage
 
@@ -139,6 +139,46 @@ def _detach(c: int, links: Routes, head: Ints, following: Ints, previous: Ints) 
             head[link] = following[node]
         if following[node] >= 0:
             previous[following[node]] = previous[node]
+
+
+@compiled
+def _join(which: Ints, now: float, served: Floats, classes: Classes, links: Links) -> None:
+    """Add a flow to each of the classes `which` (F,), where one may be named several times. `served` (F,)
+    gets the service curve of each at `now`."""
+    for i in range(len(which)):
+        c = which[i]
+        if classes.flows[c] < 0.5:
+            _attach(c, classes.links, links.head, classes.following, classes.previous)
+            classes.served[c] = 0.0
+            classes.since[c] = now
+            classes.rate[c] = 0.0
+        served[i] = classes.served[c] + classes.rate[c] * (now - classes.since[c])
+        classes.flows[c] += 1.0
+        for link in classes.links[c]:
+            if link < 0:
+                break
+            links.flows[link] += 1.0
+            links.used[link] += classes.rate[c]
+
+
+@compiled
+def _leave(c: int, flows: int, target: float, size: int, classes: Classes, links: Links) -> None:
+    """Take `flows` out of class `c`, whose next flow ends at `target` (infinite: it has none), and move it in
+    the heap of `size` classes."""
+    classes.flows[c] -= flows
+    for link in classes.links[c]:
+        if link < 0:
+            break
+        links.flows[link] -= flows
+        links.used[link] -= flows * classes.rate[c]
+    if target < np.inf:
+        classes.target[c] = target
+        classes.key[c] = classes.since[c] + (target - classes.served[c]) / classes.rate[c]
+    else:
+        _detach(c, classes.links, links.head, classes.following, classes.previous)
+        classes.rate[c] = 0.0
+        classes.key[c] = np.inf
+    _sift(classes.heap, classes.position, classes.key, size, c)
 
 
 @compiled
@@ -329,21 +369,17 @@ class SharedTransport:
 
     def start(self, handle: int, job: int, coflow: Coflow, now: float) -> None:
         """See Transport."""
-        routes = self.topology.routes(coflow.src, coflow.dst, np.arange(len(coflow.src)))
-        self._left[handle] = len(coflow.size)
-        self._times[handle] = np.full(len(coflow.size), np.nan)
-        for flow, (route, size) in enumerate(zip(routes, coflow.size, strict=True)):
-            key = route.tobytes()
-            c = self._class_of.get(key)
-            if c is None:
-                c = self._class_of[key] = self._add_class(route, now)
-            classes = self._classes
-            if not self._ends[c]:
-                self._attach(c)
-                classes.served[c], classes.since[c], classes.rate[c] = 0.0, now, 0.0
-            served = classes.served[c] + classes.rate[c] * (now - classes.since[c])
-            heapq.heappush(self._ends[c], (served + float(size), handle, flow))
-            self._alter(c, 1.0, now)
+        count = len(coflow.size)
+        which = self._classes_of(self._routes(handle, coflow), now)
+        self._left[handle] = count
+        self._times[handle] = np.full(count, np.nan)
+        if self.usage is not None:
+            self._record(np.unique(which), now)
+        served = np.zeros(count)
+        _join(which, now, served, self._classes, self._links)
+        for flow, (c, end) in enumerate(zip(which.tolist(), (served + coflow.size).tolist(), strict=True)):
+            heapq.heappush(self._ends[c], (end, handle, flow))
+        self._touch(which)
 
     def next_event(self) -> float:
         """See Transport."""
@@ -353,7 +389,7 @@ class SharedTransport:
         """See Transport."""
         finished: list[Finished] = []
         limit = now + max(SAME * abs(now), self.resolution)
-        classes = self._classes
+        classes, left = self._classes, []
         while self._n:
             c = int(classes.heap[0])
             if not classes.key[c] <= limit:
@@ -361,23 +397,23 @@ class SharedTransport:
             # The curve at the class's own end, not at `now`: with a resolution the end may be slightly later.
             elapsed = max(classes.key[c], now) - classes.since[c]
             reached = max(classes.served[c] + classes.rate[c] * elapsed, self._ends[c][0][0])
+            ended = 0
             while self._ends[c] and self._ends[c][0][0] <= reached:
                 _, handle, flow = heapq.heappop(self._ends[c])
-                self._alter(c, -1.0, now)
+                ended += 1
                 self._times[handle][flow] = now
                 self._left[handle] -= 1
                 if not self._left[handle]:
                     del self._left[handle]
                     finished.append(Finished(handle, now, 0.0, self._times.pop(handle)))
-            if self._ends[c]:
-                classes.target[c] = self._ends[c][0][0]
-                left = classes.target[c] - classes.served[c]
-                classes.key[c] = classes.since[c] + left / classes.rate[c]
-            else:
-                _detach(c, classes.links, self._links.head, classes.following, classes.previous)
-                classes.rate[c] = 0.0
-                classes.key[c] = math.inf
-            _sift(classes.heap, classes.position, classes.key, self._n, c)
+            if self.usage is not None:
+                self._record(np.array([c]), now)
+            _leave(
+                c, ended, self._ends[c][0][0] if self._ends[c] else math.inf, self._n, classes, self._links
+            )
+            left.append(c)
+        if left:
+            self._touch(np.array(left))
         return finished
 
     def decide(self, now: float) -> None:
@@ -393,7 +429,8 @@ class SharedTransport:
                 classes.target[c] = self._ends[c][0][0]
         self._dirty.clear()
         n = _repair(changed, self.sharing == "max-min", now, self._stamp, self._n, classes, self._links)
-        self._record(classes.region, n, classes.before, now)
+        if self.usage is not None:
+            self._record(classes.region[:n], now, classes.before)
         self.classes_touched += n
         if self.check:
             self._assert_shares()
@@ -404,6 +441,10 @@ class SharedTransport:
     def rates(self) -> dict[tuple[int, ...], float]:
         """Return the rate of a single flow for each route in use, bytes/s."""
         return {tuple(map(int, self._route(c))): float(self._classes.rate[c]) for c in self._active()}
+
+    def _routes(self, handle: int, coflow: Coflow) -> Routes:
+        """The links of each flow of a coflow that starts now, (F, hops)."""
+        return links_of(coflow, self.topology)
 
     def _attach(self, c: int) -> None:
         classes = self._classes
@@ -417,25 +458,31 @@ class SharedTransport:
         route: Routes = links[links >= 0]
         return route
 
-    def _record(self, classes: Ints, n: int, rate: Floats, now: float) -> None:
-        """Record the link usage of `classes[:n]` at `rate` since it was last recorded."""
-        if self.usage is not None:
-            all_ = self._classes
-            self.usage.add_classes(classes, n, all_.links, all_.flows, rate, all_.recorded, now)
-
-    def _alter(self, c: int, flows: float, now: float) -> None:
+    def _record(self, which: Ints, now: float, rate: Floats | None = None) -> None:
+        """Record the link usage of the classes `which` since it was last recorded, at `rate` (default: their
+        own)."""
+        assert self.usage is not None
         classes = self._classes
-        if self.usage is not None:
-            self._record(np.array([c]), 1, classes.rate, now)
-        classes.flows[c] += flows
-        self._dirty.add(c)
-        links, rate = self._links, classes.rate[c]
-        for link in classes.links[c]:
-            if link < 0:
-                break
-            self._changed.add(int(link))
-            links.flows[link] += flows
-            links.used[link] += flows * rate
+        rate = classes.rate if rate is None else rate
+        self.usage.add_classes(which, len(which), classes.links, classes.flows, rate, classes.recorded, now)
+
+    def _touch(self, which: Ints) -> None:
+        """Note that flows of the classes `which` have come or gone."""
+        self._dirty.update(which.tolist())
+        links = self._classes.links[which]
+        self._changed.update(links[links >= 0].tolist())
+
+    def _classes_of(self, routes: Routes, now: float) -> Ints:
+        """The class of each route, (F,)."""
+        raw, width = routes.tobytes(), routes.shape[1] * routes.itemsize
+        which = np.zeros(len(routes), np.int64)
+        for flow in range(len(routes)):
+            key = raw[flow * width : (flow + 1) * width]
+            c = self._class_of.get(key)
+            if c is None:
+                c = self._class_of[key] = self._add_class(routes[flow], now)
+            which[flow] = c
+        return which
 
     def _add_class(self, route: Routes, now: float) -> int:
         c = self._n

@@ -35,7 +35,7 @@ from schedulers.slots.table import announce, feedback
 from simulation.collectives import Pipelined
 from simulation.engine import SAME, Finished, checking
 from simulation.flows import CoflowTable, FlowTable
-from simulation.jobs import Coflow
+from simulation.jobs import Coflow, links_of
 from simulation.scheduled import assert_feasible
 from simulation.settling import predict, settle
 from simulation.topology import Topology, mix
@@ -182,7 +182,7 @@ class SlottedTransport:
 
     def start(self, handle: int, job: int, coflow: Coflow, now: float) -> None:
         """See Transport."""
-        links = self.topology.routes(coflow.src, coflow.dst, np.arange(len(coflow.src)))
+        links = links_of(coflow, self.topology)
         first, last = self._flows.add(links, coflow.size)
         self._resize()
         self._coflows.add(

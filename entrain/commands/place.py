@@ -21,7 +21,7 @@ from machine.terminal import plain_table
 @click.option("--jobs", type=click.Path(path_type=Path), help="CSV file, a line for each job.")
 @click.option(
     "--strategy",
-    help="ecmp, balanced-ecmp, recmp, source, best, vclos, ocs-vclos or ocs-relaxed.",
+    help="ecmp, balanced-ecmp, recmp, source, least-loaded, best, vclos, ocs-vclos or ocs-relaxed.",
 )
 @click.option("--queue", default="fifo", show_default=True, help="fifo, edf or fewest-gpus.")
 @click.option("--backfill", is_flag=True, help="Start later jobs too, if that does not delay the first one.")
@@ -102,14 +102,14 @@ def _on_paper(
     as_json: bool,
 ) -> None:
     # These load numba, which `entrain --help` need not wait for.
-    from entrain.placing import document, read_cluster, read_jobs
+    from entrain.placing import document, read_cluster, read_jobs, strategies
     from schedulers.placement.queue import ORDERS, run
-    from schedulers.placement.strategies import STRATEGIES
 
-    for option, given, known in (("--strategy", strategy, STRATEGIES), ("--queue", queue, ORDERS)):
+    known_strategies = strategies()
+    for option, given, known in (("--strategy", strategy, known_strategies), ("--queue", queue, ORDERS)):
         if given not in known:
             raise BadInput(f"{option}: there is no {given!r}; {suggestion(given, known)}")
-    chosen = replace(STRATEGIES[strategy], solver=solver)
+    chosen = replace(known_strategies[strategy], solver=solver)
     if locality is not None:
         chosen = replace(chosen, locality=locality)
     state = read_cluster(cluster, chosen)

@@ -29,7 +29,7 @@ SCORE = "cassini-score"
 @click.option(
     "--trace",
     type=click.Path(path_type=Path),
-    help="Trace file. Default: the included trace, or coflows drawn from the Facebook trace's distributions.",
+    help="Trace file. Default: the included trace, or a workload drawn from a public trace's distributions.",
 )
 @click.option("--policy", help="Run only these policies, separated by commas.")
 @click.option(
@@ -93,7 +93,9 @@ def command(
 ) -> None:
     """Simulate experiment NAME (parrot-jct, parrot-readings, parrot-scale, parrot-eta, parrot-theta,
     parrot-load, parrot-ps, slots-jct, slots-models, slots-tau, slots-latency, coflow-fb2010,
-    mltcp-two-jobs, cassini-unfairness), or find out how well the jobs of a file fit together
+    mltcp-two-jobs, cassini-unfairness, vclos-512, vclos-2048, vclos-load, vclos-order, vclos-tpu,
+    vclos-shape, vclos-sizes, vclos-share, vclos-testbed, vclos-hash), or find out how well the jobs of a
+    file fit together
     (cassini-score, with --profiles; docs/cassini.md describes the file and the output).
 
     \b
@@ -101,7 +103,8 @@ def command(
     experiment varies (policy, gbps, ...) follow.
       summary.json  totals per point, decision latency, the paper's claims
       jobs.csv      job, arrival_s, jct_s, waiting_s (with bytes to send, but
-                    sending none), lower_bound_s (alone in the network)
+                    sending none; for vclos-...: in the queue),
+                    lower_bound_s (alone in the network)
       coflows.csv   coflow, arrival_s, cct_s, bytes
       flows.csv     with --flows: coflow, src, dst (hosts), bytes, arrival_s, fct_s
       usage.csv     with --usage: time_s (start of the bin), link,
@@ -211,6 +214,10 @@ _SHOWN = (
     "max_jct_s",
     "mean_cct_s",
     "p95_cct_s",
+    "mean_jrt_s",
+    "mean_jwt_s",
+    "mean_slowdown",
+    "fragmentation_network",
     "lower_bound_s",
     "mean_iteration_s",
     "p99_iteration_s",

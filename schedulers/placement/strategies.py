@@ -9,8 +9,9 @@ from typing import Literal, Protocol
 from schedulers.placement.cluster import Cluster, Placement, Request, State
 from schedulers.placement.stages import Cause, ocs_vclos, unreserved, vclos
 
-StrategyRouting = Literal["ecmp", "balanced-ecmp", "source", "single-switch"]
-"""By hash, by hash among the least loaded uplinks, by the source's port, or one switch for all."""
+StrategyRouting = Literal["ecmp", "balanced-ecmp", "least-loaded", "source", "single-switch"]
+"""By hash; each flow over the uplink with the fewest flows when it starts; each GPU over the uplink that its
+flows find least used when its job starts; by the source's port; one switch for all."""
 
 
 class Place(Protocol):
@@ -76,10 +77,14 @@ STRATEGIES: dict[str, Strategy] = {
         Strategy("balanced-ecmp", "balanced-ecmp", unreserved),
         Strategy("recmp", "ecmp", unreserved, links=_half_as_many_again),
         Strategy("source", "source", unreserved),
+        Strategy("least-loaded", "least-loaded", unreserved),
         Strategy("best", "single-switch", unreserved),
         Strategy("ocs-relaxed", "source", ocs_vclos, isolated=True, ocs=True, locality=False),
         Strategy("vclos", "source", vclos, isolated=True),
         Strategy("ocs-vclos", "source", ocs_vclos, isolated=True, ocs=True),
     )
 }
-"""By the name that a user types. Sources: vClos, 8.1, 9.3 and table 5."""
+"""By the name that a user types. Sources: vClos, 8.1, 9.3 and table 5; `least-loaded` is not the paper's."""
+
+GROUP = "entrain.strategies"
+"""Entry point group through which other distributions register strategies."""

@@ -60,10 +60,19 @@ def newest_first() -> Fifo:
     return Fifo()
 """
 
+STRATEGY = """
+from dataclasses import replace
+
+from schedulers.placement.strategies import STRATEGIES
+
+anywhere = replace(STRATEGIES["vclos"], name="anywhere", locality=False)
+"""
+
 ENTRIES = {
     "entrain.policies": "shift = shifts:shift",
     "entrain.collectives": "there-and-back = ours:there_and_back",
     "entrain.simulator_policies": "my-fifo = simulated:newest_first",
+    "entrain.strategies": "anywhere = placed:anywhere",
 }
 
 
@@ -85,7 +94,8 @@ def guest(tmp_path: Path) -> Path:
     """A distribution with the policy that docs/experiments.md shows."""
     page = (ROOT / "docs/experiments.md").read_text()
     (policy,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    return installed(tmp_path / "site", ENTRIES, shifts=policy, ours=COLLECTIVE, simulated=SIMULATOR)
+    modules = {"shifts": policy, "ours": COLLECTIVE, "simulated": SIMULATOR, "placed": STRATEGY}
+    return installed(tmp_path / "site", ENTRIES, **modules)
 
 
 def python(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -168,6 +178,16 @@ def test_an_installed_simulator_policy_schedules_coflows(guest: Path) -> None:
     mine, ours = json.loads(done.stdout)["points"]
     assert (mine["policy"], ours["policy"]) == ("my-fifo", "fifo")
     assert mine["mean_cct_s"] == ours["mean_cct_s"]
+
+
+def test_an_installed_strategy_places_jobs(guest: Path) -> None:
+    files = ["experiments/cluster-32.toml", "--jobs", "experiments/cluster-32-jobs.csv"]
+    done = python(guest, "-m", "entrain.cli", "place", *files, "--strategy", "anywhere", "--json")
+    assert done.returncode == 0, done.stderr
+    placed = json.loads(done.stdout)
+    assert (placed["strategy"], placed["locality"]) == ("anywhere", False)
+    wrong = python(guest, "-m", "entrain.cli", "place", *files, "--strategy", "anywere")
+    assert "did you mean anywhere?" in wrong.stderr
 
 
 @pytest.mark.root

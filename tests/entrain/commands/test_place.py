@@ -23,7 +23,10 @@ links_per_pair = 2
 ocs = true
 """
 JOBS = "job,gpus,arrival_s,duration_s,pattern\n"
-STRATEGIES = ("ecmp", "balanced-ecmp", "recmp", "source", "best", "vclos", "ocs-vclos", "ocs-relaxed")
+STRATEGIES = (
+    *("ecmp", "balanced-ecmp", "recmp", "source", "least-loaded", "best"),
+    *("vclos", "ocs-vclos", "ocs-relaxed"),
+)
 
 
 def place(directory: Path, cluster: str, jobs: str, *arguments: str) -> tuple[int, dict[str, Any]]:

@@ -1,0 +1,357 @@
+"""vClos' simulations: jobs that queue for a GPU cluster, under strategies that place and route them.
+
+Clusters have leaves of 32 GPUs, 32 uplinks each and one link to each spine, so L·S GPUs as in 6.1; servers
+of 8 GPUs; NICs of 100 Gbit/s and 1,000 Gbit/s within a server. docs/placement.md has the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from machine.errors import BadInput
+from machine.plugins import extended
+from schedulers.placement.cluster import Cluster
+from schedulers.placement.strategies import GROUP, STRATEGIES, Strategy
+from simulation.engine import Simulation
+from simulation.experiments.experiment import Experiment, Point, PublicTrace
+from simulation.results import ClusterTimes, Collisions, JobTimes, Result
+from simulation.tenancy import ClusterNetwork, Tenancy, Tenant, offered_load, transport
+from simulation.tenants import by_size, sized, tenants
+from simulation.topology import GBIT
+
+REQUESTS = PublicTrace("base_conf_template/request_sequence", "nothepeople/RapidNetSim", "none stated")
+
+PAPER_SET = ("best", "ocs-vclos", "vclos", "source", "balanced-ecmp", "ecmp")
+ALL_SET = (*PAPER_SET[:4], "least-loaded", "balanced-ecmp", "recmp", "ecmp")
+LOAD_SET = (*PAPER_SET, "ocs-relaxed")
+
+MEAN_DURATION_S = 2550.0
+"""Mean running time of a job alone, which the paper does not state. With it `best` comes near the paper's
+mean completion time at λ = 100 s (table 5)."""
+
+
+def strategies() -> dict[str, Strategy]:
+    """Return all strategies by name. Raises EntrainError if one of another distribution cannot be loaded."""
+    return extended(GROUP, STRATEGIES)
+
+
+def _names() -> Iterable[str]:
+    return strategies()
+
+
+def cluster_of(point: Point) -> Cluster:
+    """Return the point's cluster. Raises BadInput where leaves or servers do not divide it."""
+    gpus, per_leaf, per_server = point["gpus"], point["gpus_per_leaf"], point["gpus_per_server"]
+    if gpus % per_leaf or per_leaf % per_server or per_leaf % point["spines"]:
+        raise BadInput(
+            f"{gpus} GPUs, {per_leaf} per leaf, {per_server} per server: each must divide the first"
+        )
+    return Cluster(
+        leaves=gpus // per_leaf,
+        spines=point["spines"],
+        servers_per_leaf=per_leaf // per_server,
+        gpus_per_server=per_server,
+        links_per_pair=per_leaf // point["spines"],
+        ocs=True,
+    )
+
+
+def _tenants(point: Point) -> list[Tenant]:
+    trace = Path(point["trace"]) if "trace" in point else None
+    sample = sized(point["sizes"], point["limit"] or point["tenants"], trace, point["seed"])
+    sample = replace(sample, gpus=np.minimum(sample.gpus, point["gpus"]))
+    return tenants(
+        sample, point["gap_s"], point["duration_s"], seed=point["seed"], split=point["sizes"] == "testbed"
+    )
+
+
+def run_cluster(point: Point) -> Result:
+    """Run a queue of jobs onto a cluster."""
+    strategy = strategies()[point["policy"]]
+    network = ClusterNetwork(
+        strategy.cluster(cluster_of(point)),
+        rate=point["nic_gbps"] * GBIT,
+        server_rate=point["server_gbps"] * GBIT,
+    )
+    jobs = _tenants(point)
+    tenancy = Tenancy(
+        jobs, strategy, network, order=point["order"], rounds=point["rounds"], seed=point["seed"]
+    )
+    moved = transport(strategy, network, point["sharing"])
+    outcome = Simulation(tenancy.jobs(), moved, admission=tenancy, keep_coflows=False).run()
+    start = np.array([record.start for record in outcome.jobs])
+    finish = np.array([record.finish for record in outcome.jobs])
+    arrival = np.array([job.arrival_s for job in jobs])
+    alone = np.array([job.duration_s for job in jobs])
+    jrt, jwt, jct = finish - start, start - arrival, finish - arrival
+    gpus = np.array([len(tenancy.started_as[i].placement.gpus) for i in range(len(jobs))])
+    failed = tenancy.queue.failed_attempts
+    figures = ClusterTimes(
+        total_jct_s=float(jct.sum()),
+        mean_jct_s=float(jct.mean()),
+        p99_jct_s=float(np.percentile(jct, 99)),
+        max_jct_s=float(jct.max()),
+        mean_jrt_s=float(jrt.mean()),
+        p99_jrt_s=float(np.percentile(jrt, 99)),
+        mean_jwt_s=float(jwt.mean()),
+        p99_jwt_s=float(np.percentile(jwt, 99)),
+        mean_slowdown=float((jrt / alone).mean()),
+        p99_slowdown=float(np.percentile(jrt / alone, 99)),
+        max_slowdown=float((jrt / alone).max()),
+        lower_bound_s=float(alone.sum()),
+        stability_s=by_size(jobs, jct),
+        stability_jrt_s=by_size(jobs, jrt),
+        fragmentation_gpu=failed["gpus"],
+        fragmentation_network=failed["network"],
+        offered_load=offered_load(jobs, point["gpus"]),
+        busy=float((jrt * gpus).sum() / (finish.max() * point["gpus"])),
+        shared=tenancy.shared,
+        circuits_changed=sum(each.changed for each in tenancy.started_as.values()),
+        events=outcome.events,
+    )
+    return Result(
+        figures,
+        tuple(
+            JobTimes(job.ident, job.arrival_s, float(t), float(w), job.duration_s)
+            for job, t, w in zip(jobs, jct, jwt, strict=True)
+        ),
+    )
+
+
+def _cluster(base: Point, policy: str, **changed: object) -> Point:
+    """A point: CLUSTER512 of the paper with what is `changed`."""
+    return {
+        **base,
+        "gpus": 512,
+        "gpus_per_leaf": 32,
+        "gpus_per_server": 8,
+        "spines": 32,
+        "nic_gbps": 100,
+        "server_gbps": 1000,
+        "sizes": "helios",
+        "tenants": 5000,
+        "duration_s": MEAN_DURATION_S,
+        "gap_s": 120,
+        "order": "fifo",
+        "sharing": "max-min",
+        "rounds": 12,
+        "policy": policy,
+        **changed,
+    }
+
+
+def _strategies_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    return [_cluster(base, p) for p in policies]
+
+
+def _large_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    return [_cluster(base, p, gpus=2048, gap_s=30) for p in policies]
+
+
+def _load_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    return [_cluster(base, p, gap_s=gap) for gap in (100, 110, 120, 130, 140) for p in policies]
+
+
+def _order_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    return [_cluster(base, p, order=o) for o in ("fifo", "edf", "fewest-gpus") for p in policies]
+
+
+def _tpu_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    return [_cluster(base, p, sizes="tpu", gap_s=2400, duration_s=3856) for p in policies]
+
+
+def _shape_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    return [_cluster(base, p, gpus_per_server=t, spines=s) for t in (4, 8) for s in (32, 8) for p in policies]
+
+
+def _size_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    """Gaps are such that the loads are about the same."""
+    mixes = (("helios", 120), ("powers", 39))
+    return [_cluster(base, p, sizes=sizes, gap_s=gap) for sizes, gap in mixes for p in policies]
+
+
+def _share_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    return [_cluster(base, p, sharing=s) for s in ("max-min", "equal") for p in policies]
+
+
+def _testbed_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    testbed = {"gpus": 32, "gpus_per_leaf": 8, "gpus_per_server": 4, "spines": 4, "sizes": "testbed"}
+    return [
+        _cluster(base, p, **testbed, tenants=100, duration_s=74.72, gap_s=22, rounds=60) for p in policies
+    ]
+
+
+def run_hash(point: Point) -> Result:
+    """Let each GPU send one flow and receive one, at random, and count how many flows share the most used
+    link of each flow's way. Source: vClos, 3.1."""
+    network = ClusterNetwork(cluster_of(point))
+    c = network.cluster
+    random = np.random.default_rng(point["seed"])
+    draws = point["limit"] or max(1, 200_000 // c.gpus)
+    count = np.zeros(c.gpus_per_leaf + 1, np.int64)
+    for draw in range(draws):
+        src, dst = np.arange(c.gpus), random.permutation(c.gpus)
+        across = network.leaf(src) != network.leaf(dst)
+        src, dst = src[across], dst[across]
+        by_hash = point["policy"] == "ecmp"
+        port = network.hashed(src, dst, point["seed"], draw) if by_hash else src % c.gpus_per_leaf % c.uplinks
+        links = network.over(src, dst, port)
+        flows = np.bincount(links.reshape(-1))
+        count += np.bincount(flows[links].max(axis=1), minlength=len(count))
+    share = count / count.sum()
+    figures = Collisions(
+        flows=(*map(float, share[1:9]), float(share[9:].sum())),
+        mean_flows=float((np.arange(len(share)) * share).sum()),
+        draws=draws,
+    )
+    return Result(figures)
+
+
+def _hash_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    sizes = ((64, 8), (512, 32), (2048, 32), (8192, 64))
+    return [
+        {**base, "gpus": g, "gpus_per_leaf": n, "gpus_per_server": 8, "spines": n, "policy": p}
+        for g, n in sizes
+        for p in policies
+    ]
+
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    Experiment(
+        "vclos-512",
+        "vClos, figures 12 and 13 (a): strategies on 512 GPUs",
+        REQUESTS,
+        ALL_SET,
+        _strategies_points,
+        run_cluster,
+        {
+            "JRT, ocs-vclos against source, against balanced-ecmp": "-3.1 %, -6.17 %",
+            "JWT, ocs-vclos against source, against vclos": "-65.65 %, -20.35 %",
+            "JCT, ocs-vclos against best": "+3.38 %",
+        },
+        accepts=_names,
+        sends_flows=False,
+    ),
+    Experiment(
+        "vclos-2048",
+        "vClos, figure 13 (b): strategies on 2,048 GPUs",
+        REQUESTS,
+        ALL_SET,
+        _large_points,
+        run_cluster,
+        {
+            "JRT, ocs-vclos against source": "-1.59 %",
+            "JWT, ocs-vclos against source": "-64.91 %",
+            "JWT, vclos against ocs-vclos": "+12.06 %",
+        },
+        accepts=_names,
+        sends_flows=False,
+    ),
+    Experiment(
+        "vclos-load",
+        "vClos, tables 2 and 5: time between arrivals",
+        REQUESTS,
+        LOAD_SET,
+        _load_points,
+        run_cluster,
+        {
+            "mean JCT at 120 s": "ocs-vclos 5229.9, vclos 5550.6, best 5053.0, source 6228.6, "
+            "balanced-ecmp 7105.4, ecmp 23545.4, ocs-relaxed 11291.4 s",
+            "ocs-vclos against best": "within 4 % at each load",
+        },
+        accepts=_names,
+        sends_flows=False,
+    ),
+    Experiment(
+        "vclos-order",
+        "vClos, table 6: order of the queue",
+        REQUESTS,
+        PAPER_SET,
+        _order_points,
+        run_cluster,
+        {
+            "mean JCT, edf": "vclos 4401.4, best 4176.5, source 4685.5, balanced-ecmp 5020.9, ecmp 7658.6 s",
+            "mean JCT, fewest-gpus": "ocs-vclos 4081.6, vclos 4137.2, best 4029.9, source 4250.5, "
+            "balanced-ecmp 4607.8, ecmp 6667.6 s",
+        },
+        accepts=_names,
+        sends_flows=False,
+    ),
+    Experiment(
+        "vclos-tpu",
+        "vClos, table 7: large jobs, sizes of TPU v4 slices",
+        None,
+        PAPER_SET,
+        _tpu_points,
+        run_cluster,
+        {
+            "mean JWT": "ocs-vclos 8101.9, vclos 8102.8, best 8101.9, source 8115.7, balanced-ecmp 8160.2, "
+            "ecmp 17839.8 s",
+            "mean JCT": "ocs-vclos 11958.1, vclos 11958.9, best 11958.1, source 11973.7, "
+            "balanced-ecmp 12021.8, ecmp 22808.7 s",
+        },
+        accepts=_names,
+        sends_flows=False,
+    ),
+    Experiment(
+        "vclos-shape",
+        "vClos: GPUs per server, and spines",
+        REQUESTS,
+        ("best", "ocs-vclos", "vclos", "source"),
+        _shape_points,
+        run_cluster,
+        {},
+        accepts=_names,
+        sends_flows=False,
+    ),
+    Experiment(
+        "vclos-sizes",
+        "vClos: any multiples of a server, and powers of two",
+        None,
+        ALL_SET,
+        _size_points,
+        run_cluster,
+        {},
+        accepts=_names,
+        sends_flows=False,
+    ),
+    Experiment(
+        "vclos-share",
+        "vClos: what a flow gets of a link that others use",
+        REQUESTS,
+        ("source", "least-loaded", "balanced-ecmp", "ecmp"),
+        _share_points,
+        run_cluster,
+        {},
+        accepts=_names,
+        sends_flows=False,
+    ),
+    Experiment(
+        "vclos-testbed",
+        "vClos, table 4: 100 jobs on the testbed's 32 GPUs",
+        None,
+        ("best", "ocs-vclos", "vclos", "source", "recmp", "ecmp"),
+        _testbed_points,
+        run_cluster,
+        {
+            "mean JRT": "ecmp 95.12, recmp 86.23, source 76.92, vclos 74.72 s",
+            "mean JWT": "ecmp 72.64, recmp 60.73, source 50.19, vclos 45.56 s",
+        },
+        accepts=_names,
+        sends_flows=False,
+    ),
+    Experiment(
+        "vclos-hash",
+        "vClos, figure 2: flows that share a link by hash collision",
+        None,
+        ("ecmp", "source"),
+        _hash_points,
+        run_hash,
+        {"6 flows share a link": "3.3 % in the worst case"},
+        sends_flows=False,
+    ),
+)
