@@ -24,7 +24,7 @@ from workloads.connections import HEADER_BYTES, Incoming, Outgoing, PeerLost, co
 from workloads.jobs import JobSpec
 from workloads.pattern import Buffer, Pattern
 from workloads.progress import Reported, reported
-from workloads.rendezvous import Control, JobFailed, Told
+from workloads.rendezvous import Control, JobAborted, JobFailed
 
 if TYPE_CHECKING:
     from workloads.torch_training import Training
@@ -367,7 +367,7 @@ def _run(job: JobSpec, rank: int, control: Control, records: TextIO) -> None:
     except Terminated:
         control.abort(f"rank {rank} was terminated")
         raise
-    except Told:
+    except JobAborted:
         raise
     except JobFailed as failure:
         raise JobFailed(control.abort(str(failure))) from failure

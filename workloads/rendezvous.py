@@ -32,8 +32,8 @@ class JobFailed(EntrainError):
     """The job cannot continue, and the other ranks must be told (`Control.abort`)."""
 
 
-class Told(JobFailed):
-    """The job cannot continue, and all ranks know why."""
+class JobAborted(JobFailed):
+    """The job has been aborted, and all ranks know why."""
 
 
 class Control:
@@ -69,7 +69,7 @@ class Control:
                 missing = sorted(set(range(1, self._ranks)) - set(self._peers.values()))
                 reason = f"{_ranks(missing)} did not start within {self._timeout_s:g} s"
                 self._broadcast({"abort": reason})
-                raise Told(reason) from error
+                raise JobAborted(reason) from error
             finally:
                 path.unlink(missing_ok=True)
 
@@ -102,7 +102,7 @@ class Control:
         return list(self._peers)
 
     def check(self, timeout_s: float = 0.0) -> None:
-        """Process messages of the other ranks. Raises Told if one has failed or is gone."""
+        """Process messages of the other ranks. Raises JobAborted if one has failed or is gone."""
         reasons = self._listen(timeout_s)
         if not reasons:
             return
@@ -136,7 +136,7 @@ class Control:
         reason = "; ".join(dict.fromkeys(reasons[:_MOST_REASONS]))
         if self._rank == 0:
             self._broadcast({"abort": reason})
-        raise Told(reason)
+        raise JobAborted(reason)
 
     def _broadcast(self, message: dict[str, Any]) -> None:
         data = json.dumps(message).encode()
@@ -149,7 +149,7 @@ class Control:
     ) -> Any:
         """Wait for all ranks. Rank 0 then calls `value`, and all ranks return its result.
 
-        Each barrier has a name of its own. Raises Told if a rank does not arrive within `timeout_s` (by
+        Each barrier has a name of its own. Raises JobAborted if a rank does not arrive within `timeout_s` (by
         default the job's), which rank 0 enforces.
         """
         arrived = self._arrived.setdefault(name, {})
@@ -187,7 +187,7 @@ class Control:
             reasons += heard
         try:
             self._fail(reasons)
-        except Told as failure:
+        except JobAborted as failure:
             return str(failure)
 
     def __enter__(self) -> Control:
