@@ -1,0 +1,138 @@
+"""A controller with jobs, over P4Runtime: a switch that dies or refuses while a job is admitted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from finsy.proto import p4r
+
+from controlplane.admission import Admission
+from controlplane.cluster import ClusterSetup, cluster_of
+from controlplane.controller import Controller
+from controlplane.ledger import Ledger
+from controlplane.network import Topology
+from controlplane.tenants import Tenant
+from controlplane.topology import leaf_spine
+from schedulers.placement.cluster import Request
+from schedulers.placement.strategies import STRATEGIES
+from tests.controlplane.fake_switch import FakeSwitch
+from tests.controlplane.test_fabric import run, switches, until
+
+
+@asynccontextmanager
+async def cluster(
+    topology: Topology, directory: Path
+) -> AsyncIterator[tuple[Controller, Admission, dict[str, FakeSwitch]]]:
+    """A cluster of fake switches with a controller."""
+    async with switches(topology) as (served, fakes):
+        setup = ClusterSetup(cluster_of(served, 2), STRATEGIES["vclos"])
+        ledger = Ledger(directory / "jobs", setup.cluster)
+        async with Controller(served, "source", cluster=setup, ledger=ledger) as controller:
+            assert controller.admission is not None
+            yield controller, controller.admission, fakes
+        ledger.close()
+
+
+async def submit(admission: Admission, name: str, gpus: int) -> None:
+    await admission.submit(Request(name, gpus))
+    await admission.settled()
+
+
+def phases(admission: Admission) -> dict[str, str]:
+    return {each.entry.name: each.entry.phase for each in admission.jobs()}
+
+
+def tables(fakes: Mapping[str, FakeSwitch]) -> dict[str, dict[bytes, p4r.Entity]]:
+    return {name: dict(fake.entities) for name, fake in fakes.items()}
+
+
+def test_a_job_changes_no_entry_of_another_and_leaves_none(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster(leaf_spine(4, 4, 4), tmp_path) as (_, admission, fakes):
+            idle = tables(fakes)
+            await submit(admission, "a", 8)
+            alone = tables(fakes)
+            own = {
+                name: {key: entity for key, entity in alone[name].items() if idle[name].get(key) != entity}
+                for name in fakes
+            }
+            assert any(own.values())
+            await submit(admission, "b", 8)
+            for name, entities in own.items():
+                assert entities.items() <= fakes[name].entities.items()
+            assert phases(admission) == {"a": "running", "b": "running"}
+            await admission.end("b")
+            assert tables(fakes) == alone
+            await admission.end("a")
+            assert tables(fakes) == idle
+
+    run(test)
+
+
+def test_a_switch_that_dies_while_a_job_is_admitted_costs_nobody_else_anything(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster(leaf_spine(4, 4, 4), tmp_path) as (controller, admission, fakes):
+            await submit(admission, "a", 4)  # the whole first leaf
+            before = tables(fakes)
+            give = controller.give
+            dead: list[str] = []
+
+            async def dies(tenants: Sequence[Tenant]) -> None:
+                if any(tenant.name == "b" for tenant in tenants) and not dead:
+                    dead.append("leaf2")
+                    await fakes["leaf2"].stop()
+                    await until(lambda: bool(controller.failures().gpus))
+                await give(tenants)
+
+            admission._switches.apply = dies  # type: ignore[method-assign]
+            await submit(admission, "b", 4)
+            assert phases(admission) == {"a": "running", "b": "running"}
+            [placement] = [each.entry.placement for each in admission.jobs() if each.entry.name == "b"]
+            assert placement is not None
+            assert set(placement.leaves) == {2}  # the third leaf instead of the second
+            after = tables(fakes)
+            assert after["leaf1"] == before["leaf1"]
+            assert after["leaf4"] == before["leaf4"]
+            await submit(admission, "c", 8)
+            assert phases(admission)["c"] == "waiting"  # for the leaf that is away
+            await fakes["leaf2"].start()
+            await until(lambda: phases(admission)["c"] == "running")
+
+    run(test)
+
+
+def test_a_switch_that_refuses_a_job_leaves_all_as_it_was(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster(replace(leaf_spine(2, 2, 2), name="small"), tmp_path) as (_, admission, fakes):
+            before = tables(fakes)
+            fakes["leaf2"].refuse = lambda update: "full" if update.type != p4r.Update.DELETE else None
+            await submit(admission, "a", 4)
+            assert phases(admission) == {"a": "waiting"}
+            assert "leaf2" in admission.problem and "full" in admission.problem
+            assert tables(fakes) == before
+            fakes["leaf2"].refuse = lambda _: None
+            await admission.settled()
+            assert phases(admission) == {"a": "running"}
+
+    run(test)
+
+
+def test_two_controllers_take_turns_with_one_ledger(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with switches(leaf_spine(2, 2, 2)) as (served, fakes):
+            setup = ClusterSetup(cluster_of(served, 1), STRATEGIES["vclos"])
+            for _ in range(2):
+                ledger = Ledger(tmp_path / "jobs", setup.cluster)
+                async with Controller(served, "source", cluster=setup, ledger=ledger) as controller:
+                    assert controller.admission is not None
+                    if not phases(controller.admission):
+                        await submit(controller.admission, "a", 4)
+                        before = tables(fakes)
+                    assert phases(controller.admission) == {"a": "running"}
+                    assert tables(fakes) == before
+                ledger.close()
+
+    run(test)
