@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schedulers.cassini.circle import STRETCH, common_multiple
+from schedulers.cassini.circle import STRETCH, common_multiple, wrapped
 from schedulers.cassini.fit import Fit, best, jointly, score
 from schedulers.cassini.profile import Profile
 
@@ -192,7 +192,8 @@ def _traverse(
                 followed[link] = own
                 for each in link.jobs:
                     if each not in shifts:
-                        shifts[each] = (shifts[job] - own[job] + own[each]) % part.profiles[each].period
+                        shift = shifts[job] - own[job] + own[each]
+                        shifts[each] = wrapped(shift, part.profiles[each].period)
                         queue.append(each)
         remaining = [job for job in remaining if job not in shifts]
     return shifts, followed, refused

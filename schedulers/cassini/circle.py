@@ -66,6 +66,12 @@ def common_multiple(periods: Sequence[float], *, most: int = MOST, stretch: floa
     return Common(perimeter, found, float((perimeter / (found * given)).max() - 1.0))
 
 
+def wrapped(shift: float, period: float) -> float:
+    """Return `shift` (s) modulo `period` (s); what is a whole period but for rounding becomes 0."""
+    rest = shift % period
+    return rest if rest < period * (1.0 - 1e-9) else 0.0
+
+
 def samples(perimeter: float, periods: Floats, angles: int) -> int:
     """Return how many samples give the fastest job at least `angles` per iteration."""
     return math.ceil(angles * perimeter / float(periods.min()) * (1.0 - 1e-9))

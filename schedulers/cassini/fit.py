@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schedulers.cassini.circle import ANGLES, samples
+from schedulers.cassini.circle import ANGLES, samples, wrapped
 from schedulers.cassini.kernels import mean_excess, refine, sampled, search, settle, unrolled, wheels_of
 from schedulers.cassini.profile import Profile
 from schedulers.compiled import Floats, Ints
@@ -86,7 +86,7 @@ def best(
         shifts[free] = rotations * step % periods[free]
         refine(arcs, owner, shifts, free, periods, perimeter, capacity, step, SLACK * capacity, REFINING)
     excess = mean_excess(arcs, owner, shifts, perimeter, capacity)
-    return Fit(1.0 - excess / capacity, tuple(shifts.tolist()))
+    return Fit(1.0 - excess / capacity, tuple(map(wrapped, shifts.tolist(), periods.tolist())))
 
 
 def jointly(
@@ -118,9 +118,9 @@ def jointly(
     rotations = np.rint(np.array(shifts) / step).astype(np.int64) % reach
     rotations[0] = 0
     found = settle(wheels_of(circles), carries, reach, rotations, floor * count, SLACK * count, budget, seed)
-    result = found * step % periods
+    result = found * step
     result[0] = shifts[0]
-    return tuple(result.tolist())
+    return tuple(map(wrapped, result.tolist(), periods.tolist()))
 
 
 def curve(

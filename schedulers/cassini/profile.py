@@ -76,7 +76,7 @@ class Profile:
         rest = period - self.period
         if rest < -1e-9 * period:
             raise ValueError(f"an iteration of {self.period} s does not fit a period of {period} s")
-        return Profile((*self.phases, Phase(rest, 0.0))) if rest > 0.0 else self
+        return Profile((*self.phases, Phase(rest, 0.0))) if rest > 1e-12 * period else self
 
 
 def up_down(down_s: float, up_s: float, rate: float) -> Profile:

@@ -53,7 +53,8 @@ def test_every_link_that_counts_sees_the_demand_that_its_optimiser_chose(
         own = [shared.fit[job] for job in names]
         assert shared.shifted >= shared.score - LOOP_LOSS - 1e-9
         # The two curves are the same up to a rotation, known modulo the first job's period.
-        times = np.linspace(0.0, shared.perimeter, 1009)
+        # Random times are at no edge of a phase, where rounding would decide.
+        times = np.random.default_rng(seed).uniform(0.0, shared.perimeter, 1000)
         seen = sum(p.demand(times - s) for p, s in zip(on_link, shifts, strict=True))
         turns = shifts[0] - own[0] + np.arange(0.0, shared.perimeter * 0.999, on_link[0].period)
         differing = [
@@ -63,7 +64,7 @@ def test_every_link_that_counts_sees_the_demand_that_its_optimiser_chose(
             )
             for turn in turns
         ]
-        assert min(differing) < 0.01
+        assert min(differing) == 0.0
     for job, shift in found.shifts.items():
         assert 0.0 <= shift < found.profiles[job].period
         assert job not in found.reasons or shift == 0.0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedulers.cassini.circle import MOST, common_multiple, samples
+from schedulers.cassini.circle import MOST, common_multiple, samples, wrapped
 
 
 @given(st.lists(st.floats(0.05, 2.0), min_size=1, max_size=8))
@@ -37,3 +37,9 @@ def test_a_long_multiple_is_avoided_by_waiting_less_than_a_hundredth() -> None:
 
 def test_the_fastest_job_has_five_degrees_of_its_own_circle() -> None:
     assert samples(0.12, np.array([0.04, 0.06]), 72) == 216
+
+
+def test_a_shift_of_a_whole_period_is_none() -> None:
+    assert wrapped(0.35, 0.15) == pytest.approx(0.05)
+    assert -1e-18 % 0.15 == 0.15
+    assert wrapped(-1e-18, 0.15) == wrapped(0.15 * (1 - 1e-16), 0.15) == 0.0
