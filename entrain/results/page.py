@@ -21,7 +21,9 @@ _HEAD = """# Results compared with the papers
 The commands at the top of each section produced its figures. These commands write this page:
 
     for name in parrot-jct parrot-readings parrot-scale parrot-eta parrot-theta parrot-load parrot-ps \\
-            slots-jct slots-models slots-tau slots-latency mltcp-two-jobs cassini-unfairness; do
+            slots-jct slots-models slots-tau slots-latency mltcp-two-jobs cassini-unfairness \\
+            vclos-512 vclos-2048 vclos-load vclos-order vclos-tpu vclos-testbed vclos-hash \\
+            vclos-shape vclos-sizes vclos-share; do
         entrain simulate $name --out results/$name
     done
     entrain simulate coflow-fb2010 --trace FB2010-1Hr-150-0.txt --out results/coflow-fb2010
@@ -44,7 +46,8 @@ CPUs lengthens the times. [experiments.md](experiments.md) describes the files a
 directories. Where a paper's link rates are divided by a number, so are the bytes. Times are then
 comparable with the paper's.
 
-No parameter was tuned to come closer to a paper. Where figures differ from the paper's, the section
+No parameter was tuned to come closer to a paper, but for one: how long vClos' jobs run, which the paper
+does not say (`vclos-load` tells how it was chosen). Where figures differ from the paper's, the section
 gives the reasons that were found. For the live slot scheduler, they are in [slots.md](slots.md).
 """
 

@@ -1,7 +1,8 @@
 """vClos' simulations: jobs that queue for a GPU cluster, under strategies that place and route them.
 
-Clusters have leaves of 32 GPUs, 32 uplinks each and one link to each spine, so L·S GPUs as in 6.1; servers
-of 8 GPUs; NICs of 100 Gbit/s and 1,000 Gbit/s within a server. docs/placement.md has the reasons.
+Switches have 64 ports (4.1): leaves 32 GPUs and 32 uplinks, spines 64 links, so 512 GPUs have 8 spines with
+four links to each leaf, and 2,048 GPUs 32 spines with one. Servers have 8 GPUs; NICs 100 Gbit/s, and 1,000
+within a server. docs/simulator.md has the reasons.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def _cluster(base: Point, policy: str, **changed: object) -> Point:
         "gpus": 512,
         "gpus_per_leaf": 32,
         "gpus_per_server": 8,
-        "spines": 32,
+        "spines": 8,
         "nic_gbps": 100,
         "server_gbps": 1000,
         "sizes": "helios",
@@ -149,7 +150,7 @@ def _strategies_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
 
 
 def _large_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
-    return [_cluster(base, p, gpus=2048, gap_s=30) for p in policies]
+    return [_cluster(base, p, gpus=2048, spines=32, gap_s=30) for p in policies]
 
 
 def _load_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
@@ -161,7 +162,7 @@ def _order_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
 
 
 def _tpu_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
-    return [_cluster(base, p, sizes="tpu", gap_s=2400, duration_s=3856) for p in policies]
+    return [_cluster(base, p, sizes="tpu", gap_s=2400, duration_s=3856, tenants=500) for p in policies]
 
 
 def _shape_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
