@@ -35,6 +35,7 @@ from machine.errors import BadInput
 from machine.explain import suggestion
 from machine.toml import Strict, one_of
 from mininet_topos.servers import Servers
+from ocs.settings import OcsTable
 from schedulers.placement.cluster import Cluster, Request, empty
 from schedulers.placement.queue import ORDERS
 from schedulers.placement.strategies import STRATEGIES
@@ -42,7 +43,7 @@ from workloads.collectives import DDP
 from workloads.jobs import JobSpec, parse_job
 from workloads.models import MODELS
 
-LIVE = ("ecmp", "recmp", "source", "vclos")
+LIVE = ("ecmp", "recmp", "source", "vclos", "ocs-vclos")
 """The strategies that a network can run. The others are for `entrain place` and the simulator."""
 
 DATA_PARALLEL = "ring"
@@ -135,7 +136,10 @@ class ClusterPlan:
         )
 
     def topology(self, strategy: str, name: str, target: Target) -> Topology:
-        """Return the network of that cluster, with a host for each GPU."""
+        """Return the network of that cluster, with a host for each GPU.
+
+        Only where the strategy makes circuits do links pass the emulated optical circuit switch.
+        """
         cluster = self.cluster(strategy)
         return leaf_spine(
             cluster.leaves,
@@ -148,6 +152,7 @@ class ClusterPlan:
             name=name,
             target=target,
             grpc_port=FIRST_GRPC_PORT,
+            ocs=OcsTable(driver="emulated") if STRATEGIES[strategy].ocs else None,
         )
 
     @property
@@ -211,6 +216,9 @@ def cluster_plan(
             raise BadInput(f"{path}: [cluster], strategy: there is no {name!r}; {near}")
         if count > 1:
             raise BadInput(f"{path}: [cluster], strategy: {name!r} is listed {count} times; list it once")
+    for name in table.strategy:
+        if STRATEGIES[name].ocs and not table.ocs:
+            raise BadInput(f"{path}: [cluster], ocs: is false, and {name} makes circuits; set ocs = true")
     if (table.trace is None) == (arrivals is None):
         raise BadInput(
             f"{path}: [cluster], trace: give either trace (a CSV file of jobs) or [arrivals], not both"

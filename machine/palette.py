@@ -18,6 +18,10 @@ COLOURS = {
     "recmp": "#B25D00",
     "vclos": "#00634B",
     "ocs-vclos": "#7A1E6C",
+    "ocs-relaxed": "#E0A080",
+    "balanced-ecmp": "#C0E0E0",
+    "least-loaded": "#80A0A0",
+    "best": "#6000C0",
     # congestion controls, and the slot scheduler
     "reno": "#E69F00",
     "cubic": "#0072B2",

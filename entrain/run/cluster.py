@@ -27,6 +27,7 @@ from controlplane.ledger import LEDGER, Entry, Ledger
 from entrain.bound import bound_ms
 from entrain.cluster import Arrival, ClusterPlan, host
 from entrain.experiment import Combination, Experiment
+from entrain.live_cluster import CIRCUITS, circuits_of
 from entrain.results.cluster import Stay, Stays
 from entrain.results.values import JobResult, RunResult
 from entrain.run.contention import attribute, contention, per_job
@@ -43,6 +44,7 @@ from entrain.run.runner import (
 )
 from machine.errors import EntrainError
 from machine.process import Child, launch
+from ocs.crossbar import Change
 from schedulers.placement.cluster import Placement
 from schedulers.placement.stages import Cause
 from schedulers.placement.strategies import STRATEGIES
@@ -61,7 +63,10 @@ Kind = tuple[object, ...]
 
 
 def networks(experiment: Experiment) -> Iterator[Experiment]:
-    """Yield an experiment's parts that need a network of their own, in order: rECMP has more spines."""
+    """Yield an experiment's parts that need a network of their own, in order.
+
+    rECMP has more spines, and under OCS-vClos links pass an optical circuit switch.
+    """
     plan = experiment.cluster
     if plan is None:
         yield experiment
@@ -69,7 +74,7 @@ def networks(experiment: Experiment) -> Iterator[Experiment]:
     target = experiment.target
     groups: dict[object, list[str]] = {}
     for strategy in plan.table.strategy:
-        groups.setdefault(plan.cluster(strategy), []).append(strategy)
+        groups.setdefault((plan.cluster(strategy), STRATEGIES[strategy].ocs), []).append(strategy)
     for names in groups.values():
         table = plan.table.model_copy(update={"strategy": tuple(names)})
         yield replace(
@@ -218,6 +223,8 @@ class _Run:
         """Let all jobs arrive, wait, run and end. Return when the first arrived, CLOCK_MONOTONIC in ns."""
         experiment, total = self._running.experiment, len(self._arrivals)
         waiting, ended = deque(self._arrivals), 0
+        panel = self._running.network.panel
+        await self._wire()
         with contextlib.closing(Ledger(self._directory / LEDGER, self._setup.cluster)) as ledger:
             async with Controller(
                 experiment.topology,
@@ -225,6 +232,7 @@ class _Run:
                 ecn_threshold_packets=ecn_threshold(experiment),
                 cluster=self._setup,
                 ledger=ledger,
+                circuits=circuits_of(experiment.topology, self._setup, panel, self._directory / CIRCUITS),
                 on_step=self._told,
             ) as controller:
                 admission = controller.admission
@@ -365,15 +373,25 @@ class _Run:
         kinds = {job.name: (seed, _kind(self._plan, arrivals[job.name], job.hosts)) for job in result.jobs}
         missing = {kinds[job.name]: job for job in result.jobs if kinds[job.name] not in known}
         if missing:
-            running = self._running
-            alone = replace(self._combination, routing="source", strategy=None)
-            running.loop.run(route(running.experiment, running.pipeline, alone))
+            self._running.loop.run(self._for_one())
         for place, (kind, job) in enumerate(missing.items()):
             self._report(f"{self.name}: {job.name} alone, {place} of {len(missing)}", place / len(missing))
             known[kind] = self._measure_alone(arrivals[job.name], job.hosts, iterations)
         return replace(
             result, jobs=tuple(replace(job, alone_ms=known[kinds[job.name]]) for job in result.jobs)
         )
+
+    async def _for_one(self) -> None:
+        """Wire the network as at first, and let everybody reach everybody by source routing."""
+        running, combination = self._running, replace(self._combination, routing="source", strategy=None)
+        await self._wire()
+        await route(running.experiment, running.pipeline, combination)
+
+    async def _wire(self) -> None:
+        """Make the circuits of the network's first wiring, and no others."""
+        if (panel := self._running.network.panel) is not None:
+            there, wanted = (await panel.read()).circuits, self._running.experiment.topology.circuits
+            await panel.apply(Change(there - wanted, wanted - there))
 
     def _measure_alone(self, arrival: Arrival, hosts: Sequence[str], iterations: int) -> float:
         output = self._directory / f"alone-{arrival.name}"

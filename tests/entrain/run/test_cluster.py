@@ -105,6 +105,7 @@ def test_every_strategy_and_seed_is_a_run_and_recmp_has_a_network_of_its_own(tmp
     ("old", "new", "words"),
     [
         ('"recmp"', '"rcmp"', "[cluster], strategy: there is no 'rcmp'; did you mean recmp"),
+        ('"recmp"', '"ocs-vclos"', "[cluster], ocs: is false, and ocs-vclos makes circuits"),
         ('"recmp"', '"best"', "strategy: 'best' runs without a network only"),
         ('"recmp"', '"vclos"', "strategy: 'vclos' is listed 2 times"),
         ("[2, 4, 8]", "[2, 16]", "[arrivals], gpus: 16: ecmp: 16 is more than the 8 GPUs of the cluster"),
@@ -158,7 +159,8 @@ spines = 3
 servers_per_leaf = 3
 gpus_per_server = 2
 links_per_pair = 2
-strategy = ["vclos"]
+ocs = true
+strategy = ["ocs-vclos", "vclos"]
 rate_mbps = 100
 server_rate_mbps = 200
 scale = 1000
@@ -183,20 +185,27 @@ def test_under_vclos_at_most_one_flow_of_all_jobs_is_on_any_link(tmp_path: Path)
         [*command, "--out", str(tmp_path / "out")], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    (run,) = json.loads(done.stdout)["runs"]
-    assert run["strategy"] == "vclos"
-    first, second, third = run["jobs"]
-    assert second["start_s"] < first["end_s"]
-    assert [job["max_flows_per_link"] for job in run["jobs"]] == [1, 1, 1]
-    assert run["max_flows_per_link_all"] == 1
-    assert not {str(link) for link in first["links"]} & {str(link) for link in second["links"]}
-    assert third["start_s"] >= max(first["end_s"], second["end_s"])
-    assert [each["cause"] for each in third["waiting"]] == ["gpus"]
-    assert run["fragmentation"]["gpu"] >= 1
-    assert run["jwt_s_p99"] <= third["jwt_s"]
-    for job in run["jobs"]:
-        assert job["jct_s"] == pytest.approx(job["jwt_s"] + job["jrt_s"])
-        assert job["iteration_ms_alone"] > 0
-    assert run["over_alone_p99"] > 0
-    assert run["overhead"]["unattributed_bytes"] == 0
+    runs = json.loads(done.stdout)["runs"]
+    assert [run["strategy"] for run in runs] == ["ocs-vclos", "vclos"]
+    for run in runs:
+        first, second, third = run["jobs"]
+        assert second["start_s"] < first["end_s"]
+        assert [job["max_flows_per_link"] for job in run["jobs"]] == [1, 1, 1]
+        assert run["max_flows_per_link_all"] == 1
+        assert third["start_s"] >= max(first["end_s"], second["end_s"])
+        assert [each["cause"] for each in third["waiting"]] == ["gpus"]
+        assert run["fragmentation"]["gpu"] >= 1
+        assert run["jwt_s_p99"] <= third["jwt_s"]
+        for job in run["jobs"]:
+            assert job["jct_s"] == pytest.approx(job["jwt_s"] + job["jrt_s"])
+            assert job["iteration_ms_alone"] > 0
+        assert run["over_alone_p99"] > 0
+        assert run["overhead"]["unattributed_bytes"] == 0
+    rewired, wired = runs
+    assert rewired["circuits_changed"] == sum(job["circuits_changed"] for job in rewired["jobs"]) > 0
+    assert wired["circuits_changed"] == 0
+    ours, theirs = ({str(link) for link in job["links"]} for job in wired["jobs"][:2])
+    assert ours
+    assert theirs
+    assert not ours & theirs
     assert {path.name for path in (tmp_path / "out").glob("*.png")} == {"results.png", "cluster.png"}
