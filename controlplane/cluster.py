@@ -18,12 +18,16 @@ from schedulers.placement.strategies import Strategy
 
 @dataclass(frozen=True)
 class ClusterSetup:
-    """How a network is used as a cluster: see `controlplane.admission.Admission`."""
+    """How a network is used as a cluster: see `controlplane.admission.Admission`.
+
+    `patterns` are the collectives that jobs may name; empty allows any.
+    """
 
     cluster: Cluster
     strategy: Strategy
     order: str = "fifo"
     backfill: bool = False
+    patterns: tuple[str, ...] = ()
 
 
 def cluster_of(topology: Topology, gpus_per_server: int, *, ocs: bool = False) -> Cluster:

@@ -29,7 +29,7 @@ from controlplane.store import Store
 from controlplane.tables import Tables
 from controlplane.tenants import Tenant, cluster_state
 from machine.errors import BadInput, EntrainError
-from schedulers.placement.cluster import empty
+from schedulers.placement.cluster import Request, empty
 
 
 class Controller(api_grpc.ControllerServicer):
@@ -171,6 +171,9 @@ class Controller(api_grpc.ControllerServicer):
     def _policy(self, routing: Routing) -> FabricPolicy:
         return FabricPolicy(routing=routing, ecn_threshold_packets=self._ecn_threshold_packets)
 
+    def _asked(self, request: api.JobRequest) -> tuple[Request, float, float | None]:
+        return messages.request_of(request, time.time(), self._cluster.patterns if self._cluster else ())
+
     def _jobs(self) -> Admission:
         if self.admission is None:
             raise EntrainError(
@@ -268,7 +271,7 @@ class Controller(api_grpc.ControllerServicer):
     async def Submit(self, request: api.JobRequest, context: Any) -> api.Job:  # noqa: N802
         async with _told(context):
             admission = self._jobs()
-            status = await admission.submit(*messages.request_of(request, time.time()))
+            status = await admission.submit(*self._asked(request))
             return messages.job(self.topology, status)
 
     async def SubmitAndWatch(  # noqa: N802
@@ -276,14 +279,14 @@ class Controller(api_grpc.ControllerServicer):
     ) -> AsyncIterator[api.Job]:
         async with _told(context):
             admission = self._jobs()
-            await admission.submit(*messages.request_of(request, time.time()))
+            await admission.submit(*self._asked(request))
             async for status in admission.watch(request.name):
                 yield messages.job(self.topology, status)
 
     async def Place(self, request: api.JobRequest, context: Any) -> api.Plan:  # noqa: N802
         async with _told(context):
             admission = self._jobs()
-            found = admission.preview(*messages.request_of(request, time.time()))
+            found = admission.preview(*self._asked(request))
             return messages.plan(self.topology, found, admission.problem)
 
     async def Cancel(self, request: api.CancelRequest, context: Any) -> api.Job:  # noqa: N802

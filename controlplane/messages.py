@@ -10,14 +10,22 @@ from controlplane.admission import Failures, JobStatus
 from controlplane.cluster import hosts_by_gpu, leaf_names, port_name, spine_names
 from controlplane.network import Topology
 from machine.errors import BadInput
+from machine.explain import suggestion
 from schedulers.placement.cluster import Circuit, Placement, Port, Request
 from schedulers.placement.queue import Outcome, Waiting
 
 
-def request_of(message: api.JobRequest, now: float) -> tuple[Request, float, float | None]:
-    """Return a request, its duration (infinity if unknown) and its deadline, seconds since 1970."""
+def request_of(
+    message: api.JobRequest, now: float, patterns: Collection[str]
+) -> tuple[Request, float, float | None]:
+    """Return a request, its duration (infinity if unknown) and its deadline, seconds since 1970.
+
+    Raises BadInput without a name, or if the pattern is none of `patterns`.
+    """
     if not message.name:
         raise BadInput("name: is empty; give the job a name")
+    if patterns and message.pattern and message.pattern not in patterns:
+        raise BadInput(f"pattern: there is no {message.pattern!r}; {suggestion(message.pattern, patterns)}")
     return (
         Request(message.name, message.gpus, message.pattern or "ring"),
         message.duration_s if message.HasField("duration_s") else math.inf,

@@ -28,6 +28,7 @@ from ocs.emulated import Panel
 from ocs.manager import CircuitManager
 from schedulers.placement.queue import ORDERS
 from schedulers.placement.strategies import STRATEGIES
+from workloads.collectives import collectives
 
 CIRCUITS = "circuits.jsonl"
 """Name of the circuits' audit log in a controller's directory."""
@@ -84,7 +85,7 @@ def load_setup(path: Path, topology: Topology) -> ClusterSetup | None:
         cluster = cluster_of(topology, table.gpus_per_server, ocs=strategy.ocs)
     except ValueError as error:
         raise BadInput(f"{path}: [cluster], {error}") from None
-    return ClusterSetup(cluster, strategy, table.queue, table.backfill)
+    return ClusterSetup(cluster, strategy, table.queue, table.backfill, tuple(collectives()))
 
 
 def circuits_of(

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from finsy.proto import p4r
 
+from controlplane import messages
 from controlplane.admission import Admission
+from controlplane.api_pb2 import JobRequest
 from controlplane.cluster import ClusterSetup, cluster_of
 from controlplane.controller import Controller
 from controlplane.ledger import Ledger
 from controlplane.network import Topology
 from controlplane.tenants import Tenant
 from controlplane.topology import leaf_spine
+from machine.errors import BadInput
 from schedulers.placement.cluster import Request
 from schedulers.placement.strategies import STRATEGIES
 from tests.controlplane.fake_switch import FakeSwitch
@@ -118,6 +123,14 @@ def test_a_switch_that_refuses_a_job_leaves_all_as_it_was(tmp_path: Path) -> Non
             assert phases(admission) == {"a": "running"}
 
     run(test)
+
+
+def test_the_api_refuses_a_pattern_that_no_collective_has() -> None:
+    known = ("ring", "halving-doubling")
+    with pytest.raises(BadInput, match="'halving-doublng'; did you mean halving-doubling"):
+        messages.request_of(JobRequest(name="a", gpus=1, pattern="halving-doublng"), 0.0, known)
+    request, duration_s, deadline_s = messages.request_of(JobRequest(name="a", gpus=1), 5.0, known)
+    assert (request, duration_s, deadline_s) == (Request("a", 1, "ring"), math.inf, None)
 
 
 def test_two_controllers_take_turns_with_one_ledger(tmp_path: Path) -> None:
