@@ -389,9 +389,16 @@ def _cluster(summary: Summary) -> Figure:
         policies = [row.at.policy for row in here]
         running = [row.figures.mean_jrt_s for row in here]
         waiting = [row.figures.mean_jwt_s for row in here]
-        axis.bar(policies, running, color="#0072B2", label="running (JRT)")
+        colours = [style(policy).colour for policy in policies]
+        axis.bar(policies, running, color=colours, edgecolor="black", label="running (JRT)")
         bars = axis.bar(
-            policies, waiting, bottom=running, color="#E69F00", hatch="///", label="waiting (JWT)"
+            policies,
+            waiting,
+            bottom=running,
+            color="white",
+            edgecolor=colours,
+            hatch="///",
+            label="waiting (JWT)",
         )
         axis.bar_label(bars, labels=[f"{row.figures.mean_jct_s:.0f}" for row in here], fontsize=7)
         axis.tick_params(axis="x", labelrotation=40)
