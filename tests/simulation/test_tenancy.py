@@ -175,7 +175,7 @@ def test_public_request_files_are_read(tmp_path: Path) -> None:
     [
         ("[(0, 520)]", "line 1, column 2: has 2 fields; give arrival, duration, GPUs"),
         ("[(0, 520, 8", "is no list of"),
-        ("0 8 520\n0 x 520\n", "line 2, column GPUs: 'x' is no whole number"),
+        ("0 8 520\n0 x 520\n", "line 2, column GPUs: 'x' is not a whole number"),
         ("0 8 0\n", "column duration: 0 is too small"),
         ("\n", "has no jobs"),
     ],
