@@ -32,6 +32,7 @@ def ending_once() -> Iterator[Callable[[], None]]:
     raised: BaseException | None = None
     ended_by = signal.SIGINT
     dropping = False
+    again: list[threading.Timer] = []
 
     def install(handler: Handler) -> None:
         for number in _ENDING:
@@ -41,7 +42,8 @@ def ending_once() -> Iterator[Callable[[], None]]:
         install(signal.SIG_IGN)
 
     def send_again() -> None:
-        threading.Timer(AGAIN_S, os.kill, (os.getpid(), ended_by)).start()
+        again.append(threading.Timer(AGAIN_S, os.kill, (os.getpid(), ended_by)))
+        again[-1].start()
 
     def leave(number: int, _: FrameType | None) -> None:
         nonlocal raised, ended_by
@@ -66,7 +68,14 @@ def ending_once() -> Iterator[Callable[[], None]]:
     drop_before, sys.unraisablehook = sys.unraisablehook, drop
     try:
         with handled_by(leave):
-            yield ignore
+            try:
+                yield ignore
+            finally:
+                for timer in again:  # whoever comes after this context is not to get the signal
+                    timer.cancel()
+                    timer.join()
+        if raised is not None:  # dropped, and the context has ended before it was sent again
+            raise raised
     except BaseException as error:
         if raised is None or error is raised:
             raise

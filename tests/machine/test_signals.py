@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, field_serializer
 from pydantic_core import PydanticSerializationError
 
-from machine.signals import ending_once, noting_end
+from machine.signals import AGAIN_S, ending_once, noting_end
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,16 @@ def test_a_signal_is_not_lost_where_python_drops_exceptions(
         threading.Event().wait(20)
         pytest.fail("the signal is lost")
     assert sys.unraisablehook is before
+
+
+def test_a_signal_that_was_dropped_at_the_end_ends_this_context_and_no_other() -> None:
+    class Thing:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt), ending_once():
+        Thing()
+    assert not threading.Event().wait(5 * AGAIN_S)  # it is not sent again
 
 
 class Interrupted(BaseModel):
