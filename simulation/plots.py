@@ -401,7 +401,7 @@ def _cluster(summary: Summary) -> Figure:
             label="waiting (JWT)",
         )
         axis.bar_label(bars, labels=[f"{row.figures.mean_jct_s:.0f}" for row in here], fontsize=7)
-        axis.tick_params(axis="x", labelrotation=40)
+        axis.set_xticks(range(len(policies)), policies, rotation=40, ha="right", rotation_mode="anchor")
         axis.set_title(title, fontsize=9)
     axes[0].set_ylabel("mean time of a job (s), lower is better")
     _legend(axes, "")
