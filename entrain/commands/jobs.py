@@ -28,8 +28,8 @@ def command(past: bool, network: str | None, as_json: bool) -> None:
     if found.jobs:
         console.print(jobs_table(found.jobs, time.time()))
     console.print(
-        f"{len(found.jobs) or 'no'} jobs; {found.free_gpus} of {found.gpus} GPUs are free; "
-        f"strategy {found.strategy}, queue {found.queue}",
+        f"{len(found.jobs) or 'no'} job{'s' * (len(found.jobs) != 1)}; "
+        f"{found.free_gpus} of {found.gpus} GPUs are free; strategy {found.strategy}, queue {found.queue}",
         highlight=False,
     )
     if found.problem:
