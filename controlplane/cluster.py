@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controlplane.admission import Failures
-from controlplane.network import Port as SwitchPort
-from controlplane.network import Switch, Topology
+from controlplane.network import Topology
 from schedulers.placement.cluster import Cluster, Port
 from schedulers.placement.strategies import Strategy
 
@@ -36,7 +35,7 @@ def cluster_of(topology: Topology, gpus_per_server: int, *, ocs: bool = False) -
     Raises ValueError (key, problem and remedy) unless it has equal leaves and as many links between each leaf
     and spine, in the order in which `Cluster` numbers them.
     """
-    leaves, spines = _switches(topology, "leaf"), _switches(topology, "spine")
+    leaves, spines = topology.switches_of("leaf"), topology.switches_of("spine")
     if not topology.is_leaf_spine or not spines:
         raise ValueError(
             f"{topology.name}: is not a leaf-spine network, which a cluster is; give it leaves and spines"
@@ -53,47 +52,38 @@ def cluster_of(topology: Topology, gpus_per_server: int, *, ocs: bool = False) -
             f"gpus_per_server: {size} hosts of a leaf cannot be divided into servers of {gpus_per_server} "
             f"GPUs; choose a divisor of {size}"
         )
-    links, rest = divmod(len(_fabric_ports(topology, leaves[0])), len(spines))
+    links, rest = divmod(len(topology.fabric_ports_of(leaves[0].name)), len(spines))
     cluster = Cluster(len(leaves), len(spines), size // gpus_per_server, gpus_per_server, max(links, 1), ocs)
     for n, leaf in enumerate(leaves):
-        for p, port in enumerate(_fabric_ports(topology, leaf)):
+        for p, port in enumerate(topology.fabric_ports_of(leaf.name)):
             m, k = divmod(p, cluster.links_per_pair)
             spine = spines[m] if m < len(spines) else None
-            far = _fabric_ports(topology, spine) if spine else []
+            far = topology.fabric_ports_of(spine.name) if spine else ()
             q = n * cluster.links_per_pair + k
-            if spine is None or port.peer != spine.name or far[q : q + 1] != [spine.port(port.peer_port)]:
+            if spine is None or port.peer != spine.name or far[q : q + 1] != (spine.port(port.peer_port),):
                 raise ValueError(
                     f"{topology.name}: port {port.number} of {leaf.name} leads to {port.peer}; in a cluster "
                     f"each leaf has as many links to each spine, in the order of the spines, and these in "
                     f"the order of the leaves"
                 )
-        if rest or len(_fabric_ports(topology, leaf)) != cluster.uplinks:
+        uplinks = len(topology.fabric_ports_of(leaf.name))
+        if rest or uplinks != cluster.uplinks:
             raise ValueError(
-                f"{topology.name}: {leaf.name} has {len(_fabric_ports(topology, leaf))} uplinks; give each "
-                f"leaf as many to each of the {len(spines)} spines"
+                f"{topology.name}: {leaf.name} has {uplinks} uplinks; give each leaf as many to each of the "
+                f"{len(spines)} spines"
             )
     return cluster
 
 
 def hosts_by_gpu(topology: Topology) -> tuple[str, ...]:
     """Return the name of each GPU's host."""
-    return tuple(host.name for leaf in _switches(topology, "leaf") for host in topology.hosts_of(leaf.name))
-
-
-def leaf_names(topology: Topology) -> tuple[str, ...]:
-    """Return the names of the leaves by number."""
-    return tuple(leaf.name for leaf in _switches(topology, "leaf"))
-
-
-def spine_names(topology: Topology) -> tuple[str, ...]:
-    """Return the names of the spines by number."""
-    return tuple(spine.name for spine in _switches(topology, "spine"))
+    return tuple(host.name for leaf in topology.switches_of("leaf") for host in topology.hosts_of(leaf.name))
 
 
 def switch_port(topology: Topology, port: Port) -> tuple[str, int]:
     """Return the switch of a cluster's port by name, and the port's number there."""
-    switch = _switches(topology, port.kind)[port.switch]
-    return switch.name, _fabric_ports(topology, switch)[port.port].number
+    switch = topology.switches_of(port.kind)[port.switch]
+    return switch.name, topology.fabric_ports_of(switch.name)[port.port].number
 
 
 def port_name(topology: Topology, port: Port) -> str:
@@ -111,21 +101,12 @@ def failures(topology: Topology, statuses: Mapping[str, str]) -> Failures:
     ports: dict[Port, str] = {}
     hosts = hosts_by_gpu(topology)
     for kind in ("leaf", "spine"):
-        for number, switch in enumerate(_switches(topology, kind)):
+        for number, switch in enumerate(topology.switches_of(kind)):
             status = statuses.get(switch.name, "ready")
             if status == "ready":
                 continue
             own = {host.name for host in topology.hosts_of(switch.name)}
             gpus |= {gpu: status for gpu, host in enumerate(hosts) if host in own}
-            ports |= {
-                Port(kind, number, port): status for port in range(len(_fabric_ports(topology, switch)))
-            }
+            count = len(topology.fabric_ports_of(switch.name))
+            ports |= {Port(kind, number, port): status for port in range(count)}
     return Failures(gpus, ports)
-
-
-def _switches(topology: Topology, role: str) -> list[Switch]:
-    return [switch for switch in topology.switches if switch.role == role]
-
-
-def _fabric_ports(topology: Topology, switch: Switch) -> list[SwitchPort]:
-    return [port for port in switch.ports if port.peer not in topology.host_by_name]

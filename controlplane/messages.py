@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from controlplane import api_pb2 as api
 from controlplane.admission import Failures, JobStatus
-from controlplane.cluster import hosts_by_gpu, leaf_names, port_name, spine_names
+from controlplane.cluster import hosts_by_gpu, port_name
 from controlplane.network import Topology
 from machine.errors import BadInput
 from machine.explain import suggestion
@@ -58,7 +58,8 @@ def job(topology: Topology, status: JobStatus) -> api.Job:
 
 def placement(topology: Topology, given: Placement, vrf: int = 0) -> api.Placement:
     """Return a placement, with the names that the topology has for its parts."""
-    hosts, leaves, spines = hosts_by_gpu(topology), leaf_names(topology), spine_names(topology)
+    hosts = hosts_by_gpu(topology)
+    leaves, spines = topology.switches_of("leaf"), topology.switches_of("spine")
     virtual_leaves, virtual_spines = given.shape
     own = sorted(set(given.leaves))
     return api.Placement(
@@ -66,8 +67,8 @@ def placement(topology: Topology, given: Placement, vrf: int = 0) -> api.Placeme
         hosts=[hosts[gpu] for gpu in given.gpus],
         leaves=own,
         spines=given.spines,
-        leaf_names=[leaves[leaf] for leaf in own],
-        spine_names=[spines[spine] for spine in given.spines],
+        leaf_names=[leaves[leaf].name for leaf in own],
+        spine_names=[spines[spine].name for spine in given.spines],
         links=[api.Link(leaf=link.leaf, spine=link.spine, number=link.number) for link in given.links],
         circuits=[circuit(topology, each) for each in given.circuits],
         virtual_leaves=virtual_leaves,

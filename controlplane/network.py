@@ -21,7 +21,6 @@ MAX_PORT = 254
 MAX_INTERFACE_NAME = 15
 """Length limit of interface names such as `leaf1-eth12` (IFNAMSIZ - 1)."""
 
-
 DARK = ""
 """The peer of a port that is plugged into the optical circuit switch, and that no circuit joins."""
 
@@ -192,6 +191,16 @@ class Topology:
         return all(role != "switch" for role in roles.values()) and all(
             {roles.get(link.a), roles.get(link.b)} in ({"leaf", "spine"}, {"leaf", None})
             for link in self.links
+        )
+
+    def switches_of(self, role: Role) -> tuple[Switch, ...]:
+        """Return the switches of that role, in order."""
+        return tuple(switch for switch in self.switches if switch.role == role)
+
+    def fabric_ports_of(self, switch: str) -> tuple[Port, ...]:
+        """Return the ports of that switch that lead to no host, in the dark or not, by number."""
+        return tuple(
+            port for port in self.switch_by_name[switch].ports if port.peer not in self.host_by_name
         )
 
     def hosts_of(self, switch: str) -> tuple[Host, ...]:

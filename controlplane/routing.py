@@ -89,7 +89,7 @@ def check_source_routing(topology: Topology) -> None:
         raise BadInput(
             "maps host ports to uplinks, so it needs leaves and spines; use a leaf-spine topology or ecmp"
         )
-    for leaf in (switch for switch in topology.switches if switch.role == "leaf"):
+    for leaf in topology.switches_of("leaf"):
         hosts = len(topology.hosts_of(leaf.name))
         uplinks = sum(port.peer in topology.switch_by_name for port in leaf.ports)
         if hosts > uplinks:

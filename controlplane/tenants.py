@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from controlplane import entries
 from controlplane.entries import Entities, Entity
-from controlplane.network import Host, Switch, Topology
+from controlplane.network import Host, Port, Topology
 from controlplane.routing import FabricPolicy, check_vrf, desired_state, vrf_entries
 from machine.errors import BadInput
 
@@ -38,7 +38,7 @@ PRIORITY = 64
 _Item = TypeVar("_Item")
 
 LinkEnd = tuple[int, int]
-"""A switch's index among its kind and a port's among its links, as `schedulers.placement.cluster.Port`."""
+"""A switch's index among its kind and a port's among those of the fabric, as a cluster's `Port` has them."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,8 @@ def cluster_policy(policy: FabricPolicy) -> FabricPolicy:
 def tenant_entries(topology: Topology, tenant: Tenant) -> dict[str, Entities]:
     """Return the entries of one job, by switch. They replace the fabric's for the ports that the job holds.
 
-    Cluster and topology number the same things: leaf n and spine m are the n-th leaf and the m-th spine of
-    the topology, uplink port p is a leaf's p-th port that leads to no host, and port q a spine's q-th.
-    Raises BadInput if the job does not fit the topology.
+    The placement numbers the topology's parts as `controlplane.cluster` says. Raises BadInput if the job does
+    not fit the topology.
     """
     check_vrf(f"job {tenant.name}", tenant.vrf)
     hosts = _hosts(topology, tenant)
@@ -118,12 +117,11 @@ def tenant_entries(topology: Topology, tenant: Tenant) -> dict[str, Entities]:
 
 def _at_leaf(topology: Topology, tenant: Tenant, hosts: list[Host], leaf: str) -> list[Entity]:
     own: list[Entity] = []
-    uplinks = _uplinks(topology, topology.switch_by_name[leaf])
     for host, port in zip(hosts, tenant.placement.ports, strict=True):
         if host.leaf != leaf:
             own.append(entries.route_to_group(tenant.vrf, host, SOURCE_ROUTED))
             continue
-        uplink = _nth(uplinks, port, f"job {tenant.name}: {leaf} has no uplink port")
+        uplink = _uplink(topology, tenant, leaf, port).number
         own += [
             entries.host_port(host, tenant.vrf),
             entries.route_to_port(tenant.vrf, host, host.leaf_port),
@@ -136,20 +134,19 @@ def _at_leaf(topology: Topology, tenant: Tenant, hosts: list[Host], leaf: str) -
 def _at_spines(topology: Topology, tenant: Tenant, hosts: list[Host]) -> dict[str, list[Entity]]:
     """With one virtual spine of the job on a spine, the destination alone decides; with several, the ingress
     port says which of them it is."""
-    spines = [switch for switch in topology.switches if switch.role == "spine"]
+    spines = topology.switches_of("spine")
     ends = _spine_ends(topology, tenant, hosts)
     _, width = tenant.placement.shape
     result: dict[str, list[Entity]] = {}
     for index in sorted({spine for spine, _ in ends}):
         spine = _nth(spines, index, f"job {tenant.name}: {topology.name} has no spine")
-        ports = [port.number for port in spine.ports]
+        ports = topology.fabric_ports_of(spine.name)
         # Of each virtual spine: the ports to the virtual leaves, in order.
         virtual: dict[int, list[int]] = defaultdict(list)
         for rank, (at, port) in enumerate(ends):
             if at == index:
-                virtual[rank % width].append(
-                    _nth(ports, port, f"job {tenant.name}: {spine.name} has no port")
-                )
+                own_port = _nth(ports, port, f"job {tenant.name}: {spine.name} has no port")
+                virtual[rank % width].append(own_port.number)
         own: list[Entity] = [
             entries.switch_port(port, tenant.vrf) for links in virtual.values() for port in links
         ]
@@ -181,12 +178,9 @@ def _spine_ends(topology: Topology, tenant: Tenant, hosts: list[Host]) -> list[L
         if (link.leaf, own) in circuits:
             ends.append(circuits[link.leaf, own])
             continue
-        leaf = topology.switch_by_name[host.leaf]
-        port = leaf.port(
-            _nth(_uplinks(topology, leaf), own, f"job {tenant.name}: {leaf.name} has no uplink port")
-        )
-        peer = topology.switch_by_name[port.peer]
-        ends.append((link.spine, [each.number for each in peer.ports].index(port.peer_port)))
+        port = _uplink(topology, tenant, host.leaf, own)
+        far = [each.number for each in topology.fabric_ports_of(port.peer)]
+        ends.append((link.spine, far.index(port.peer_port)))
     return ends
 
 
@@ -196,7 +190,7 @@ def _hosts(topology: Topology, tenant: Tenant) -> list[Host]:
         raise BadInput(
             f"job {tenant.name}: {len(tenant.hosts)} hosts for {len(placement.gpus)} ranks; give one each"
         )
-    leaves = [switch for switch in topology.switches if switch.role == "leaf"]
+    leaves = topology.switches_of("leaf")
     hosts = []
     for name, leaf in zip(tenant.hosts, placement.leaves, strict=True):
         host = topology.host_by_name.get(name)
@@ -209,8 +203,8 @@ def _hosts(topology: Topology, tenant: Tenant) -> list[Host]:
     return hosts
 
 
-def _uplinks(topology: Topology, leaf: Switch) -> list[int]:
-    return [port.number for port in leaf.ports if port.peer not in topology.host_by_name]
+def _uplink(topology: Topology, tenant: Tenant, leaf: str, index: int) -> Port:
+    return _nth(topology.fabric_ports_of(leaf), index, f"job {tenant.name}: {leaf} has no uplink port")
 
 
 def _nth(items: Sequence[_Item], index: int, what: str) -> _Item:

@@ -52,9 +52,10 @@ def test_leaf_spine_is_complete_and_consistent(leaves: int, spines: int, hosts: 
     assert topology.is_leaf_spine
     assert len(topology.hosts) == leaves * hosts
     assert len(topology.links) == leaves * hosts + leaves * spines * pairs
-    for leaf in (switch for switch in topology.switches if switch.role == "leaf"):
+    for leaf in topology.switches_of("leaf"):
         assert [port.number for port in leaf.ports] == list(range(1, hosts + spines * pairs + 1))
         assert [host.leaf_port for host in topology.hosts_of(leaf.name)] == list(range(1, hosts + 1))
+        assert topology.fabric_ports_of(leaf.name) == leaf.ports[hosts:]
 
 
 def test_leaf_spine_numbers_as_documented() -> None:
