@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from controlplane.ledger import OVER, Entry, Ledger, Over
+from controlplane.routing import DEFAULT_VRF
 from controlplane.tenants import Tenant
 from machine.errors import BadInput, EntrainError
 from schedulers.placement.cluster import Circuit, Placement, Port, Request, State, wired
@@ -28,8 +29,8 @@ from schedulers.placement.queue import Job, Outcome, Queue, Waiting
 from schedulers.placement.stages import Cause
 from schedulers.placement.strategies import Strategy
 
-FIRST_VRF = 2
-"""The VRFs of jobs begin here: 0 is the fabric's, and 1 that of hosts without a job."""
+FIRST_VRF = DEFAULT_VRF + 1
+"""The VRFs of jobs begin here. Those below are the fabric's, and that of hosts in a network without jobs."""
 
 RETRY_S = 1.0
 LONGEST_RETRY_S = 30.0
@@ -196,8 +197,8 @@ class Admission:
         """Return the jobs: those that are over if `past`, those that have a network, those that wait."""
         waiting = self._queue.waiting(self._clock())
         present = [entry for number, entry in self._entries.items() if number not in waiting]
-        queued = [self._entries[number] for number in waiting]
-        return [self._status(entry) for entry in (*(self._ledger.past() if past else ()), *present, *queued)]
+        queued = [JobStatus(self._entries[number], why) for number, why in waiting.items()]
+        return [*map(JobStatus, (*(self._ledger.past() if past else ()), *present)), *queued]
 
     def preview(
         self, request: Request, duration_s: float = math.inf, deadline_s: float | None = None
@@ -346,7 +347,7 @@ class Admission:
         now = {number: (each.cause, each.behind) for number, each in waiting.items() if each is not None}
         for number, reason in now.items():
             if self._told.get(number) != reason:
-                self._publish(self._status(self._entries[number]))
+                self._publish(JobStatus(self._entries[number], waiting[number]))
         self._told = now
 
     async def _agree(self) -> None:
@@ -355,9 +356,8 @@ class Admission:
             return
         running = [entry for entry in self._entries.values() if entry.phase == "running"]
         if self._circuits is not None:
-            for owner in set(await self._circuits.owners()) - {
-                entry.name for entry in self._entries.values()
-            }:
+            names = {entry.name for entry in self._entries.values()}
+            for owner in set(await self._circuits.owners()) - names:
                 await self._circuits.release(owner)
             for entry in running:
                 if entry.placement is not None and entry.placement.circuits:

@@ -31,14 +31,16 @@ LEDGER = "jobs.sqlite"
 KEPT = 1000
 """How many jobs that are over the ledger keeps."""
 
-_SCHEMA = """
+_IS_OVER = "phase IN ('ended', 'cancelled')"
+
+_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS job (
     id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, gpus INTEGER NOT NULL, pattern TEXT NOT NULL,
     arrival_s REAL NOT NULL, duration_s REAL NOT NULL, deadline_s REAL,
     phase TEXT NOT NULL, outcome TEXT NOT NULL, vrf INTEGER NOT NULL, placement TEXT,
     start_s REAL, end_s REAL, changed INTEGER NOT NULL, waited TEXT NOT NULL, problem TEXT NOT NULL
 );
-CREATE UNIQUE INDEX IF NOT EXISTS present ON job (name) WHERE phase NOT IN ('ended', 'cancelled');
+CREATE UNIQUE INDEX IF NOT EXISTS present ON job (name) WHERE NOT {_IS_OVER};
 CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
@@ -121,18 +123,18 @@ class Ledger:
             self._database.execute(f"UPDATE job SET {columns} WHERE id = ?", (*_row(entry), entry.id))
             if entry.phase in OVER:
                 self._database.execute(
-                    "DELETE FROM job WHERE phase IN ('ended', 'cancelled') AND id NOT IN (SELECT id FROM job "
-                    "WHERE phase IN ('ended', 'cancelled') ORDER BY end_s DESC LIMIT ?)",
+                    f"DELETE FROM job WHERE {_IS_OVER} AND id NOT IN "
+                    f"(SELECT id FROM job WHERE {_IS_OVER} ORDER BY end_s DESC LIMIT ?)",
                     (KEPT,),
                 )
 
     def present(self) -> list[Entry]:
         """Return the jobs that are not over, in the order of their arrival."""
-        return self._select("phase NOT IN ('ended', 'cancelled') ORDER BY id")
+        return self._select(f"NOT {_IS_OVER} ORDER BY id")
 
     def past(self) -> list[Entry]:
         """Return the jobs that are over, the latest last."""
-        return self._select("phase IN ('ended', 'cancelled') ORDER BY end_s, id")
+        return self._select(f"{_IS_OVER} ORDER BY end_s, id")
 
     def _select(self, where: str) -> list[Entry]:
         with self._errors():
@@ -143,9 +145,7 @@ class Ledger:
         mine = json.dumps(asdict(cluster), sort_keys=True)
         with self._errors(), self._transaction():
             found = self._database.execute("SELECT value FROM fact WHERE name = 'cluster'").fetchone()
-            busy = self._database.execute(
-                "SELECT name FROM job WHERE phase NOT IN ('ended', 'cancelled')"
-            ).fetchone()
+            busy = self._database.execute(f"SELECT name FROM job WHERE NOT {_IS_OVER}").fetchone()
             if found and found[0] != mine and busy:
                 raise EntrainError(
                     f"{self.path}: has jobs of another cluster ({busy[0]} and others, on {found[0]}); go "
