@@ -23,8 +23,8 @@ from pydantic import Field
 from machine.errors import BadInput, EntrainError
 from machine.plugins import extended
 from machine.toml import NAME, Strict, check, one_of, read_toml
-from schedulers.placement.cluster import Cluster, Port, Request, State, empty
-from schedulers.placement.queue import Job, Outcome, Run
+from schedulers.placement.cluster import Cluster, Placement, Port, Request, State, empty
+from schedulers.placement.queue import Job, Outcome, Run, Waiting
 from schedulers.placement.strategies import GROUP, STRATEGIES, Strategy
 from workloads.collectives import collectives
 from workloads.models import MODELS
@@ -177,13 +177,19 @@ def document(state: State, strategy: Strategy, done: Run) -> dict[str, Any]:
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
-    placement = outcome.placement
-    leaves, spines = placement.shape
     return {
-        "job": placement.job,
+        "job": outcome.placement.job,
         "arrival_s": outcome.job.arrival_s,
         "start_s": outcome.start_s,
         "end_s": outcome.end_s,
+        **held(outcome.placement, outcome.changed, outcome.waiting),
+    }
+
+
+def held(placement: Placement, changed: int, waiting: Sequence[Waiting]) -> dict[str, Any]:
+    """Return what a document says of a placement, the circuits made for it, and why its job waited."""
+    leaves, spines = placement.shape
+    return {
         "stage": placement.stage,
         "virtual_leaves": leaves,
         "virtual_spines": spines,
@@ -192,6 +198,6 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "spines": placement.spines,
         "links": placement.links,
         "circuits": [{"a": a._asdict(), "b": b._asdict()} for a, b in placement.circuits],
-        "circuits_changed": outcome.changed,
-        "waiting": [asdict(interval) for interval in outcome.waiting],
+        "circuits_changed": changed,
+        "waiting": [asdict(interval) for interval in waiting],
     }

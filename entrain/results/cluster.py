@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
+from entrain.placing import held
 from schedulers.placement.cluster import Placement
 from schedulers.placement.queue import Waiting
 from schedulers.placement.stages import Cause
@@ -46,8 +47,6 @@ class Stay:
 
     def document(self) -> dict[str, Any]:
         """Return what `results.json` says of a job besides its iterations."""
-        placement = self.placement
-        leaves, spines = placement.shape
         return {
             "arrival_s": self.arrival_s,
             "start_s": self.start_s,
@@ -55,16 +54,7 @@ class Stay:
             "jrt_s": self.jrt_s,
             "jwt_s": self.jwt_s,
             "jct_s": self.jct_s,
-            "stage": placement.stage,
-            "virtual_leaves": leaves,
-            "virtual_spines": spines,
-            "gpus": placement.gpus,
-            "leaves": sorted(set(placement.leaves)),
-            "spines": placement.spines,
-            "links": placement.links,
-            "circuits": [{"a": a._asdict(), "b": b._asdict()} for a, b in placement.circuits],
-            "circuits_changed": self.changed,
-            "waiting": [asdict(interval) for interval in self.waiting],
+            **held(self.placement, self.changed, self.waiting),
         }
 
 
