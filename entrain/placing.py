@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from machine.errors import BadInput, EntrainError
+from machine.errors import BadInput
 from machine.plugins import extended
 from machine.toml import NAME, Strict, check, one_of, read_toml
 from schedulers.placement.cluster import Cluster, Placement, Port, Request, State, empty
@@ -37,11 +37,7 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)]
 
 def strategies() -> dict[str, Strategy]:
     """Return all strategies by name. Raises EntrainError if one of another distribution cannot be loaded."""
-    found = extended(GROUP, STRATEGIES)
-    for name, strategy in found.items():
-        if not isinstance(strategy, Strategy):
-            raise EntrainError(f"{GROUP}: {name!r} is {strategy!r}; an instance of Strategy is needed")
-    return found
+    return extended(GROUP, STRATEGIES, Strategy)
 
 
 class ClusterTable(Strict):

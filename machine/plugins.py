@@ -16,12 +16,18 @@ from machine.errors import EntrainError
 T = TypeVar("T")
 
 
-def extended(group: str, ours: Mapping[str, T]) -> dict[str, T]:
+def extended(group: str, ours: Mapping[str, T], kind: type = object) -> dict[str, T]:
     """Return `ours` and the objects that distributions have registered in `group`, by name; ours come first.
 
-    Raises EntrainError, naming the distribution, if an object cannot be imported or a name is already taken.
+    Raises EntrainError, naming the distribution, if an object cannot be imported or a name is already taken,
+    and if one is no instance of `kind`.
     """
-    return {**ours, **_registered(group, tuple(ours))}
+    found = _registered(group, tuple(ours))
+    for name, each in found.items():
+        if not isinstance(each, kind):
+            needed = f"{kind.__module__}.{kind.__qualname__}"
+            raise EntrainError(f"{group}: {name!r} is {each!r}; an instance of {needed} is needed")
+    return {**ours, **found}
 
 
 @functools.cache

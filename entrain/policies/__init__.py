@@ -6,7 +6,6 @@ from entrain.policies.mltcp import Mltcp
 from entrain.policies.none import Plain
 from entrain.policies.policy import Policy
 from entrain.policies.slots import Slots
-from machine.errors import EntrainError
 from machine.plugins import extended
 
 GROUP = "entrain.policies"
@@ -17,13 +16,7 @@ OURS: dict[str, Policy] = {"none": Plain(), "mltcp": Mltcp(), "slots": Slots()}
 
 def policies() -> dict[str, Policy]:
     """Return all policies by name. Raises EntrainError if one from another distribution cannot be loaded."""
-    found = extended(GROUP, OURS)
-    for name, policy in found.items():
-        if not isinstance(policy, Policy):
-            raise EntrainError(
-                f"{GROUP}: {name!r} is {policy!r}; an instance of entrain.policies.Policy is needed"
-            )
-    return found
+    return extended(GROUP, OURS, Policy)
 
 
 def label(name: str) -> str:

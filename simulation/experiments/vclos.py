@@ -37,7 +37,7 @@ mean completion time at λ = 100 s (table 5)."""
 
 def strategies() -> dict[str, Strategy]:
     """Return all strategies by name. Raises EntrainError if one of another distribution cannot be loaded."""
-    return extended(GROUP, STRATEGIES)
+    return extended(GROUP, STRATEGIES, Strategy)
 
 
 def _names() -> Iterable[str]:
