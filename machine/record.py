@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from machine.errors import EntrainError
 from machine.state import check_owner, locked, own_directory
@@ -346,8 +346,8 @@ class _Found:
     alive: bool
 
 
-def _open(path: Path) -> tuple[BinaryIO, bool] | None:
-    """Open the record at `path`. Return it and whether its owner lives, or None if there is none.
+def _read(path: Path) -> tuple[str, bool] | None:
+    """Return the text of the record at `path`, and whether its owner lives; None if there is no record.
 
     Raises EntrainError if it is foreign.
     """
@@ -357,8 +357,7 @@ def _open(path: Path) -> tuple[BinaryIO, bool] | None:
         return None
     except OSError as error:
         raise EntrainError(f"{path}: cannot be opened ({error.strerror}); remove it") from error
-    with contextlib.ExitStack() as unless_returned:
-        journal = unless_returned.enter_context(open(file, "rb"))  # noqa: PTH123 (a descriptor)
+    with open(file, "rb") as journal:  # noqa: PTH123 (a descriptor)
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise EntrainError(f"{path}: is not a file; remove it")
         check_owner(path, os.fstat(file).st_uid)
@@ -369,37 +368,31 @@ def _open(path: Path) -> tuple[BinaryIO, bool] | None:
             alive = True
         if not os.fstat(file).st_nlink:  # its owner has just closed it
             return None
-        unless_returned.pop_all()
-        return journal, alive
+        return journal.read().decode(errors="replace"), alive
 
 
 def _look(path: Path) -> _Found | None:
     """Return the record at `path`, or None. Raises EntrainError if it is foreign or broken."""
-    opened = _open(path)
-    if opened is None:
+    read = _read(path)
+    if read is None:
         return None
     from machine.journal import BrokenRecord, parse  # needs pydantic, which few processes otherwise load
 
-    journal, alive = opened
-    with journal:
-        try:
-            name, owner, owned = parse(journal.read().decode(errors="replace"))
-        except BrokenRecord as error:
-            raise EntrainError(f"{path}: is not a record of this version ({error}); remove it") from error
+    text, alive = read
+    try:
+        name, owner, owned = parse(text)
+    except BrokenRecord as error:
+        raise EntrainError(f"{path}: is not a record of this version ({error}); remove it") from error
     return _Found(path, name, owner, owned, alive)
 
 
 def _is_stale(path: Path) -> bool:
     """Return whether the record's owner is dead, or the record is foreign, without parsing it."""
     try:
-        opened = _open(path)
+        read = _read(path)
     except EntrainError:
         return True
-    if opened is None:
-        return False
-    journal, alive = opened
-    journal.close()
-    return not alive
+    return read is not None and not read[1]
 
 
 def _all(root: Path) -> list[_Found]:
