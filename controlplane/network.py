@@ -199,9 +199,7 @@ class Topology:
 
     def fabric_ports_of(self, switch: str) -> tuple[Port, ...]:
         """Return the ports of that switch that lead to no host, in the dark or not, by number."""
-        return tuple(
-            port for port in self.switch_by_name[switch].ports if port.peer not in self.host_by_name
-        )
+        return tuple(port for port in self.switch_by_name[switch].ports if port.peer not in self.host_by_name)
 
     def hosts_of(self, switch: str) -> tuple[Host, ...]:
         """Return the hosts on that switch, by port."""
