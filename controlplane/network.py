@@ -64,6 +64,13 @@ class Switch:
                 return port
         raise KeyError(number)
 
+    def link(self, number: int) -> str:
+        """Name of the link's direction that leaves by `number`: `leaf1->spine2`, with the port where several
+        links lead to that peer. Raises KeyError."""
+        peer = self.port(number).peer
+        parallel = sum(port.peer == peer for port in self.ports) > 1
+        return f"{self.name}->{peer}" + (f":{number}" if parallel else "")
+
 
 @dataclass(frozen=True)
 class Host:
@@ -80,6 +87,11 @@ class Host:
     def interface(self) -> str:
         """Name of its network interface."""
         return f"{self.name}-eth0"
+
+    @property
+    def link(self) -> str:
+        """Name of the direction of its link that leaves the host."""
+        return f"{self.name}->{self.leaf}"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ packet goes up twice. Jobs that reserve links have entries of their own: `contro
 from __future__ import annotations
 
 import ipaddress
+import socket
+import struct
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ from controlplane import entries
 from controlplane.entries import Entities, Entity
 from controlplane.network import Host, Port, Switch, Topology
 from machine.errors import BadInput
+from wire.flow import Flow
 from wire.slot_header import HEADROOM_OFFSET, RATE_UNIT_MBPS
 
 Routing = Literal["ecmp", "source"]
@@ -106,18 +109,58 @@ def fixed_path(
 
     Raises BadInput if the path is not fixed, because a hash selects it for each flow.
     """
+
+    def refused(switch: Switch) -> int:
+        raise BadInput(
+            f"{topology.name}: from {source.name} to {destination.name} a flow's path is chosen by the "
+            f"hash of {switch.name}; use source routing, or a topology with single paths"
+        )
+
+    return _path(topology, routing, source, destination, refused)
+
+
+def flow_path(topology: Topology, routing: Routing, flow: Flow) -> tuple[tuple[str, int], ...]:
+    """Return the switches that `flow` passes, each with its egress port. ECMP hashes as the program does.
+
+    Raises BadInput if one of its addresses is no host's, or no path leads from one to the other.
+    """
+    hosts = {host.ip: host for host in topology.hosts}
+    for address in (flow.source, flow.destination):
+        if address not in hosts:
+            raise BadInput(f"{topology.name}: no host has address {address}")
+    chosen = flow_hash(flow)
+    return _path(topology, routing, hosts[flow.source], hosts[flow.destination], lambda _: chosen)
+
+
+def flow_hash(flow: Flow) -> int:
+    """Return the hash by which ECMP selects a member of a group, modulo the members: CRC-16/ARC of addresses,
+    protocol and ports (`ecmp_selector` in p4src/v1model/ingress.p4)."""
+    ends = socket.inet_aton(flow.source) + socket.inet_aton(flow.destination)
+    crc = 0
+    for byte in ends + struct.pack("!BHH", flow.protocol, flow.source_port, flow.destination_port):
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0xA001 if crc & 1 else 0)
+    return crc
+
+
+def _path(
+    topology: Topology, routing: Routing, source: Host, destination: Host, hashed: Callable[[Switch], int]
+) -> tuple[tuple[str, int], ...]:
+    """Return the switches from host to host, each with its egress port. `hashed` is asked where ECMP selects
+    among several ports."""
     switch, ingress = topology.switch_by_name[source.leaf], source.leaf_port
     path: list[tuple[str, int]] = []
     while True:
         ports = next_hops(topology, switch, destination)
         if not ports:
             raise BadInput(f"{topology.name}: no circuits lead from {source.name} to {destination.name}")
-        if len(ports) > 1 and routing == "ecmp":
-            raise BadInput(
-                f"{topology.name}: from {source.name} to {destination.name} a flow's path is chosen by the "
-                f"hash of {switch.name}; use source routing, or a topology with single paths"
-            )
-        egress = ports[0] if len(ports) == 1 else source_port(topology, switch, ingress, ports)
+        if len(ports) == 1:
+            egress = ports[0]
+        elif routing == "ecmp":
+            egress = ports[hashed(switch) % len(ports)]
+        else:
+            egress = source_port(topology, switch, ingress, ports)
         path.append((switch.name, egress))
         port = switch.port(egress)
         if port.peer == destination.name:

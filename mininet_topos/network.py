@@ -17,7 +17,6 @@ import os
 import resource as limits
 import socket
 import subprocess
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -265,13 +264,10 @@ class Network:
     def fabric_ports(self) -> Iterator[FabricPort]:
         """Yield both directions of every link between switches."""
         for switch in self.topology.switches:
-            parallel = Counter(port.peer for port in switch.ports)
             for port in switch.ports:
                 if port.peer in self.topology.switch_by_name:
                     interface = switch.interface(port.number)
-                    link = f"{switch.name}->{port.peer}"
-                    if parallel[port.peer] > 1:
-                        link += f":{port.number}"
+                    link = switch.link(port.number)
                     ifindex = socket.if_nametoindex(interface)
                     yield FabricPort(switch.name, port.number, port.peer, interface, ifindex, link)
 

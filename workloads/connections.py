@@ -21,7 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from machine.errors import EntrainError
+from wire.flow import Flow
 from wire.progress import Address
+from workloads.collectives import DDP
 from workloads.jobs import SOURCE_PORTS, JobSpec
 from workloads.pattern import Buffer
 from workloads.rendezvous import Control, JobFailed
@@ -57,6 +59,20 @@ def source_port(job: JobSpec, src: int, dst: int, attempt: int) -> int:
     text = f"{job.seed}/{job.name}/{src}/{dst}/{attempt}".encode()
     digest = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
     return SOURCE_PORTS[digest % len(SOURCE_PORTS)]
+
+
+def flows_of(job: JobSpec) -> tuple[Flow, ...]:
+    """Return the flows of a job's collective, unless another program has taken a source port.
+
+    Those of training with PyTorch are known once they exist only: none are returned.
+    """
+    if job.collective == DDP:
+        return ()
+    pairs = dict.fromkeys((t.src, t.dst) for step in job.program().steps for t in step)
+    return tuple(
+        Flow(str(job.hosts[src]), source_port(job, src, dst, 0), str(job.hosts[dst]), job.port_base)
+        for src, dst in pairs
+    )
 
 
 class Outgoing:

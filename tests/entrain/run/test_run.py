@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import signal
 import socket
@@ -18,12 +19,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from entrain.experiment import load_experiment
+from entrain.experiment import FileRouting, load_experiment
+from entrain.shared_links import shared_links
 from machine.record import RECORDS
 from mininet_topos.links import has_netem
 from tests.p4.packets import crc16
 from workloads.collectives import steps
-from workloads.connections import source_port
+from workloads.connections import flows_of, source_port
 
 pytestmark = pytest.mark.root
 
@@ -34,6 +36,7 @@ EXPERIMENT = """
 [experiment]
 name = "small"
 routing = ["ecmp", "source"]
+sample_ms = 50
 
 [topology]
 kind = "leaf-spine"
@@ -179,6 +182,26 @@ def uplinks_by_hash(text: str, directory: Path) -> tuple[int, Counter[str]]:
     return most, carried
 
 
+def measured_links(out: Path, routing: str) -> dict[str, set[str]]:
+    """The jobs by link between switches, as counted at the links."""
+    found: dict[str, set[str]] = {}
+    with (out / "throughput.csv").open() as rows:
+        for row in csv.DictReader(rows):
+            if row["routing"] == routing and float(row["mbps"]) > 0:
+                found.setdefault(row["link"], set()).add(row["job"])
+    return found
+
+
+def computed_links(directory: Path, routing: FileRouting) -> dict[str, set[str]]:
+    """The same as `shared_links` says."""
+    experiment = load_experiment(directory / "predicted.toml")
+    (seed,) = experiment.seeds
+    flows = {job.name: flows_of(job.spec.model_copy(update={"seed": seed})) for job in experiment.jobs}
+    links = shared_links(experiment.topology, routing, flows)
+    hosts = experiment.topology.host_by_name
+    return {link.name: set(link.jobs) for link in links if not hosts.keys() & link.name.split("->")}
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_each_routing_puts_on_a_link_what_it_promises(
     run: Callable[..., Run], tmp_path: Path, target: str
@@ -207,6 +230,9 @@ def test_each_routing_puts_on_a_link_what_it_promises(
         assert crossing >= 2 * 3 * (8 * 100_000 + 2 * 2 * 100_000)
         assert each["overhead"]["unattributed_bytes"] == 0
     assert json.loads((tmp_path / "out/results.json").read_text()) == json.loads(out)
+    routings: tuple[FileRouting, ...] = ("ecmp", "source")
+    for routing in routings:
+        assert measured_links(tmp_path / "out", routing) == computed_links(tmp_path, routing)
     assert (tmp_path / "out/results.png").stat().st_size > 10_000
     assert (tmp_path / "out/logs/leaf1.log").exists()
     running.assert_clean()

@@ -1,0 +1,51 @@
+"""Which links jobs share: each direction of a link, with its capacity and the jobs that cross it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from controlplane.routing import flow_path
+from controlplane.topology import Topology
+from entrain.experiment import FileRouting
+from schedulers.cassini.affinity import Link
+from wire.flow import Flow
+
+MBPS = 1e6 / 8.0
+"""Bytes/s of a Mbit/s."""
+
+
+def shared_links(
+    topology: Topology, routing: FileRouting, jobs: Mapping[str, Iterable[Flow]]
+) -> tuple[Link, ...]:
+    """Return the links that jobs' flows cross, in the topology's order; each direction is one.
+
+    Flows go where switches send them: under ECMP their ports decide (`controlplane.routing.flow_path`), so
+    these need to be those of the open connections. Under vClos a job's links between switches are its own,
+    and only those of hosts are returned. Raises BadInput as `flow_path`.
+    """
+    crossed: dict[str, dict[str, None]] = {}
+    for job, flows in jobs.items():
+        for flow in flows:
+            for link in _crossed(topology, routing, flow):
+                crossed.setdefault(link, {})[job] = None
+    return tuple(
+        Link(name, rate_mbps * MBPS, tuple(crossed[name]))
+        for name, rate_mbps in _directions(topology)
+        if name in crossed
+    )
+
+
+def _crossed(topology: Topology, routing: FileRouting, flow: Flow) -> Iterator[str]:
+    path = flow_path(topology, "source" if routing == "vclos" else routing, flow)
+    yield next(host.link for host in topology.hosts if host.ip == flow.source)
+    for switch, port in path[-1:] if routing == "vclos" else path:
+        yield topology.switch_by_name[switch].link(port)
+
+
+def _directions(topology: Topology) -> Iterator[tuple[str, float]]:
+    """Every direction of a link: its name and its rate, Mbit/s."""
+    for host in topology.hosts:
+        yield host.link, topology.switch_by_name[host.leaf].port(host.leaf_port).rate_mbps
+    for switch in topology.switches:
+        for port in switch.ports:
+            yield switch.link(port.number), port.rate_mbps
