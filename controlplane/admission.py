@@ -36,6 +36,9 @@ RETRY_S = 1.0
 LONGEST_RETRY_S = 30.0
 """Seconds until what has failed is tried again: twice as long each time, up to the longest."""
 
+_MOST_REASONS = 3
+"""How many different failures a line names."""
+
 Step = Literal[
     "reserved", "circuits", "tables", "ready", "leaving", "no tables", "no circuits", "over", "back"
 ]
@@ -48,6 +51,11 @@ class Failures:
 
     gpus: Mapping[int, str]
     ports: Mapping[Port, str]
+
+    def __str__(self) -> str:
+        reasons = list(dict.fromkeys((*self.gpus.values(), *self.ports.values())))
+        more = f", and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
+        return ", ".join(reasons[:_MOST_REASONS]) + more
 
 
 class Switches(Protocol):
@@ -64,7 +72,11 @@ class Switches(Protocol):
 
 
 class Circuits(Protocol):
-    """The optical circuit switch of the cluster. Every method raises EntrainError if it does not answer."""
+    """The optical circuit switch of the cluster. Coroutines raise EntrainError if it does not answer."""
+
+    @property
+    def silence(self) -> str:
+        """Why it did not answer when it was last asked; empty if it did."""
 
     async def change(self, owner: str, wanted: Collection[Circuit]) -> None:
         """Make these circuits, and let `owner` have them and no others.
@@ -82,7 +94,7 @@ class Circuits(Protocol):
         """Return the circuits that exist."""
 
     def failures(self) -> Failures:
-        """Return the ports that do not work."""
+        """Return the ports that do not work: all of them while the switch does not answer."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +144,9 @@ class Admission:
         self._queue = Queue(idle, strategy, order, backfill)
         self._entries: dict[int, Entry] = {}
         self._leaving: dict[int, Over | Literal["waiting"]] = {}
-        self._agrees = False
+        self._tables_agree = False
+        self._circuits_agree = circuits is None
+        self._asking: asyncio.Task[None] | None = None
         self._problem = ""
         self._told: Mapping[int, tuple[str, str | None]] = {}
         self._watchers: set[asyncio.Queue[JobStatus]] = set()
@@ -157,9 +171,11 @@ class Admission:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._worker.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._worker
+        for task in (self._worker, self._asking):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
 
     # -- what users ask for
 
@@ -245,7 +261,7 @@ class Admission:
 
     @property
     def problem(self) -> str:
-        """What keeps jobs from being admitted or released; empty if nothing does."""
+        """What keeps some job from being admitted or released; empty if nothing does."""
         return self._problem
 
     @property
@@ -321,9 +337,10 @@ class Admission:
     async def _turn(self) -> None:
         """Do all that can be done now. `problem` says what has failed."""
         try:
-            await self._agree()
-            if self._circuits is not None and self._circuits.failures().ports:
-                await self._rewire()  # reads the switch: perhaps they work again
+            await self._look_at_circuits()
+            if not self._tables_agree:  # only a start leaves room for doubt
+                await self._switches.apply(self._tenants())
+                self._tables_agree = True
             self._exclude()
             while (failed := await self._round()) is not None:
                 if not self._exclude():
@@ -333,38 +350,68 @@ class Admission:
         except Exception as error:  # never stop admitting silently
             self._fail(repr(error))
         else:
-            self._problem = ""
+            self._fail(self._circuits.silence if self._circuits is not None else "")
         self._tell_waits()
 
     def _fail(self, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
+        if problem and problem != self._problem:
             self._on_event(problem)
+        self._problem = problem
 
     def _tell_waits(self) -> None:
         """Tell watchers of each job that now waits for something else."""
         waiting = self._queue.waiting(self._clock())
+        for number, each in waiting.items():
+            if each is not None and each.cause == "failure" and not self._entries[number].problem:
+                self._entries[number] = replace(self._entries[number], problem=str(self.failures()))
         now = {number: (each.cause, each.behind) for number, each in waiting.items() if each is not None}
         for number, reason in now.items():
             if self._told.get(number) != reason:
                 self._publish(JobStatus(self._entries[number], waiting[number]))
         self._told = now
 
-    async def _agree(self) -> None:
-        """Make circuits and tables those of the jobs that run. Only a start leaves room for doubt."""
-        if self._agrees:
+    async def _look_at_circuits(self) -> None:
+        """Make the circuits those of the jobs that run, if that is in doubt, and learn what works again.
+
+        A switch that does not answer is asked by a task of its own, while jobs without circuits come and go.
+        """
+        if self._circuits is None:
             return
-        running = [entry for entry in self._entries.values() if entry.phase == "running"]
-        if self._circuits is not None:
-            names = {entry.name for entry in self._entries.values()}
-            for owner in set(await self._circuits.owners()) - names:
-                await self._circuits.release(owner)
-            for entry in running:
-                if entry.placement is not None and entry.placement.circuits:
-                    await self._circuits.change(entry.name, entry.placement.circuits)
-            await self._rewire()
-        await self._switches.apply(self._tenants())
-        self._agrees = True
+        if self._circuits.silence:
+            self._circuits_agree = False
+            if self._asking is None or self._asking.done():
+                self._asking = asyncio.create_task(self._ask(self._circuits), name="asking the OCS")
+            return
+        try:
+            if not self._circuits_agree:
+                await self._agree(self._circuits)
+            elif self._circuits.failures().ports:
+                await self._rewire()
+        except EntrainError:
+            if not self._circuits.silence:
+                raise
+
+    async def _ask(self, circuits: Circuits) -> None:
+        with contextlib.suppress(EntrainError):
+            await circuits.joined()
+            self.look()
+
+    async def _agree(self, circuits: Circuits) -> None:
+        """Let the jobs that run hold their circuits, and nobody else any. Make those that are missing."""
+        names = {entry.name for entry in self._entries.values()}
+        for owner in set(await circuits.owners()) - names:
+            await circuits.release(owner)
+        for entry in list(self._entries.values()):
+            if entry.phase == "running" and entry.placement is not None and entry.placement.circuits:
+                try:
+                    await circuits.change(entry.name, entry.placement.circuits)
+                except EntrainError as error:  # it holds up nobody else
+                    if circuits.silence:
+                        raise
+                    self._entries[entry.id] = replace(entry, problem=str(error))
+                    self._on_event(f"job {entry.name}: {error}")
+        await self._rewire()
+        self._circuits_agree = True
 
     def _exclude(self) -> bool:
         """Give no job what has failed; return whether that differs from before."""
@@ -425,10 +472,10 @@ class Admission:
             entry = self._put(replace(entry, phase="leaving", outcome=over), "leaving")
         await self._switches.apply(self._tenants())
         self._tell(entry, "no tables")
-        if self._circuits is not None:
+        if self._circuits is not None and entry.placement is not None and entry.placement.circuits:
             await self._circuits.release(entry.name)
             self._tell(entry, "no circuits")
-            if self._leaving[number] == "waiting":
+            if self._leaving[number] == "waiting" and not self._circuits.silence:
                 await self._rewire()
         outcome = self._leaving[number]  # a job that was to wait again may have been cancelled meanwhile
         if outcome == "waiting":

@@ -54,8 +54,15 @@ class Optics:
             and any(self._port[port].kind == "leaf" for port in each.ports)
         ]
 
+    @property
+    def silence(self) -> str:
+        """Why the switch did not answer when it was last asked; empty if it did."""
+        return self._manager.silence
+
     def failures(self) -> Failures:
-        """Return the ports that no new circuit gets."""
+        """Return the ports that no new circuit gets: all of them while the switch does not answer."""
+        if self.silence:
+            return Failures({}, dict.fromkeys(self._number, self.silence))
         failed = self._manager.failed.items()
         return Failures({}, {self._port[n]: f"OCS port {n}: {why}" for n, why in failed if n in self._port})
 

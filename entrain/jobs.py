@@ -85,6 +85,8 @@ def waits_for(wait: Any) -> str:
     """Return what a job waits for, in words."""
     if wait.cause == "queue":
         return f"behind {wait.behind}"
+    if wait.cause == "failure":
+        return "something that has failed"
     if wait.cause == "gpus":
         return "GPUs: too few are free"
     return "network: GPUs would suffice, but no free links join them"

@@ -90,6 +90,7 @@ class CircuitManager:
         self._held = {owner: frozenset(circuits) for owner, circuits in (held or {}).items()}
         self._turn = asyncio.Lock()
         self._failed: frozenset[int] = frozenset()
+        self._silence = ""
         self._suspect: dict[int, str] = {}
 
     @property
@@ -104,6 +105,11 @@ class CircuitManager:
         The switch reports that it has failed, or a circuit over it did not come up since the manager started.
         """
         return dict.fromkeys(sorted(self._failed), "failed") | self._suspect
+
+    @property
+    def silence(self) -> str:
+        """Why the switch could not be read when it was last asked; empty if it could."""
+        return self._silence
 
     async def read(self) -> Reading:
         """Return the circuits that are lit, and the ports that no new one gets.
@@ -238,14 +244,17 @@ class CircuitManager:
         await self._make(Change(there - were, were - there))
 
     async def _read(self) -> Reading:
-        """Read the switch. Reading changes nothing, so it is repeated as it stands."""
-        for attempt in range(1, self._attempts + 1):
+        """Read the switch. Reading changes nothing, so it is repeated, unless it failed before."""
+        for left in reversed(range(1 if self._silence else self._attempts)):
             try:
                 reading = await self._driver.read()
                 break
-            except Unanswered:
-                if attempt == self._attempts:
-                    raise
+            except EntrainError as error:
+                if left and isinstance(error, Unanswered):
+                    continue
+                self._silence = str(error)
+                raise
+        self._silence = ""
         self._failed = reading.failed
         lit = frozenset(each for each in reading.circuits if not reading.failed & set(each.ports))
         return Reading(lit, reading.failed | self._suspect.keys())

@@ -33,4 +33,4 @@ def command(past: bool, network: str | None, as_json: bool) -> None:
         highlight=False,
     )
     if found.problem:
-        console.print(f"nothing is admitted: {found.problem}", highlight=False, style="bold")
+        console.print(f"some jobs wait for this: {found.problem}", highlight=False, style="bold")

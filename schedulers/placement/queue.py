@@ -43,13 +43,17 @@ ORDERS: dict[str, Callable[[Job], Key]] = {
 Source: vClos, 9.7 (FIFO, EDF, FF)."""
 
 
+Reason = Cause | Literal["failure", "queue"]
+"""Why a job waits: for GPUs, for the network, for something that has failed, or for a job in front of it."""
+
+
 @dataclass(frozen=True)
 class Waiting:
-    """From when until when a job waited, and for what: for GPUs, for the network, or for the job `behind`."""
+    """From when until when a job waited, and why; `behind` is the job in front of it."""
 
     from_s: float
     to_s: float
-    cause: Cause | Literal["queue"]
+    cause: Reason
     behind: str | None = None
 
 
@@ -84,11 +88,11 @@ class _Waiter:
     index: int
     job: Job
     since_s: float
-    cause: Cause | Literal["queue"] | None = None
+    cause: Reason | None = None
     behind: str | None = None
     intervals: list[Waiting] = field(default_factory=list)
 
-    def waits(self, now: float, cause: Cause | Literal["queue"] | None, behind: str | None = None) -> None:
+    def waits(self, now: float, cause: Reason | None, behind: str | None = None) -> None:
         if (cause, behind) == (self.cause, self.behind):
             return
         if self.cause and now > self.since_s:
@@ -111,13 +115,15 @@ class Queue:
 
     Only the first job in the order is tried, unless `backfill`: then those behind it may start if the first
     one can still start as early as without them (EASY backfilling), where running jobs end when they said.
+    A job that waits for something that has failed holds nobody up: those behind it are tried as if it were
+    not there.
 
     On paper `release` ends jobs at the end that they said. A live system calls `end` when a job does end,
     `put_back` when it could not get what was placed, and `exclude` when something has failed.
     """
 
     def __init__(self, state: State, strategy: Strategy, order: str = "fifo", backfill: bool = False) -> None:
-        self.state = state
+        self.state = self._idle = state
         self.failed_attempts: dict[Cause, int] = {"gpus": 0, "network": 0}
         self._strategy = strategy
         self._key = ORDERS[order]
@@ -125,7 +131,7 @@ class Queue:
         self._waiting: list[_Waiter] = []
         self._running: list[_Running] = []
         self._failed: tuple[frozenset[int], frozenset[Port]] = frozenset(), frozenset()
-        self._refused: dict[int, Cause] = {}  # holds until something is released: less never suffices
+        self._refused: dict[int, Reason] = {}  # holds until something is released: less never suffices
 
     @property
     def next_end_s(self) -> float:
@@ -203,36 +209,45 @@ class Queue:
     def start(self, now: float) -> list[tuple[int, Outcome]]:
         """Start the jobs that can start and note why the others wait; returns those started, by index."""
         started = []
-        while self._waiting and isinstance(placement := self._attempt(self._waiting[0]), Placement):
-            started.append(self._begin(self._waiting[0], placement, now))
-        if not self._waiting:
-            return started
-        first, *others = self._waiting
-        first.waits(now, self._refused[first.index])
-        shadow = self._shadow(first.job.request) if self._backfill and others else None
-        for waiter in others:
-            attempt = self._attempt(waiter) if shadow else None
-            if isinstance(attempt, Placement):
-                assert shadow is not None
-                if self._harmless(waiter.job, attempt, now, first.job.request, *shadow):
-                    started.append(self._begin(waiter, attempt, now))
-                    shadow = self._shadow(first.job.request)
-                    continue
-                attempt = None
-            if attempt is None:
+        first: _Waiter | None = None
+        shadow: tuple[float, State] | None = None
+        for waiter in list(self._waiting):
+            if first is not None and not self._backfill:
                 waiter.waits(now, "queue", first.job.request.job)
-            else:
-                waiter.waits(now, attempt)
+                continue
+            attempt = self._attempt(waiter)
+            if first is not None and isinstance(attempt, Placement):
+                shadow = shadow or self._shadow(first.job.request)
+                if not self._harmless(waiter.job, attempt, now, first.job.request, *shadow):
+                    waiter.waits(now, "queue", first.job.request.job)
+                    continue
+            if isinstance(attempt, Placement):
+                started.append(self._begin(waiter, attempt, now))
+                shadow = None
+                continue
+            waiter.waits(now, attempt)
+            if first is None and attempt != "failure":
+                first = waiter
         return started
 
-    def _attempt(self, waiter: _Waiter) -> Placement | Cause:
+    def _attempt(self, waiter: _Waiter) -> Placement | Reason:
         if waiter.index in self._refused:
             return self._refused[waiter.index]
-        placement = self._place(self.state, waiter.job.request)
-        if not isinstance(placement, Placement):
-            self.failed_attempts[placement] += 1
-            self._refused[waiter.index] = placement
-        return placement
+        request = waiter.job.request
+        placement = self._place(self.state, request)
+        if isinstance(placement, Placement):
+            return placement
+        self.failed_attempts[placement] += 1
+        reason: Reason = "failure" if self._waits_for_failure(request) else placement
+        self._refused[waiter.index] = reason
+        return reason
+
+    def _waits_for_failure(self, request: Request) -> bool:
+        """Whether a job that cannot start could if nothing had failed, or could not though no job ran."""
+        return any(self._failed) and (
+            isinstance(self._strategy.place(self.state, request), Placement)
+            or not isinstance(self._place(self._idle, request), Placement)
+        )
 
     def _begin(self, waiter: _Waiter, placement: Placement, now: float) -> tuple[int, Outcome]:
         self._waiting.remove(waiter)

@@ -54,6 +54,7 @@ class World:
         self.failed = Failures({}, {})
         self.dead: Callable[[Tenant], bool] = lambda _: False
         self.broken: set[Port] = set()
+        self.silence = ""
         self.at_point: Callable[[str], None] = lambda _: None
         self.steps: list[tuple[str, str]] = []
 
@@ -105,6 +106,8 @@ class World:
         return list(self.held)
 
     async def joined(self) -> Collection[Circuit]:
+        if self.silence:
+            raise EntrainError(self.silence)
         return list(self.light)
 
     # -- controllers
@@ -161,10 +164,15 @@ class Optics:
     """The OCS of a world; a class of its own, as both protocols have `failures`."""
 
     def __init__(self, world: World) -> None:
+        self.world = world
         self.change = world.change
         self.release = world.release
         self.owners = world.owners
         self.joined = world.joined
+
+    @property
+    def silence(self) -> str:
+        return self.world.silence
 
     def failures(self) -> Failures:
         return Failures({}, {})
@@ -336,19 +344,25 @@ def test_a_waiting_job_says_for_what_and_behind_whom(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_job_waits_for_the_network_where_gpus_would_suffice(tmp_path: Path) -> None:
+def test_a_job_that_waits_for_what_has_failed_says_so_and_holds_nobody_up(tmp_path: Path) -> None:
     async def test() -> None:
         world = World(tmp_path / "jobs", "vclos")
         every = [Port("leaf", leaf, port) for leaf in range(4) for port in range(3)]
         world.failed = Failures({}, dict.fromkeys(every, "spine1 to spine3 are down"))
         async with world.controller() as admission:
-            waits = await submit(admission, "wide", 8)
-            assert waits.waiting is not None
-            assert waits.waiting.cause == "network"
-            assert isinstance(admission.preview(Request("other", 4)), Waiting)
+            wide = await submit(admission, "wide", 8)
+            assert wide.waiting is not None
+            assert wide.waiting.cause == "failure"
+            assert wide.entry.problem == "spine1 to spine3 are down"
+            assert (await submit(admission, "near", 4)).entry.phase == "running"
+            await submit(admission, "whole", 16)  # this one waits for GPUs as well
+            assert (await submit(admission, "nearer", 4)).entry.phase == "running"
             world.failed = Failures({}, {})
             await admission.settled()
-            assert phases(admission) == {"wide": "running"}
+            assert phases(admission)["wide"] == "running"
+            last = await submit(admission, "last", 1)
+            assert last.waiting is not None
+            assert (last.waiting.cause, last.waiting.behind) == ("queue", "whole")
 
     run(test)
 

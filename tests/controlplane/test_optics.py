@@ -89,23 +89,57 @@ def test_a_circuit_that_stays_dark_is_named_and_its_ports_are_avoided(fault: str
     run(tmp_path, switch, test)
 
 
-def test_a_switch_that_does_not_answer_lets_jobs_wait_and_keeps_those_that_run(tmp_path: Path) -> None:
+def test_a_switch_that_does_not_answer_holds_up_only_jobs_that_need_circuits(tmp_path: Path) -> None:
     switch = FakeSwitch(TOPOLOGY.circuits)
 
     async def test(admission: Admission, optics: Optics, manager: CircuitManager) -> None:
         assert await placed(admission, "a", 8) == "running"
         before = manager.held["a"]
-        switch.unread = 1000
-        assert await placed(admission, "b", 8) in ("waiting", "admitting")
+        switch.unread = 10**6
+        assert await placed(admission, "b", 6) == "waiting"
         assert "did not answer" in admission.problem
+        assert await placed(admission, "near", 2) == "running"
+        assert await placed(admission, "leaf", 4) == "running"
+        jobs = {each.entry.name: each for each in admission.jobs()}
+        assert jobs["b"].waiting is not None
+        assert jobs["b"].waiting.cause == "failure"
+        assert "did not answer" in jobs["b"].entry.problem
+        assert (await admission.end("near")).entry.phase == "ended"
         assert manager.held == {"a": before}
         assert before <= switch.circuits
+        await admission.end("leaf")
         switch.unread = 0
-        await admission.settled()
-        assert {each.entry.phase for each in admission.jobs()} == {"running"}
+        while admission.problem:
+            await admission.settled()
+        assert {each.entry.name for each in admission.jobs() if each.entry.phase == "running"} == {"a", "b"}
         assert manager.held["a"] == before
+        assert manager.held["b"] <= switch.circuits
 
     run(tmp_path, switch, test)
+
+
+def test_a_job_leaves_while_the_switch_is_silent_and_a_restart_does_not_wait_for_it(tmp_path: Path) -> None:
+    switch = FakeSwitch(TOPOLOGY.circuits)
+
+    async def first(admission: Admission, optics: Optics, manager: CircuitManager) -> None:
+        assert await placed(admission, "a", 8) == "running"
+        assert await placed(admission, "b", 8) == "running"
+        switch.unread = 10**6
+        assert (await admission.end("a")).entry.phase == "ended"
+
+    run(tmp_path, switch, first)
+    switch.circuits = frozenset[Circuit]()  # it had died, and lost them
+
+    async def second(admission: Admission, optics: Optics, manager: CircuitManager) -> None:
+        assert "did not answer" in admission.problem
+        assert await placed(admission, "near", 2) == "running"
+        switch.unread = 0
+        while admission.problem:
+            await admission.settled()
+        assert manager.held.keys() == {"b"}
+        assert manager.held["b"] <= switch.circuits
+
+    run(tmp_path, switch, second)
 
 
 def test_circuits_of_nobody_are_found_by_the_next_controller(tmp_path: Path) -> None:

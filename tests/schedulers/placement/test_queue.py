@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedulers.placement.cluster import Cluster, Request, empty, reserve
-from schedulers.placement.queue import ORDERS, Job, Outcome, run
+from schedulers.placement.cluster import Cluster, Port, Request, empty, reserve
+from schedulers.placement.queue import ORDERS, Job, Outcome, Queue, run
 from schedulers.placement.strategies import STRATEGIES, Strategy
 
 CLUSTER = Cluster(leaves=4, spines=4, servers_per_leaf=2, gpus_per_server=2, ocs=True)
@@ -114,6 +114,28 @@ def test_causes_are_gpus_the_network_and_the_job_in_front() -> None:
     ).outcomes
     assert [(each.cause, each.from_s, each.to_s) for each in done[1].waiting] == [("gpus", 1, 10)]
     assert [(each.cause, each.behind) for each in done[2].waiting] == [("queue", "b")]
+
+
+def test_a_job_waits_for_the_network_where_gpus_would_suffice() -> None:
+    half = Cluster(leaves=4, spines=2, servers_per_leaf=2, gpus_per_server=2)  # a link for every other GPU
+    done = run([one("a", 8, 0, 10), one("b", 8, 1, 10)], empty(half), STRATEGIES["vclos"])
+    assert [(each.cause, each.from_s, each.to_s) for each in done.outcomes[1].waiting] == [("network", 1, 10)]
+    assert done.failed_attempts["network"] > 0
+
+
+@pytest.mark.parametrize("backfill", [False, True])
+def test_what_has_failed_holds_up_only_those_that_need_it(backfill: bool) -> None:
+    queue = Queue(empty(CLUSTER), STRATEGIES["vclos"], backfill=backfill)
+    queue.exclude((), [Port("leaf", leaf, port) for leaf in range(4) for port in range(4)])
+    sizes = {"wide": 8, "leaf": 4, "whole": 16, "near": 2}
+    given_jobs = [one(name, gpus, 0, 10) for name, gpus in sizes.items()]
+    for index, job in enumerate(given_jobs):
+        queue.submit(index, job)
+    assert [outcome.placement.job for _, outcome in queue.start(0)] == ["leaf", "near"]
+    assert {each.cause for each in queue.waiting(0).values() if each} == {"failure"}
+    queue.exclude((), ())
+    assert [outcome.placement.job for _, outcome in queue.start(5)] == ["wide"]
+    assert [each and each.cause for each in queue.waiting(5).values()] == ["gpus"]
 
 
 def test_a_job_that_can_never_start_is_refused() -> None:
