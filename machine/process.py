@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,9 @@ from machine.record import Record, Resource, process
 
 LOG_LINES = 15
 """Number of log lines that an error shows."""
+
+GIVING_WAY = 10
+"""By how much the niceness of a thread that gives way is higher: it gets a tenth of another's time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +109,21 @@ def launch(
         if sink is not None:
             sink.close()
     return Child(what, started, log, record, record.own(process(started.pid)))
+
+
+def give_way() -> Callable[[], None]:
+    """Let the calling thread, and processes that it starts, give way to others on busy processors.
+
+    Returns what ends that for the thread that calls it, which needs CAP_SYS_NICE; it does nothing without.
+    """
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, own + GIVING_WAY)
+
+    def end() -> None:
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, own)
+
+    return end
 
 
 def describe(status: int) -> str:

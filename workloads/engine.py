@@ -9,7 +9,7 @@ import select
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
@@ -328,9 +328,10 @@ class Engine:
             self._publisher.close()
 
 
-def run_rank(job: JobSpec, rank: int) -> None:
+def run_rank(job: JobSpec, rank: int, on_start: Callable[[], None] = lambda: None) -> None:
     """Run one rank of a job to its end; its records are in `job.records(rank)`.
 
+    `on_start` is called once all ranks are connected, before the first iteration.
     Raises EntrainError with the cause, the same one on every rank, when the job fails; Terminated after
     SIGTERM.
     """
@@ -342,7 +343,7 @@ def run_rank(job: JobSpec, rank: int) -> None:
         error: EntrainError | None = None
         try:
             with Control(job.rendezvous, job.name, rank, len(job.hosts), job.timeout_s) as control:
-                _run(job, rank, control, records)
+                _run(job, rank, control, records, on_start)
         except EntrainError as failure:
             error = failure
             raise
@@ -358,10 +359,11 @@ def _remove_stale(job: JobSpec) -> None:
             path.unlink(missing_ok=True)
 
 
-def _run(job: JobSpec, rank: int, control: Control, records: TextIO) -> None:
+def _run(job: JobSpec, rank: int, control: Control, records: TextIO, on_start: Callable[[], None]) -> None:
     engine = _engine(job, rank, control, records)
     try:
         engine.connect()
+        on_start()
         engine.run(int(control.barrier("start", lambda: _start_ns(job, control))))
         control.barrier("end")
     except Terminated:

@@ -13,11 +13,12 @@ import select
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
 from machine.errors import BadInput, EntrainError, MissingTool
+from machine.process import give_way
 from machine.signals import handled_by
 from workloads.collectives import DDP
 from workloads.engine import Terminated, run_rank
@@ -53,10 +54,11 @@ def launch(jobs: Sequence[JobSpec]) -> dict[str, dict[int, int]]:
 def serve(orders: Path) -> None:
     """Run each job whose file is named by a line in the named pipe `orders`, until SIGTERM or SIGINT.
 
-    A job's ranks start at once, because this process has imported everything. `ends` tells when they have
+    A job's ranks start at once, because this process has imported everything. Until their first iteration
+    they give way to those of other jobs, which starting ranks would slow down. `ends` tells when they have
     ended. Raises BadInput for a file that is not a job's.
     """
-    ranks = _Ranks()
+    ranks = _Ranks(give_way())
     asked: list[int] = []
     wake, wakened = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)  # only its byte in the pipe counts
@@ -78,17 +80,18 @@ def serve(orders: Path) -> None:
 
 
 class _Ranks:
-    """The ranks that run as children of this process."""
+    """The ranks that run as children of this process. Each calls `on_start` before its first iteration."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_start: Callable[[], None] = lambda: None) -> None:
         self.children: dict[int, tuple[JobSpec, int]] = {}
+        self._on_start = on_start
 
     def start(self, job: JobSpec) -> None:
         """Start all ranks of a job."""
         job.rendezvous.mkdir(parents=True, exist_ok=True)
         job.exits.write_text("")
         for rank in range(len(job.hosts)):
-            self.children[_fork(job, rank)] = job, rank
+            self.children[_fork(job, rank, self._on_start)] = job, rank
 
     def ended(self, pid: int, wait_status: int) -> tuple[JobSpec, int, int] | None:
         """Note that a child has ended. Return its job, its rank and its status; None for another process."""
@@ -164,7 +167,7 @@ def _passed_on(children: dict[int, tuple[JobSpec, int]], asked: list[int] | None
         yield
 
 
-def _fork(job: JobSpec, rank: int) -> int:
+def _fork(job: JobSpec, rank: int, on_start: Callable[[], None]) -> int:
     parent = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -179,7 +182,7 @@ def _fork(job: JobSpec, rank: int) -> int:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if job.netns:
             enter_netns(job.netns[rank])
-        status = run_status(job, rank)
+        status = run_status(job, rank, on_start)
     except EntrainError as error:
         print(f"job {job.name}, rank {rank}: {error}", file=sys.stderr)
     except BaseException:
@@ -188,10 +191,10 @@ def _fork(job: JobSpec, rank: int) -> int:
         os._exit(status)
 
 
-def run_status(job: JobSpec, rank: int) -> int:
+def run_status(job: JobSpec, rank: int, on_start: Callable[[], None]) -> int:
     """Run one rank, and return its exit status. Its last record has the error, if any."""
     try:
-        run_rank(job, rank)
+        run_rank(job, rank, on_start)
     except Terminated:
         return 128 + signal.SIGTERM
     except EntrainError:

@@ -43,7 +43,7 @@ from entrain.run.runner import (
     route,
 )
 from machine.errors import EntrainError
-from machine.process import Child, launch
+from machine.process import Child, give_way, launch
 from ocs.crossbar import Change
 from schedulers.placement.cluster import Placement
 from schedulers.placement.stages import Cause
@@ -96,7 +96,7 @@ def run_all(running: Running, report: Report, finished: Sequence[RunResult] = ()
             if job.alone_ms is not None:
                 alone[seed, _kind(plan, arrivals[job.name], job.hosts)] = job.alone_ms
     done = {run.combination for run in finished}
-    with _launcher(running) as launcher:
+    with _launcher(running) as launcher, _giving_way():
         for combination in experiment.combinations():
             if combination not in done:
                 one = _Run(running, combination, launcher, report)
@@ -130,6 +130,16 @@ class _Launcher:
         path = spec.output.parent / f"{spec.name}.json"
         path.write_text(spec.model_dump_json())
         os.write(self.orders, f"{path}\n".encode())
+
+
+@contextlib.contextmanager
+def _giving_way() -> Iterator[None]:
+    """Let the controller give way to ranks: in a real cluster it has a machine of its own."""
+    end = give_way()
+    try:
+        yield
+    finally:
+        end()
 
 
 @contextlib.contextmanager

@@ -93,3 +93,18 @@ sys.stdin.read()
         ended, _, _ = select.select([child], [], [], PATIENCE_S)
         os.close(child)
     assert ended
+
+
+def test_whoever_gives_way_does_so_with_what_it_starts_until_it_ends_it() -> None:
+    script = """
+import os, subprocess, sys
+from machine.process import give_way
+def mine(): return os.getpriority(os.PRIO_PROCESS, 0)
+def child(): return int(subprocess.run(["nice"], capture_output=True, check=True).stdout)
+before = mine()
+end = give_way()
+assert mine() > before and child() == mine()
+end()
+assert mine() in ((before,) if os.geteuid() == 0 else (before, before + 10))
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE_S)

@@ -492,3 +492,25 @@ def test_no_rank_outlives_its_launcher(
     assert launcher.returncode == (1 if number != signal.SIGKILL else -signal.SIGKILL)
     wait_until(lambda: not any(map(runs, ranks)))
     assert len(read_records(tmp_path / "records").ends) == 4
+
+
+def test_a_rank_says_when_it_starts_to_iterate(job_file: JobFile, tmp_path: Path) -> None:
+    script = """
+import os, sys, time
+from pathlib import Path
+from workloads.jobs import load_job
+from workloads.launch import _Ranks
+job = load_job(Path(sys.argv[1]))
+ranks = _Ranks(lambda: Path(f"{sys.argv[2]}/{os.getpid()}").write_text(str(time.monotonic_ns())))
+ranks.start(job)
+while ranks.children:
+    ranks.ended(*os.wait())
+"""
+    told = tmp_path / "told"
+    told.mkdir()
+    job = job_file(ranks=3, iterations=2)
+    subprocess.run([sys.executable, "-c", script, str(job), str(told)], check=True, timeout=60)
+    records = read_records(tmp_path / "records")
+    starts = [int(path.read_text()) for path in told.iterdir()]
+    assert len(starts) == 3
+    assert max(starts) <= min(each.start_ns for each in records.iterations)
