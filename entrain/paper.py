@@ -33,7 +33,7 @@ from machine.toml import Strict, check, one_of, read_toml
 
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 
-Tables = Literal["completion", "loss", "two-jobs", "tcp-flow", "overhead", "slot-rates", "mltcp"]
+Tables = Literal["completion", "loss", "two-jobs", "tcp-flow", "overhead", "slot-rates", "mltcp", "cluster"]
 """The kinds of figures: what the tables of a section show, by `entrain.results.live`."""
 
 Measure = Literal[
@@ -45,6 +45,8 @@ Measure = Literal[
     "iterations-to-converge",
     "mean-speed-up",
     "p99-speed-up",
+    "running-time",
+    "waiting-time",
 ]
 """How our value for a claim is computed, by `entrain.results.claims`."""
 
@@ -100,9 +102,9 @@ class Paper(Strict):
     measure: Measure | None = None
     """How our value is computed."""
     of: str = "slots"
-    """What is measured: a congestion control, `slots`, or `best-tcp`."""
+    """What is measured: a congestion control, `slots`, `best-tcp`, or a strategy on a cluster."""
     against: str = ""
-    """What it is compared with: a congestion control, `slots`, or `best-tcp`."""
+    """What it is compared with, of the same kinds."""
     against_condition: str = ""
     """The condition of another experiment that this one is compared with."""
     model: str = ""

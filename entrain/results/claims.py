@@ -11,6 +11,7 @@ import numpy as np
 
 from entrain.paper import BEST_TCP, Measure, Paper
 from entrain.policies import is_baseline, mltcp
+from entrain.results.cluster import Stay, times
 from entrain.results.values import (
     JobResult,
     RunResult,
@@ -34,7 +35,7 @@ class Live:
     name: str
     papers: tuple[Paper, ...]
     runs: Mapping[str, Sequence[RunResult]] = field(default_factory=dict)
-    """The runs of all seeds, by scheduler (`values.scheduler`)."""
+    """The runs of all seeds, by scheduler (`values.scheduler`); on a cluster, by strategy."""
     trials: Sequence[TrialResult] = ()
     """The trials of an experiment of kind slot-rates."""
 
@@ -55,6 +56,10 @@ class Live:
     def jct_s(self, name: str) -> list[float]:
         """Return the completion times of all jobs."""
         return [job.summary.jct_s or 0.0 for job in self.jobs(name)]
+
+    def stays(self, name: str) -> list[Stay]:
+        """Return the stays of all jobs on a cluster under strategy `name`."""
+        return [stay for run in self.runs[name] if run.stays for stay in run.stays.stays]
 
     def iteration_ms(self, name: str, model: str = "") -> float:
         """Return the mean over the jobs of their mean iteration times."""
@@ -152,6 +157,14 @@ def _completion_time(paper: Paper, live: Live, found: Found) -> str | None:
     return change(fmean(live.jct_s(paper.of)), fmean(live.jct_s(against)))
 
 
+def _stay_time(key: str, paper: Paper, live: Live, found: Found) -> str | None:
+    """Compare the means of `jrt_s` or `jwt_s` under two strategies."""
+    if not {paper.of, paper.against} <= set(live.runs):
+        return None
+    ours, theirs = (times(live.stays(name))[f"{key}_mean"] for name in (paper.of, paper.against))
+    return change(ours, theirs)
+
+
 def _training_speed(paper: Paper, live: Live, found: Found) -> str | None:
     """Compare inverse iteration times, as a factor if the paper gives one."""
     others = [live]
@@ -186,4 +199,6 @@ MEASURES: Mapping[Measure, Callable[[Paper, Live, Found], str | None]] = {
     "iterations-to-converge": _iterations,
     "mean-speed-up": partial(_speed_up, 0),
     "p99-speed-up": partial(_speed_up, 1),
+    "running-time": partial(_stay_time, "jrt_s"),
+    "waiting-time": partial(_stay_time, "jwt_s"),
 }

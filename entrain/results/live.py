@@ -27,7 +27,8 @@ from entrain.results.claims import (
     percent,
     span,
 )
-from entrain.results.values import LEARNING, RunResult, fairness, scheduler
+from entrain.results.cluster import times
+from entrain.results.values import LEARNING, RunResult, fairness, scheduler, strategy
 from entrain.run.cross import NAME as CROSS
 from entrain.trials.slot_rates import KIND as SLOT_RATES
 from machine.errors import BadInput
@@ -276,6 +277,46 @@ def _mltcp(section: Section, found: Found) -> str:
     return "\n" + table(head, rows) + _claims(section, found)
 
 
+# -- jobs on a cluster
+
+
+def _cluster(section: Section, found: Found) -> str:
+    return _one_by_one(found, _strategies) + _claims(section, found)
+
+
+def _strategies(live: Live) -> str:
+    def row(name: str) -> list[str]:
+        runs, stayed = live.runs[name], times(live.stays(name))
+        failed = [run.stays.failed_attempts for run in runs if run.stays]
+        over_alone = [value for run in runs for value in run.over_alone]
+        return [
+            name,
+            *(
+                f"{stayed[f'{key}_mean']:.2f}, {stayed[f'{key}_p99']:.2f}"
+                for key in ("jrt_s", "jwt_s", "jct_s")
+            ),
+            str(max(run.max_flows_per_link_all for run in runs)),
+            *(str(sum(each.get(cause, 0) for each in failed)) for cause in ("gpus", "network")),
+            str(sum(run.stays.circuits_changed for run in runs if run.stays)),
+            f"{np.percentile(over_alone, 99):.2f}" if over_alone else "-",
+            _busy_span(runs),
+        ]
+
+    head = [
+        *(
+            "strategy",
+            "JRT, mean, p99 (s)",
+            "JWT (s)",
+            "JCT (s)",
+            "most flows on a link",
+            "no GPUs",
+            "no links",
+        ),
+        *("circuits made", "iteration over alone, p99", "CPU utilisation"),
+    ]
+    return "\n" + table(head, [row(name) for name in live.runs])
+
+
 TABLES: Mapping[Tables, Callable[[Section, Found], str]] = {
     "completion": _completion,
     "loss": _loss,
@@ -284,6 +325,7 @@ TABLES: Mapping[Tables, Callable[[Section, Found], str]] = {
     "overhead": _overhead,
     "slot-rates": _slot_rates,
     "mltcp": _mltcp,
+    "cluster": _cluster,
 }
 
 
@@ -325,7 +367,7 @@ def sections(directories: Sequence[Path]) -> dict[str, str]:
     """Return, by title, the sections with results in `directories` or their subdirectories.
 
     Results of one experiment may be in several directories. Raises BadInput if the experiment was run twice
-    with the same congestion control.
+    with the same congestion control or strategy.
     """
     found = _load(directories)
     made = {}
@@ -360,8 +402,10 @@ def _load(directories: Sequence[Path]) -> list[Live]:
         held = store.read(files.NETWORK, directory)
         name, papers = held.experiment.name, held.experiment.paper
         runs = dict(found[name].runs) if name in found else {}
+        compared = strategy if held.experiment.cluster else scheduler
         for run in held.runs:
-            once(name, scheduler(run.combination), directory)
-            runs[scheduler(run.combination)] = [*runs.get(scheduler(run.combination), ()), run]
+            key = compared(run.combination)
+            once(name, key, directory)
+            runs[key] = [*runs.get(key, ()), run]
         found[name] = Live(name, papers, runs)
     return [live for live in found.values() if live.papers and (live.runs or live.trials)]
