@@ -23,23 +23,24 @@ def shared_links(
     these need to be those of the open connections. Under vClos a job's links between switches are its own,
     and only those of hosts are returned. Raises BadInput as `flow_path`.
     """
-    crossed: dict[str, dict[str, None]] = {}
+    jobs_on: dict[str, dict[str, None]] = {}
     for job, flows in jobs.items():
         for flow in flows:
-            for link in _crossed(topology, routing, flow):
-                crossed.setdefault(link, {})[job] = None
+            for link in crossed(topology, routing, flow):
+                jobs_on.setdefault(link, {})[job] = None
     return tuple(
-        Link(name, rate_mbps * MBPS, tuple(crossed[name]))
+        Link(name, rate_mbps * MBPS, tuple(jobs_on[name]))
         for name, rate_mbps in _directions(topology)
-        if name in crossed
+        if name in jobs_on
     )
 
 
-def _crossed(topology: Topology, routing: FileRouting, flow: Flow) -> Iterator[str]:
+def crossed(topology: Topology, routing: FileRouting, flow: Flow) -> tuple[str, ...]:
+    """Return the links that a flow crosses, in their order; the rest is as in `shared_links`."""
     path = flow_path(topology, "source" if routing == "vclos" else routing, flow)
-    yield next(host.link for host in topology.hosts if host.ip == flow.source)
-    for switch, port in path[-1:] if routing == "vclos" else path:
-        yield topology.switch_by_name[switch].link(port)
+    own = path[-1:] if routing == "vclos" else path
+    first = next(host.link for host in topology.hosts if host.ip == flow.source)
+    return first, *(topology.switch_by_name[switch].link(port) for switch, port in own)
 
 
 def _directions(topology: Topology) -> Iterator[tuple[str, float]]:

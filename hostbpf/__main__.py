@@ -69,8 +69,10 @@ def main(
     """Serve a host until SIGTERM or SIGINT: slot rates, carriers, MLTCP, the slot scheduler."""
     from hostbpf.agent.service import default_address, serving
 
-    scheduling = Scheduling(loads, paths, progress) if schedule else None
-    options = Options(interface, netns, slot_ms, link_mbps, scheduling=scheduling, enforcer=enforcer)
+    scheduling = Scheduling(loads, paths) if schedule else None
+    options = Options(
+        interface, netns, slot_ms, link_mbps, scheduling=scheduling, progress=progress, enforcer=enforcer
+    )
     address = listen or default_address(interface)
     try:
         check_address(address, "--listen")

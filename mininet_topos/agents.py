@@ -22,11 +22,13 @@ def agents(
     slot_ms: float = 60.0,
     scheduling: Scheduling | None = None,
     paths: Mapping[str, Path] | None = None,
+    progress: Path | None = None,
 ) -> Iterator[dict[str, str]]:
     """Run `entrain-agent` for every host of a running network. Yields gRPC addresses by host.
 
     With `scheduling` the agents schedule their hosts' flows. `paths` are the hosts' paths files, if they use
-    emulated switches. Agents log to `directory`/agent-HOST.log.
+    emulated switches. `progress` is where training processes publish. Agents log to
+    `directory`/agent-HOST.log.
 
     The agents stay in the caller's namespaces: only their eBPF programs are on the hosts. If the machine's
     congestion controls are not yet registered, the first agent registers them for all. `network.check` finds
@@ -36,7 +38,7 @@ def agents(
     for host in network.topology.hosts:
         address = addresses[host.name] = f"unix:{directory}/agent-{host.name}.sock"
         own_paths = (paths or {}).get(host.name)
-        command = agent_command(network, host, address, slot_ms, scheduling, own_paths)
+        command = agent_command(network, host, address, slot_ms, scheduling, own_paths, progress)
         commands.append((f"the agent of host {host.name}", command, directory / f"agent-{host.name}.log"))
     with network.serving(record, commands):
         yield addresses
@@ -49,6 +51,7 @@ def agent_command(
     slot_ms: float,
     scheduling: Scheduling | None = None,
     paths: Path | None = None,
+    progress: Path | None = None,
 ) -> list[str]:
     """Return the command line of the agent of `host`, which listens at `address`."""
     rates = {end: link.rate_mbps for link in network.topology.links for end in (link.a, link.b)}
@@ -57,6 +60,7 @@ def agent_command(
         *("--netns", f"/proc/{network.net[host.name].pid}/ns/net", "--listen", address),
         *("--slot-ms", str(slot_ms), "--link-mbps", str(rates[host.name])),
         *_options(scheduling, paths),
+        *(["--progress", str(progress)] if progress is not None else []),
     ]
 
 
@@ -66,6 +70,4 @@ def _options(scheduling: Scheduling | None, paths: Path | None) -> list[str]:
     options = ["--schedule", "--loads", scheduling.loads]
     if paths is not None:
         options += ["--paths", str(paths)]
-    if scheduling.progress is not None:
-        options += ["--progress", str(scheduling.progress)]
     return options

@@ -15,8 +15,9 @@ docs/cassini.md describes each key.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Self
@@ -24,7 +25,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from machine.explain import suggestion
-from machine.toml import NAME, Strict, check, read_toml
+from machine.toml import NAME, Strict, check, matching, read_toml
 from schedulers.cassini.affinity import Link
 from schedulers.cassini.profile import Profile, of_ups, up_down
 from workloads.collectives import steps
@@ -35,6 +36,10 @@ GBPS = 1e9 / 8.0
 PERIODS = 1000.0
 """The longest period of a file may be this many times the shortest, or circles need too many samples."""
 
+LINK = matching(
+    r"[A-Za-z0-9][A-Za-z0-9_.:>-]{0,63}",
+    "must begin with a letter or digit and go on with letters, digits and _ . - > :, 64 characters at most",
+)
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -85,7 +90,7 @@ class JobTable(Strict):
 class LinkTable(Strict):
     """A `[[link]]` in one direction, and the jobs whose traffic crosses it."""
 
-    name: Annotated[str, NAME]
+    name: Annotated[str, LINK]
     capacity_gbps: Positive
     jobs: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
 
@@ -143,6 +148,26 @@ def _once(where: str, names: Sequence[str]) -> None:
 def read_profiles(path: Path) -> ProfilesFile:
     """Read a file of profiles. Raises BadInput that names file, key and remedy."""
     return check(ProfilesFile, read_toml(path), str(path))
+
+
+def profiles_text(profiles: Mapping[str, Profile], links: Sequence[Link]) -> str:
+    """Return the file of these profiles and links, as `read_profiles` reads it."""
+    lines = []
+    for name, profile in profiles.items():
+        period_ms = 1e3 * profile.period
+        most = min((link.capacity for link in links if name in link.jobs), default=math.inf)
+        phases = ", ".join(  # rounding must not make a phase too long or too fast
+            f"{{ start_ms = {1e3 * start!r}, end_ms = {min(1e3 * end, period_ms)!r}, "
+            f"gbps = {min(rate, most) / GBPS!r} }}"
+            for start, end, rate in profile.ups.tolist()
+        )
+        lines += ["[[job]]", f'name = "{name}"', f"period_ms = {period_ms!r}"]
+        lines += [f"phases = [{phases}]", ""]
+    for link in links:
+        jobs = ", ".join(f'"{job}"' for job in link.jobs)
+        lines += ["[[link]]", f'name = "{link.name}"', f"capacity_gbps = {link.capacity / GBPS!r}"]
+        lines += [f"jobs = [{jobs}]", ""]
+    return "\n".join(lines)
 
 
 def profile_of(job: JobSpec, rate: float) -> Profile:

@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from entrain.results.store import Store
     from entrain.results.values import RunResult
     from entrain.run.runner import Report, Running
+    from machine.record import Record
 
 
 SAY_EVERY_S = 5.0
@@ -184,9 +186,47 @@ def _run(
 ) -> None:
     """Bring up the network, run what is not in `finished`, and remove everything again.
 
-    Resources left by crashed runs are removed first. `ended` is called with each completed run.
+    `ended` is called with each completed run.
     """
     from entrain.run import cluster, runner
+
+    run_all = cluster.run_all if experiment.cluster else runner.run_all
+    parts = list(cluster.networks(experiment))
+    with owned_place(console, out) as place:
+        for number, part in enumerate(parts, 1):
+            last = number == len(parts)
+            directory = place.directory / f"network{number}" if len(parts) > 1 else place.directory
+            directory.mkdir(exist_ok=True)
+            with runner.bring_up(
+                part, place.record, directory, place.namespace, place.report, last=last
+            ) as running:
+                for run in run_all(running, place.report, tuple(finished)):
+                    ended(run)
+                if keep and last:
+                    console.print(_how_to_look(running, place.namespace), highlight=False, markup=False)
+                    place.report("press Enter to stop", 1.0)
+                    sys.stdin.readline()
+                if last:
+                    place.ignore_signals()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a network can be brought up: a namespace and a directory, which `record` owns."""
+
+    record: Record
+    directory: Path
+    namespace: str
+    report: Report
+    ignore_signals: Callable[[], None]
+
+
+@contextlib.contextmanager
+def owned_place(console: Console, out: Path | None) -> Iterator[Place]:
+    """Make a place, and remove everything again. Logs are kept in `out`.
+
+    Resources left by crashed runs are removed first.
+    """
     from machine.record import Record, Resource, clean_stale
     from machine.signals import ending_once
     from mininet_topos.isolation import private_namespace
@@ -198,22 +238,8 @@ def _run(
         record.own(Resource("path", str(directory)))
         directory.mkdir()
         try:
-            run_all = cluster.run_all if experiment.cluster else runner.run_all
-            parts = list(cluster.networks(experiment))
             with private_namespace(record) as namespace:
-                for number, part in enumerate(parts, 1):
-                    last = number == len(parts)
-                    place = directory / f"network{number}" if len(parts) > 1 else directory
-                    place.mkdir(exist_ok=True)
-                    with runner.bring_up(part, record, place, namespace, report, last=last) as running:
-                        for run in run_all(running, report, tuple(finished)):
-                            ended(run)
-                        if keep and last:
-                            console.print(_how_to_look(running, namespace), highlight=False, markup=False)
-                            report("press Enter to stop", 1.0)
-                            sys.stdin.readline()
-                        if last:
-                            ignore_signals()
+                yield Place(record, directory, namespace, report, ignore_signals)
         finally:
             ignore_signals()
             if out is not None:

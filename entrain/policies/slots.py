@@ -135,7 +135,7 @@ class Slots(Policy):
         progress = run.directory / "progress"
         progress.mkdir()
         warm_up()  # compile once here instead of in all agents at the same time
-        scheduling = Scheduling(table.loads, progress=progress)
+        scheduling = Scheduling(table.loads)
         with contextlib.ExitStack() as stack:
             paths: Mapping[str, Path] = {}
             if table.loads == "emulated":
@@ -150,6 +150,7 @@ class Slots(Policy):
                 slot_ms=table.slot_ms,
                 scheduling=scheduling,
                 paths=paths,
+                progress=progress,
             )
             addresses = stack.enter_context(asking)
             topology = run.network.topology

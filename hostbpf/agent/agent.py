@@ -25,6 +25,7 @@ from hostbpf.carriers.carriers import Carriers, Feedback
 from hostbpf.carriers.skew import Offset
 from hostbpf.clock import SlotClock
 from hostbpf.controls import DIRECTORY, Controls, controls
+from hostbpf.counting import FlowCounter, counting
 from hostbpf.emulated.client import Emulated, load_paths
 from hostbpf.flow import netns_cookie
 from hostbpf.mltcp import JobKey, JobState, Params
@@ -60,8 +61,6 @@ class Scheduling:
     """Where it learns what others plan: switches by carriers, emulated switches, or nowhere."""
     paths: Path | None = None
     """The paths file of emulated switches (`hostbpf.emulated.client`)."""
-    progress: Path | None = None
-    """Where training processes publish; None: what the environment says."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +76,8 @@ class Options:
     """Where the machine's controls are pinned."""
     scheduling: Scheduling | None = None
     """None: schedules come from the API alone."""
+    progress: Path | None = None
+    """Where training processes publish; None: what the environment says."""
     enforcer: Name | None = None
     """What makes flows keep to schedules; None: chosen by what the kernel has and what the flow is."""
 
@@ -207,6 +208,11 @@ class Agent:
                 self._carriers.set_clock(clock)
         return self.clock
 
+    def counting(self, bin_ms: float) -> contextlib.AbstractContextManager[FlowCounter]:
+        """Within, what the host's flows send is counted (`hostbpf.counting.counting`)."""
+        options = self.options
+        return counting(_ifindex(options), bin_ms, netns=options.netns, progress=options.progress)
+
     # -- MLTCP
 
     def set_job(self, job: int, params: Params) -> None:
@@ -299,7 +305,7 @@ class Agent:
                 case _:
                     loads = HostOnly(capacity)
             stack.enter_context(self.listening(loads.deliver, loads.awaits))
-            progress = stack.enter_context(Monitor(wanted.progress, self.options.netns))
+            progress = stack.enter_context(Monitor(self.options.progress, self.options.netns))
             name = f"{self.options.interface} {self._cookie}"
             scheduler = HostScheduler(progress, loads, self, self.now, capacity, wait=wait, name=name)
             stack.enter_context(self.listening(scheduler.begins, scheduler.rests))

@@ -7,6 +7,7 @@ import os
 import queue
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +17,7 @@ from typing import Any
 from hostbpf.agent import rights
 from hostbpf.agent.agent import Agent
 from hostbpf.carriers.carriers import Feedback
+from hostbpf.counting import FlowCounter
 from hostbpf.mltcp import VARIANTS, Params
 from hostbpf.rates import sockets
 from hostbpf.rates.schedules import PACED
@@ -23,7 +25,7 @@ from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc import calls as rpc
 from hostbpf.rpc import peers
 from hostbpf.rpc.agent_pb2_grpc import HostServicer, add_HostServicer_to_server
-from hostbpf.rpc.calls import answers, flow_of, message_of
+from hostbpf.rpc.calls import answers, counts_message, flow_of, message_of
 from hostbpf.scheduling.thread import HostScheduler
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
@@ -32,13 +34,15 @@ from machine.state import own_directory
 from wire.slot_header import LANES, RATE_UNIT_MBPS
 
 _ANSWERING = 8
-"""Calls other than WatchFeedback that are answered at a time, however many watch."""
+"""Calls other than streams that are answered at a time, however many watch."""
 _RUNTIME = RECORDS / "agents"
 _QUEUED = 10_000
 """Feedback that a slow watcher may leave unread; more is dropped for it."""
 _WATCH_POLL_S = 0.2
+_COUNTED_S = 0.2
+"""How often watchers of flows get what was counted."""
 _SUBSCRIBED = (("subscribed", "true"),)
-"""Initial metadata of WatchFeedback: from now on the caller gets all feedback."""
+"""Initial metadata of a stream: from now on the caller gets everything."""
 
 
 class HostService(HostServicer):
@@ -111,6 +115,18 @@ class HostService(HostServicer):
                 with contextlib.suppress(queue.Empty):
                     yield _feedback(waiting.get(timeout=_WATCH_POLL_S))
 
+    def WatchFlows(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+        user = self._user(context)
+        with self._watching(user, context):
+            try:
+                if user != rights.ROOT:
+                    raise rpc.Denied("only root may see what all flows of the host send")
+                with self._agent.counting(request.bin_ms) as counter:
+                    context.send_initial_metadata(_SUBSCRIBED)
+                    yield from _counted(counter, request.bin_ms / 1e3, context)
+            except EntrainError as error:
+                rpc.abort(context, error)
+
     @contextlib.contextmanager
     def _watching(self, user: int, context: Any) -> Iterator[None]:
         try:
@@ -177,6 +193,16 @@ class HostService(HostServicer):
                 for job, (params, states) in self._agent.jobs().items()
             ]
         )
+
+
+def _counted(counter: FlowCounter, bin_s: float, context: Any) -> Iterator[Any]:
+    """Yield what `counter` has counted, several times a second, while somebody listens."""
+    while context.is_active():
+        until = time.monotonic() + _COUNTED_S
+        while time.monotonic() < until and context.is_active():
+            counter.look()
+            time.sleep(bin_s)
+        yield counts_message(counter.take())
 
 
 def _scheduling(scheduler: HostScheduler | None) -> Any:

@@ -34,11 +34,22 @@ class Meter:
 
     def read(self) -> dict[tuple[Flow, int], Sent]:
         """What was sent, by flow and slot number."""
+        return {entry: sent for _, entry, sent in self._read()}
+
+    def take(self, before: int) -> dict[tuple[Flow, int], Sent]:
+        """What was sent in slots below `before`, each time only what is new. These slots must have ended."""
         result = {}
+        for key, (flow, slot), sent in self._read():
+            if slot < before:
+                result[flow, slot] = sent
+                del self._entries[key]
+        return result
+
+    def _read(self) -> Iterator[tuple[bytes, tuple[Flow, int], Sent]]:
         for key, value in self._entries.lookup_batch():
             (slot,) = struct.unpack_from("=Q", key, KEY.size)
-            result[flow_of(KEY.unpack(key)), self._base_slot + slot] = Sent(*struct.unpack("=QQ", value))
-        return result
+            entry = flow_of(KEY.unpack(key)), self._base_slot + slot
+            yield key, entry, Sent(*struct.unpack("=QQ", value))
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17hostbpf/rpc/agent.proto\x12\x0f\x65ntrain.host.v1\"l\n\x04\x46low\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x13\n\x0bsource_port\x18\x02 \x01(\r\x12\x13\n\x0b\x64\x65stination\x18\x03 \x01(\t\x12\x18\n\x10\x64\x65stination_port\x18\x04 \x01(\r\x12\x10\n\x08protocol\x18\x05 \x01(\r\"\x12\n\x10GetStatusRequest\"\xc4\x03\n\x06Status\x12\x11\n\tinterface\x18\x01 \x01(\t\x12\x12\n\nprocess_id\x18\x02 \x01(\r\x12\x0f\n\x07slot_ns\x18\x03 \x01(\x04\x12\x0c\n\x04slot\x18\x04 \x01(\x04\x12\r\n\x05\x66lows\x18\x05 \x01(\r\x12\x37\n\x08\x63\x61rriers\x18\x06 \x03(\x0b\x32%.entrain.host.v1.Status.CarriersEntry\x12\x10\n\x08\x63ontrols\x18\x07 \x03(\t\x12/\n\nscheduling\x18\x08 \x01(\x0b\x32\x1b.entrain.host.v1.Scheduling\x12\x10\n\x08\x65nforcer\x18\t \x01(\t\x12\x17\n\x0f\x65nforcer_reason\x18\n \x01(\t\x12\x15\n\rcarrier_bytes\x18\x0b \x01(\x04\x12\x31\n\x05skews\x18\x0c \x03(\x0b\x32\".entrain.host.v1.Status.SkewsEntry\x1a/\n\rCarriersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x43\n\nSkewsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.entrain.host.v1.Skew:\x02\x38\x01\"\'\n\x04Skew\x12\x0e\n\x06low_ms\x18\x01 \x01(\x01\x12\x0f\n\x07high_ms\x18\x02 \x01(\x01\"\xb1\x01\n\nScheduling\x12\x37\n\x06\x63ounts\x18\x01 \x03(\x0b\x32\'.entrain.host.v1.Scheduling.CountsEntry\x12\x0e\n\x06\x65vents\x18\x02 \x03(\t\x12\x16\n\x0enegotiation_ms\x18\x03 \x03(\x01\x12\x13\n\x0b\x64\x65\x63ision_ms\x18\x04 \x03(\x01\x1a-\n\x0b\x43ountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"[\n\x12SetScheduleRequest\x12#\n\x04\x66low\x18\x01 \x01(\x0b\x32\x15.entrain.host.v1.Flow\x12\x0c\n\x04slot\x18\x02 \x01(\x04\x12\x12\n\nrates_mbps\x18\x03 \x03(\x01\"3\n\x13SetScheduleResponse\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0c\n\x04slot\x18\x02 \x01(\x04\";\n\x14\x43learScheduleRequest\x12#\n\x04\x66low\x18\x01 \x01(\x0b\x32\x15.entrain.host.v1.Flow\"\x17\n\x15\x43learScheduleResponse\"\x16\n\x14WatchFeedbackRequest\"\xa8\x01\n\x08\x46\x65\x65\x64\x62\x61\x63k\x12#\n\x04\x66low\x18\x01 \x01(\x0b\x32\x15.entrain.host.v1.Flow\x12\x11\n\tbase_slot\x18\x02 \x01(\r\x12\x0c\n\x04hops\x18\x03 \x01(\r\x12\x16\n\x0e\x62ytes_received\x18\x04 \x01(\x04\x12\x14\n\x0c\x62ytes_onward\x18\x05 \x01(\x04\x12(\n\x05slots\x18\x06 \x03(\x0b\x32\x19.entrain.host.v1.PathSlot\"B\n\x08PathSlot\x12\x0c\n\x04slot\x18\x01 \x01(\x04\x12\x11\n\tload_mbps\x18\x02 \x01(\x01\x12\x15\n\rheadroom_mbps\x18\x03 \x01(\x01\"g\n\x06Params\x12\r\n\x05slope\x18\x01 \x01(\x01\x12\x11\n\tintercept\x18\x02 \x01(\x01\x12\x13\n\x0btotal_bytes\x18\x03 \x01(\x04\x12\x0e\n\x06gap_ms\x18\x04 \x01(\x01\x12\x16\n\x0escale_decrease\x18\x05 \x01(\x08\"E\n\rSetJobRequest\x12\x0b\n\x03job\x18\x01 \x01(\r\x12\'\n\x06params\x18\x02 \x01(\x0b\x32\x17.entrain.host.v1.Params\"\x10\n\x0eSetJobResponse\"\x1f\n\x10RemoveJobRequest\x12\x0b\n\x03job\x18\x01 \x01(\r\"\x13\n\x11RemoveJobResponse\"\x11\n\x0fListJobsRequest\"*\n\x04Jobs\x12\"\n\x04jobs\x18\x01 \x03(\x0b\x32\x14.entrain.host.v1.Job\"f\n\x03Job\x12\x0b\n\x03job\x18\x01 \x01(\r\x12\'\n\x06params\x18\x02 \x01(\x0b\x32\x17.entrain.host.v1.Params\x12)\n\x06states\x18\x03 \x03(\x0b\x32\x19.entrain.host.v1.JobState\"\x84\x01\n\x08JobState\x12\r\n\x05netns\x18\x01 \x01(\x04\x12\x11\n\titeration\x18\x02 \x01(\r\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x12\n\nlast_bytes\x18\x04 \x01(\x04\x12\x1b\n\x13learned_total_bytes\x18\x05 \x01(\x04\x12\x16\n\x0elearned_gap_ms\x18\x06 \x01(\x01\x32\xc2\x04\n\x04Host\x12G\n\tGetStatus\x12!.entrain.host.v1.GetStatusRequest\x1a\x17.entrain.host.v1.Status\x12X\n\x0bSetSchedule\x12#.entrain.host.v1.SetScheduleRequest\x1a$.entrain.host.v1.SetScheduleResponse\x12^\n\rClearSchedule\x12%.entrain.host.v1.ClearScheduleRequest\x1a&.entrain.host.v1.ClearScheduleResponse\x12S\n\rWatchFeedback\x12%.entrain.host.v1.WatchFeedbackRequest\x1a\x19.entrain.host.v1.Feedback0\x01\x12I\n\x06SetJob\x12\x1e.entrain.host.v1.SetJobRequest\x1a\x1f.entrain.host.v1.SetJobResponse\x12R\n\tRemoveJob\x12!.entrain.host.v1.RemoveJobRequest\x1a\".entrain.host.v1.RemoveJobResponse\x12\x43\n\x08ListJobs\x12 .entrain.host.v1.ListJobsRequest\x1a\x15.entrain.host.v1.Jobsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17hostbpf/rpc/agent.proto\x12\x0f\x65ntrain.host.v1\"l\n\x04\x46low\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x13\n\x0bsource_port\x18\x02 \x01(\r\x12\x13\n\x0b\x64\x65stination\x18\x03 \x01(\t\x12\x18\n\x10\x64\x65stination_port\x18\x04 \x01(\r\x12\x10\n\x08protocol\x18\x05 \x01(\r\"\x12\n\x10GetStatusRequest\"\xc4\x03\n\x06Status\x12\x11\n\tinterface\x18\x01 \x01(\t\x12\x12\n\nprocess_id\x18\x02 \x01(\r\x12\x0f\n\x07slot_ns\x18\x03 \x01(\x04\x12\x0c\n\x04slot\x18\x04 \x01(\x04\x12\r\n\x05\x66lows\x18\x05 \x01(\r\x12\x37\n\x08\x63\x61rriers\x18\x06 \x03(\x0b\x32%.entrain.host.v1.Status.CarriersEntry\x12\x10\n\x08\x63ontrols\x18\x07 \x03(\t\x12/\n\nscheduling\x18\x08 \x01(\x0b\x32\x1b.entrain.host.v1.Scheduling\x12\x10\n\x08\x65nforcer\x18\t \x01(\t\x12\x17\n\x0f\x65nforcer_reason\x18\n \x01(\t\x12\x15\n\rcarrier_bytes\x18\x0b \x01(\x04\x12\x31\n\x05skews\x18\x0c \x03(\x0b\x32\".entrain.host.v1.Status.SkewsEntry\x1a/\n\rCarriersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x43\n\nSkewsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.entrain.host.v1.Skew:\x02\x38\x01\"\'\n\x04Skew\x12\x0e\n\x06low_ms\x18\x01 \x01(\x01\x12\x0f\n\x07high_ms\x18\x02 \x01(\x01\"\xb1\x01\n\nScheduling\x12\x37\n\x06\x63ounts\x18\x01 \x03(\x0b\x32\'.entrain.host.v1.Scheduling.CountsEntry\x12\x0e\n\x06\x65vents\x18\x02 \x03(\t\x12\x16\n\x0enegotiation_ms\x18\x03 \x03(\x01\x12\x13\n\x0b\x64\x65\x63ision_ms\x18\x04 \x03(\x01\x1a-\n\x0b\x43ountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"[\n\x12SetScheduleRequest\x12#\n\x04\x66low\x18\x01 \x01(\x0b\x32\x15.entrain.host.v1.Flow\x12\x0c\n\x04slot\x18\x02 \x01(\x04\x12\x12\n\nrates_mbps\x18\x03 \x03(\x01\"3\n\x13SetScheduleResponse\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0c\n\x04slot\x18\x02 \x01(\x04\";\n\x14\x43learScheduleRequest\x12#\n\x04\x66low\x18\x01 \x01(\x0b\x32\x15.entrain.host.v1.Flow\"\x17\n\x15\x43learScheduleResponse\"\x16\n\x14WatchFeedbackRequest\"\xa8\x01\n\x08\x46\x65\x65\x64\x62\x61\x63k\x12#\n\x04\x66low\x18\x01 \x01(\x0b\x32\x15.entrain.host.v1.Flow\x12\x11\n\tbase_slot\x18\x02 \x01(\r\x12\x0c\n\x04hops\x18\x03 \x01(\r\x12\x16\n\x0e\x62ytes_received\x18\x04 \x01(\x04\x12\x14\n\x0c\x62ytes_onward\x18\x05 \x01(\x04\x12(\n\x05slots\x18\x06 \x03(\x0b\x32\x19.entrain.host.v1.PathSlot\"B\n\x08PathSlot\x12\x0c\n\x04slot\x18\x01 \x01(\x04\x12\x11\n\tload_mbps\x18\x02 \x01(\x01\x12\x15\n\rheadroom_mbps\x18\x03 \x01(\x01\"#\n\x11WatchFlowsRequest\x12\x0e\n\x06\x62in_ms\x18\x01 \x01(\x01\"m\n\nFlowCounts\x12\x0e\n\x06\x62in_ns\x18\x01 \x01(\x04\x12\x11\n\tfirst_bin\x18\x02 \x01(\x04\x12\x0f\n\x07\x65nd_bin\x18\x03 \x01(\x04\x12+\n\x05\x66lows\x18\x04 \x03(\x0b\x32\x1c.entrain.host.v1.CountedFlow\"\x9b\x01\n\x0b\x43ountedFlow\x12#\n\x04\x66low\x18\x01 \x01(\x0b\x32\x15.entrain.host.v1.Flow\x12\x0c\n\x04mark\x18\x02 \x01(\r\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\x0c\n\x04\x62ins\x18\x04 \x03(\x04\x12\r\n\x05\x62ytes\x18\x05 \x03(\x04\x12/\n\x06\x62\x65gins\x18\x06 \x03(\x0b\x32\x1f.entrain.host.v1.IterationBegin\"4\n\x0eIterationBegin\x12\x11\n\titeration\x18\x01 \x01(\x04\x12\x0f\n\x07time_ns\x18\x02 \x01(\x04\"g\n\x06Params\x12\r\n\x05slope\x18\x01 \x01(\x01\x12\x11\n\tintercept\x18\x02 \x01(\x01\x12\x13\n\x0btotal_bytes\x18\x03 \x01(\x04\x12\x0e\n\x06gap_ms\x18\x04 \x01(\x01\x12\x16\n\x0escale_decrease\x18\x05 \x01(\x08\"E\n\rSetJobRequest\x12\x0b\n\x03job\x18\x01 \x01(\r\x12\'\n\x06params\x18\x02 \x01(\x0b\x32\x17.entrain.host.v1.Params\"\x10\n\x0eSetJobResponse\"\x1f\n\x10RemoveJobRequest\x12\x0b\n\x03job\x18\x01 \x01(\r\"\x13\n\x11RemoveJobResponse\"\x11\n\x0fListJobsRequest\"*\n\x04Jobs\x12\"\n\x04jobs\x18\x01 \x03(\x0b\x32\x14.entrain.host.v1.Job\"f\n\x03Job\x12\x0b\n\x03job\x18\x01 \x01(\r\x12\'\n\x06params\x18\x02 \x01(\x0b\x32\x17.entrain.host.v1.Params\x12)\n\x06states\x18\x03 \x03(\x0b\x32\x19.entrain.host.v1.JobState\"\x84\x01\n\x08JobState\x12\r\n\x05netns\x18\x01 \x01(\x04\x12\x11\n\titeration\x18\x02 \x01(\r\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x12\n\nlast_bytes\x18\x04 \x01(\x04\x12\x1b\n\x13learned_total_bytes\x18\x05 \x01(\x04\x12\x16\n\x0elearned_gap_ms\x18\x06 \x01(\x01\x32\x93\x05\n\x04Host\x12G\n\tGetStatus\x12!.entrain.host.v1.GetStatusRequest\x1a\x17.entrain.host.v1.Status\x12X\n\x0bSetSchedule\x12#.entrain.host.v1.SetScheduleRequest\x1a$.entrain.host.v1.SetScheduleResponse\x12^\n\rClearSchedule\x12%.entrain.host.v1.ClearScheduleRequest\x1a&.entrain.host.v1.ClearScheduleResponse\x12S\n\rWatchFeedback\x12%.entrain.host.v1.WatchFeedbackRequest\x1a\x19.entrain.host.v1.Feedback0\x01\x12O\n\nWatchFlows\x12\".entrain.host.v1.WatchFlowsRequest\x1a\x1b.entrain.host.v1.FlowCounts0\x01\x12I\n\x06SetJob\x12\x1e.entrain.host.v1.SetJobRequest\x1a\x1f.entrain.host.v1.SetJobResponse\x12R\n\tRemoveJob\x12!.entrain.host.v1.RemoveJobRequest\x1a\".entrain.host.v1.RemoveJobResponse\x12\x43\n\x08ListJobs\x12 .entrain.host.v1.ListJobsRequest\x1a\x15.entrain.host.v1.Jobsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -67,24 +67,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FEEDBACK']._serialized_end=1275
   _globals['_PATHSLOT']._serialized_start=1277
   _globals['_PATHSLOT']._serialized_end=1343
-  _globals['_PARAMS']._serialized_start=1345
-  _globals['_PARAMS']._serialized_end=1448
-  _globals['_SETJOBREQUEST']._serialized_start=1450
-  _globals['_SETJOBREQUEST']._serialized_end=1519
-  _globals['_SETJOBRESPONSE']._serialized_start=1521
-  _globals['_SETJOBRESPONSE']._serialized_end=1537
-  _globals['_REMOVEJOBREQUEST']._serialized_start=1539
-  _globals['_REMOVEJOBREQUEST']._serialized_end=1570
-  _globals['_REMOVEJOBRESPONSE']._serialized_start=1572
-  _globals['_REMOVEJOBRESPONSE']._serialized_end=1591
-  _globals['_LISTJOBSREQUEST']._serialized_start=1593
-  _globals['_LISTJOBSREQUEST']._serialized_end=1610
-  _globals['_JOBS']._serialized_start=1612
-  _globals['_JOBS']._serialized_end=1654
-  _globals['_JOB']._serialized_start=1656
-  _globals['_JOB']._serialized_end=1758
-  _globals['_JOBSTATE']._serialized_start=1761
-  _globals['_JOBSTATE']._serialized_end=1893
-  _globals['_HOST']._serialized_start=1896
-  _globals['_HOST']._serialized_end=2474
+  _globals['_WATCHFLOWSREQUEST']._serialized_start=1345
+  _globals['_WATCHFLOWSREQUEST']._serialized_end=1380
+  _globals['_FLOWCOUNTS']._serialized_start=1382
+  _globals['_FLOWCOUNTS']._serialized_end=1491
+  _globals['_COUNTEDFLOW']._serialized_start=1494
+  _globals['_COUNTEDFLOW']._serialized_end=1649
+  _globals['_ITERATIONBEGIN']._serialized_start=1651
+  _globals['_ITERATIONBEGIN']._serialized_end=1703
+  _globals['_PARAMS']._serialized_start=1705
+  _globals['_PARAMS']._serialized_end=1808
+  _globals['_SETJOBREQUEST']._serialized_start=1810
+  _globals['_SETJOBREQUEST']._serialized_end=1879
+  _globals['_SETJOBRESPONSE']._serialized_start=1881
+  _globals['_SETJOBRESPONSE']._serialized_end=1897
+  _globals['_REMOVEJOBREQUEST']._serialized_start=1899
+  _globals['_REMOVEJOBREQUEST']._serialized_end=1930
+  _globals['_REMOVEJOBRESPONSE']._serialized_start=1932
+  _globals['_REMOVEJOBRESPONSE']._serialized_end=1951
+  _globals['_LISTJOBSREQUEST']._serialized_start=1953
+  _globals['_LISTJOBSREQUEST']._serialized_end=1970
+  _globals['_JOBS']._serialized_start=1972
+  _globals['_JOBS']._serialized_end=2014
+  _globals['_JOB']._serialized_start=2016
+  _globals['_JOB']._serialized_end=2118
+  _globals['_JOBSTATE']._serialized_start=2121
+  _globals['_JOBSTATE']._serialized_end=2253
+  _globals['_HOST']._serialized_start=2256
+  _globals['_HOST']._serialized_end=2915
 # @@protoc_insertion_point(module_scope)

@@ -151,6 +151,48 @@ class PathSlot(_message.Message):
     headroom_mbps: float
     def __init__(self, slot: _Optional[int] = ..., load_mbps: _Optional[float] = ..., headroom_mbps: _Optional[float] = ...) -> None: ...
 
+class WatchFlowsRequest(_message.Message):
+    __slots__ = ("bin_ms",)
+    BIN_MS_FIELD_NUMBER: _ClassVar[int]
+    bin_ms: float
+    def __init__(self, bin_ms: _Optional[float] = ...) -> None: ...
+
+class FlowCounts(_message.Message):
+    __slots__ = ("bin_ns", "first_bin", "end_bin", "flows")
+    BIN_NS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BIN_FIELD_NUMBER: _ClassVar[int]
+    END_BIN_FIELD_NUMBER: _ClassVar[int]
+    FLOWS_FIELD_NUMBER: _ClassVar[int]
+    bin_ns: int
+    first_bin: int
+    end_bin: int
+    flows: _containers.RepeatedCompositeFieldContainer[CountedFlow]
+    def __init__(self, bin_ns: _Optional[int] = ..., first_bin: _Optional[int] = ..., end_bin: _Optional[int] = ..., flows: _Optional[_Iterable[_Union[CountedFlow, _Mapping]]] = ...) -> None: ...
+
+class CountedFlow(_message.Message):
+    __slots__ = ("flow", "mark", "job", "bins", "bytes", "begins")
+    FLOW_FIELD_NUMBER: _ClassVar[int]
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    BINS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    BEGINS_FIELD_NUMBER: _ClassVar[int]
+    flow: Flow
+    mark: int
+    job: str
+    bins: _containers.RepeatedScalarFieldContainer[int]
+    bytes: _containers.RepeatedScalarFieldContainer[int]
+    begins: _containers.RepeatedCompositeFieldContainer[IterationBegin]
+    def __init__(self, flow: _Optional[_Union[Flow, _Mapping]] = ..., mark: _Optional[int] = ..., job: _Optional[str] = ..., bins: _Optional[_Iterable[int]] = ..., bytes: _Optional[_Iterable[int]] = ..., begins: _Optional[_Iterable[_Union[IterationBegin, _Mapping]]] = ...) -> None: ...
+
+class IterationBegin(_message.Message):
+    __slots__ = ("iteration", "time_ns")
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    iteration: int
+    time_ns: int
+    def __init__(self, iteration: _Optional[int] = ..., time_ns: _Optional[int] = ...) -> None: ...
+
 class Params(_message.Message):
     __slots__ = ("slope", "intercept", "total_bytes", "gap_ms", "scale_decrease")
     SLOPE_FIELD_NUMBER: _ClassVar[int]

@@ -54,6 +54,11 @@ class HostStub:
                 request_serializer=hostbpf_dot_rpc_dot_agent__pb2.WatchFeedbackRequest.SerializeToString,
                 response_deserializer=hostbpf_dot_rpc_dot_agent__pb2.Feedback.FromString,
                 _registered_method=True)
+        self.WatchFlows = channel.unary_stream(
+                '/entrain.host.v1.Host/WatchFlows',
+                request_serializer=hostbpf_dot_rpc_dot_agent__pb2.WatchFlowsRequest.SerializeToString,
+                response_deserializer=hostbpf_dot_rpc_dot_agent__pb2.FlowCounts.FromString,
+                _registered_method=True)
         self.SetJob = channel.unary_unary(
                 '/entrain.host.v1.Host/SetJob',
                 request_serializer=hostbpf_dot_rpc_dot_agent__pb2.SetJobRequest.SerializeToString,
@@ -100,6 +105,14 @@ class HostServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchFlows(self, request, context):
+        """What each flow of the host sends, in bins of time, from now on; for root alone. The initial metadata has
+        `subscribed`: from then on everything is counted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetJob(self, request, context):
         """MLTCP for the flows of a job (its number is their socket mark), or none.
         """
@@ -141,6 +154,11 @@ def add_HostServicer_to_server(servicer, server):
                     servicer.WatchFeedback,
                     request_deserializer=hostbpf_dot_rpc_dot_agent__pb2.WatchFeedbackRequest.FromString,
                     response_serializer=hostbpf_dot_rpc_dot_agent__pb2.Feedback.SerializeToString,
+            ),
+            'WatchFlows': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchFlows,
+                    request_deserializer=hostbpf_dot_rpc_dot_agent__pb2.WatchFlowsRequest.FromString,
+                    response_serializer=hostbpf_dot_rpc_dot_agent__pb2.FlowCounts.SerializeToString,
             ),
             'SetJob': grpc.unary_unary_rpc_method_handler(
                     servicer.SetJob,
@@ -266,6 +284,33 @@ class Host:
             '/entrain.host.v1.Host/WatchFeedback',
             hostbpf_dot_rpc_dot_agent__pb2.WatchFeedbackRequest.SerializeToString,
             hostbpf_dot_rpc_dot_agent__pb2.Feedback.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchFlows(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/entrain.host.v1.Host/WatchFlows',
+            hostbpf_dot_rpc_dot_agent__pb2.WatchFlowsRequest.SerializeToString,
+            hostbpf_dot_rpc_dot_agent__pb2.FlowCounts.FromString,
             options,
             channel_credentials,
             insecure,

@@ -105,8 +105,10 @@ class Bench:
 
     def start_agent(self, name: str) -> None:
         host = self.topology.host_by_name[name]
-        scheduling = Scheduling(progress=self.directory / "progress")
-        command = agent_command(self.network, host, self.address(host), SLOT_MS, scheduling)
+        progress = self.directory / "progress"
+        command = agent_command(
+            self.network, host, self.address(host), SLOT_MS, Scheduling(), progress=progress
+        )
         log = self.directory / f"{name}.log"
         agent = launch(self.record, f"agent of {name}", command, log=log, death="KILL", tells=True)
         self.agents[name] = agent
@@ -229,7 +231,8 @@ def clock_stepped(bench: Bench) -> dict[str, Any]:
         bench.netns("h2"),
         SLOT_MS,
         100.0,
-        scheduling=Scheduling(progress=bench.directory / "progress"),
+        scheduling=Scheduling(),
+        progress=bench.directory / "progress",
     )
     shared = SlotClock.shared
 
