@@ -27,6 +27,7 @@ from workloads.collectives import DDP
 from workloads.jobs import SOURCE_PORTS, JobSpec
 from workloads.pattern import Buffer
 from workloads.rendezvous import Control, JobFailed
+from workloads.tcp_counters import marks
 
 _HELLO = struct.Struct("<4sII")  # magic, checksum of the job's name and seed, rank
 _HEADER = struct.Struct("<4sIIxxxxQQ")  # magic, iteration, step, bytes, start in CLOCK_MONOTONIC ns
@@ -141,6 +142,11 @@ class Outgoing:
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _NOTSENT_LOWAT)
         self._dscp = self._wanted_dscp
         return True
+
+    @property
+    def marks(self) -> int:
+        """Segments that were acknowledged with an ECN mark so far."""
+        return marks(self.fd)
 
     def close(self) -> None:
         _close(self._sock)

@@ -137,6 +137,7 @@ class Engine:
         self._awaited: Counter[int] = Counter()  # by step, the transfers that complete it
         self._pending: dict[int, deque[_Send | _Receive]] = {}  # by descriptor; the first is in progress
         self._sent = 0  # bytes of values in an iteration
+        self._marks = 0  # segments that met an ECN mark
         self._publisher: Publisher | None = None
         self._reported: dict[int, Reported] = {}  # by descriptor; empty unless the job publishes its progress
         self._flows: list[tuple[int, int, int, int, int]] = []  # step, peer, bytes, start, end
@@ -203,9 +204,15 @@ class Engine:
                 "compute_end_ns": compute_end,
                 "end_ns": time.monotonic_ns(),
                 "bytes": self._sent,
+                "marks": self._new_marks(),
             }
         if finished:
             self._finish(finished)
+
+    def _new_marks(self) -> int:
+        """Return how many more segments met an ECN mark since the last call."""
+        before, self._marks = self._marks, sum(each.marks for each in self._outgoing.values())
+        return self._marks - before
 
     def _idle(self, until_ns: int) -> None:
         while (left := until_ns - time.monotonic_ns()) > 0:

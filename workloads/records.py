@@ -35,7 +35,8 @@ class Clock:
 
 @dataclass(frozen=True)
 class Iteration:
-    """One iteration of one rank: computation, then communication. `bytes` is what the rank sent. `loss` is
+    """One iteration of one rank: computation, then communication. `bytes` is what the rank sent, and
+    `marks` is how many of its segments were acknowledged with an ECN mark since the record before. `loss` is
     the trained model's loss, None without training."""
 
     job: str
@@ -46,6 +47,7 @@ class Iteration:
     end_ns: int
     bytes: int
     loss: float | None = None
+    marks: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ class Summary:
 
     An iteration's time runs from the earliest rank's start to the latest rank's end. `jct_s` runs from the
     earliest start of the first iteration to the latest end of the last; it is None unless all ranks completed
-    all iterations. `error` is the error that most ranks report. `losses` holds every rank's loss, per
+    all iterations. `marks` counts the segments that met an ECN mark. `error` is the error that most ranks
+    report. `losses` holds every rank's loss, per
     iteration, if a model is trained.
     """
 
@@ -107,12 +110,18 @@ class Summary:
     cpu_s: float
     error: str | None
     losses: tuple[tuple[float, ...], ...] = ()
+    marks: int = 0
 
     @property
     def loss_digest(self) -> str | None:
         """Digest of the losses, equal for runs with bit-identical losses on every rank; None without
         training."""
         return hashlib.sha256(repr(self.losses).encode()).hexdigest()[:16] if self.losses else None
+
+    @property
+    def marks_per_iteration(self) -> float | None:
+        """Mean number of marked segments in an iteration; None if no iteration is complete."""
+        return self.marks / len(self.iteration_ms) if self.iteration_ms else None
 
     @property
     def iteration_ms_mean(self) -> float | None:
@@ -136,6 +145,7 @@ class Summary:
             "communication_ms_mean": float(np.mean(self.communication_ms)) if self.communication_ms else None,
             "jct_s": self.jct_s,
             "bytes": self.bytes,
+            "marks_per_iteration": self.marks_per_iteration,
             "cpu_s": self.cpu_s,
             "error": self.error,
             **({"loss": [float(np.mean(each)) for each in self.losses]} if self.losses else {}),
@@ -213,6 +223,7 @@ def _summary(job: str, clocks: list[Clock], iterations: list[Iteration], ends: l
         cpu_s=round(sum(end.cpu_s for end in ends), 3),
         error=Counter(errors).most_common(1)[0][0] if errors else None,
         losses=_losses(complete),
+        marks=sum(r.marks for rs in complete for r in rs),
     )
 
 

@@ -28,6 +28,7 @@ from workloads.tcp_counters import (
     Connection,
     Counters,
     count,
+    marks,
     own_connections,
     set_congestion_control,
     set_mark,
@@ -41,6 +42,7 @@ class Training:
     def __init__(self, job: JobSpec, rank: int, control: Control, records: TextIO) -> None:
         self._job, self._rank, self._control, self._records = job, rank, control, records
         self._counted: dict[Connection, Counters] = {}
+        self._marks = 0
         self._failure: Exception | None = None
         self._complete = False
 
@@ -142,6 +144,7 @@ class Training:
                 "end_ns": end,
                 "bytes": sum(sent for sent, _ in moved.values()),
                 "loss": loss.item(),
+                "marks": self._new_marks(),
             }
         )
         source, received = max(moved.items(), key=lambda each: each[1][1])
@@ -177,6 +180,11 @@ class Training:
             each: (new.handed - before.get(each, zero).handed, new.received - before.get(each, zero).received)
             for each, new in now.items()
         }
+
+    def _new_marks(self) -> int:
+        """Return how many more segments met an ECN mark since the last call."""
+        before, self._marks = self._marks, sum(marks(each.fd) for each in self._counted)
+        return self._marks - before
 
     def _write(self, record: dict[str, Any]) -> None:
         self._records.write(json.dumps(record) + "\n")

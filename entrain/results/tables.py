@@ -27,7 +27,7 @@ from entrain.results.values import (
 
 LEGEND = """mean, p99: iteration time over all iterations. flows: largest number of
 simultaneous flows on one fabric link, as measured: of the job in one step of
-its collective, and of all jobs"""
+its collective, and of all jobs. ECN marks: marked segments per iteration"""
 
 BUSY_LIMIT = 0.9
 """Above this CPU utilisation, the CPUs rather than the emulated links may have limited the runs."""
@@ -58,7 +58,9 @@ def table(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
     )
     for heading in ("run", "job", "collective"):
         result.add_column(heading, overflow="fold")
-    for heading in ("mean\nms", "p99\nms", "×\nideal", "JCT\ns", "flows:\njob", "\nall"):
+    marked = any(job.summary.marks for run in runs for job in run.jobs)
+    marks = ("ECN\nmarks",) if marked else ()
+    for heading in ("mean\nms", "p99\nms", "×\nideal", "JCT\ns", "flows:\njob", "\nall", *marks):
         result.add_column(heading, justify="right", no_wrap=True)
     for run in runs:
         for job in run.jobs:
@@ -73,6 +75,7 @@ def table(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
                 f"{job.summary.jct_s:.2f}",
                 str(job.max_flows_per_link),
                 str(run.max_flows_per_link_all) if first else "",
+                *([f"{job.summary.marks_per_iteration:.4g}"] if marked else []),
                 end_section=job is run.jobs[-1],
             )
     return result

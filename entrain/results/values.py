@@ -350,6 +350,9 @@ def _summary(group: Summarized, best_tcp_s: float | None) -> dict[str, Any]:
         "over_ideal_last50_mean": fmean(group.over_ideal()),
         "over_ideal_last50_max": max(group.over_ideal()),
         "settled": _settled(group.settled),
+        "marks_per_iteration": fmean(
+            job.summary.marks_per_iteration or 0.0 for run in group.runs for job in run.jobs
+        ),
         "slowest_progress": min(fairness(run).slowest for run in group.runs),
         "jain": fmean(fairness(run).jain for run in group.runs),
         **group.completion.document(),
@@ -431,6 +434,7 @@ def _job(job: JobResult) -> dict[str, Any]:
         "jct_s": job.summary.jct_s,
         "max_flows_per_link": job.max_flows_per_link,
         "bytes": job.summary.bytes,
+        "marks_per_iteration": job.summary.marks_per_iteration,
         "loss_first": fmean(job.summary.losses[0]) if job.summary.losses else None,
         "loss_last": fmean(job.summary.losses[-1]) if job.summary.losses else None,
         "loss_digest": job.summary.loss_digest,

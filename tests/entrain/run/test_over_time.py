@@ -102,12 +102,15 @@ def test_dctcp_answers_the_switches_marks(tmp_path: Path, target: str) -> None:
         network += 'shaping = "none"\n'  # BMv2 is the bottleneck: packets wait in it, not in a shaper
     text = text.replace("[network]\n", f"[network]\n{network}")
     file.write_text(text + jobs(iterations=5))
-    run(file, out, "--target", target)
+    found = {each["congestion_control"]: each["jobs"] for each in run(file, out, "--target", target)["runs"]}
     windows = list(csv.DictReader((out / "windows.csv").open()))
     assert answers(windows, "reno") == (0, 0)
     marks, falls = answers(windows, "mltcp_dctcp")
     assert marks > 100
     assert falls > 0
+    counted = {name: sum(5 * job["marks_per_iteration"] for job in jobs) for name, jobs in found.items()}
+    assert counted["reno"] == 0
+    assert 0.8 * marks < counted["mltcp_dctcp"] < 1.5 * marks  # the last look is up to 0.1 s before the end
 
 
 def answers(windows: list[dict[str, str]], control: str) -> tuple[int, int]:
