@@ -21,6 +21,7 @@ COLOURS = {
     "ocs-relaxed": "#E0A080",
     "balanced-ecmp": "#C0E0E0",
     "least-loaded": "#80A0A0",
+    "crux": "#D04040",
     "best": "#6000C0",
     # congestion controls, and the slot scheduler
     "reno": "#E69F00",
@@ -66,6 +67,8 @@ _VARIANTS = {
     "weighted": ("-.", "^", "\\\\\\"),
     "unsized": ((0, (3, 1, 1, 1, 1, 1)), "v", "xxx"),
     "drawn": ((0, (3, 1, 1, 1, 1, 1)), "v", "xxx"),
+    "started": ((0, (3, 1, 1, 1, 1, 1)), "v", "xxx"),
+    "letter": ((0, (1, 1, 1, 1, 1, 1)), "P", "ooo"),
     "wo-wc": (":", "x", "..."),
 }
 """Line, marker and hatch, by an algorithm's variant."""

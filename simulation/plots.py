@@ -187,9 +187,10 @@ def _totals(axis: Axes, rows: Sequence[Row[Completion]], varied: str) -> None:
 
 
 def _scale(summary: Summary) -> Figure:
-    """Draw the jobs that end within 10 s over the divisor of arrival times, with a panel per divisor of
-    iterations."""
-    rows = [((row.at.scale or "1/1").split("/"), row) for row in summary.rows(Completion)]
+    """Draw the jobs that end within 10 s at 10 Gbit/s over the divisor of arrival times, with a panel per
+    divisor of iterations."""
+    found = [row for row in summary.rows(Completion) if row.at.gbps == PAPER_GBPS]
+    rows = [((row.at.scale or "1/1").split("/"), row) for row in found]
     cuts = sorted({cut for (cut, _), _ in rows}, key=float)
     figure, axes = _panels(len(cuts), width=4.6)
     for axis, cut in zip(axes, cuts, strict=True):
@@ -222,14 +223,14 @@ def _readings(summary: Summary) -> Figure:
     """Draw the ratio of total JCT to its lower bound, with a bar per reading; lines show the paper's
     values."""
     rows = [row for row in summary.rows(Completion) if row.at.bytes_per_unit == 1]
-    kinds = list(dict.fromkeys(row.at.length_of for row in rows))
+    kinds = list(dict.fromkeys((row.at.length_of, row.at.scale) for row in rows))
     papers = {
         "parrot": PAPER_TO_BOUND,
         **{rival: PAPER_TO_BOUND / (1 - gain / 100) for rival, gain in PAPER_GAIN.items()},
     }
     figure, axes = _panels(len(kinds), height=5.0)
     for axis, kind in zip(axes, kinds, strict=True):
-        here = [row for row in rows if row.at.length_of == kind]
+        here = [row for row in rows if (row.at.length_of, row.at.scale) == kind]
         names = [row.at.policy for row in here]
         looks = [style(name) for name in names]
         colours, hatches = [look.colour for look in looks], [look.hatch for look in looks]
@@ -245,7 +246,7 @@ def _readings(summary: Summary) -> Figure:
         axis.set_xlim(1.0, 100.0)
         axis.set_xlabel("total JCT / lower bound (logarithmic), lower is better")
         axis.set_xticks([1, 3, 10, 30, 100], ["1", "3", "10", "30", "100"])
-        axis.set_title(f"lengths in the trace are sizes of {kind}s")
+        axis.set_title(f"lengths are sizes of {kind[0]}s\niterations / arrivals divided by {kind[1]}")
     axes[0].set_ylabel("policy, with its reading")
     axes[0].invert_yaxis()
     _legend(axes, "the paper's ratio")

@@ -24,6 +24,8 @@ COFLOW_POLICIES: dict[str, Callable[[], CoflowPolicy]] = {
     "parrot-filling": lambda: Parrot(conservation="filling"),
     "parrot-ordered": lambda: Parrot(conservation="ordered"),
     "parrot-wo-wc": lambda: Parrot(conservation="none"),
+    "parrot-started": lambda: Parrot(service="started"),
+    "parrot-letter": lambda: Parrot(scope="network"),
     "aalo": LeastBytesSent,
     "aalo-shared": lambda: LeastBytesSent(conservation="shared"),
     "aalo-factor": lambda: LeastBytesSent(conservation="factor"),

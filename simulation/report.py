@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from simulation.experiments.parrot import (
+    LIKE_RIVALS,
     PAPER_GAIN,
     PAPER_GBPS,
     PAPER_TO_BOUND,
+    PAPER_WITHIN,
     PARROT_READINGS,
-    RIVAL_READINGS,
+    paper_gain,
 )
 from simulation.experiments.registry import EXPERIMENTS
 from simulation.experiments.unfairness import GROUPS
@@ -34,7 +36,9 @@ from simulation.results import (
 Rows = Sequence[Row[Completion]]
 
 NOTES = Path(__file__).resolve().parent.parent / "docs" / "results-notes"
-"""The prose of the sections: one file per experiment."""
+"""The prose of the sections: one file per experiment. It follows the tables, or surrounds them where a file
+says `{tables}`."""
+TABLES = "{tables}"
 
 
 def change(a: float, b: float) -> str:
@@ -46,6 +50,15 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     """Return a Markdown table."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
+
+
+CLAIMS, PARENTHESES = "| paper | here |", "the paper's in parentheses"
+"""What tells that tables have the paper's figures."""
+
+
+def claims_table(claim: str, claims: list[list[str]]) -> str:
+    """Return a table of claims, the paper's figures, and ours."""
+    return table([claim, "paper", "here"], claims)
 
 
 def _policies(rows: Rows) -> list[str]:
@@ -81,19 +94,25 @@ def _parrot_jct(summary: Summary) -> str:
                 for name, each in found.items()
             ],
         )
-        for own in (name for name in PARROT_READINGS if name in found):
-            for rival, gain in PAPER_GAIN.items():
-                if rival in found:
-                    paper = f"up to -{gain} %" if speed == PAPER_GBPS else "a smaller gain"
-                    here = change(found[own].total_jct_s, found[rival].total_jct_s)
-                    claims.append([f"{own} against {rival}, {speed} Gbit/s", paper, here])
+        for own in (name for name in ("parrot", "parrot-letter") if name in found):
             paper, here = f"at most {PAPER_TO_BOUND}", f"{found[own].to_bound:.2f}"
             claims.append([f"{own} / lower bound, {speed} Gbit/s", paper, here])
+            for rival in (*LIKE_RIVALS, *PAPER_GAIN):
+                if own == "parrot" and rival in found:
+                    paper = f"up to -{paper_gain(rival)} %" if speed == PAPER_GBPS else "a smaller gain"
+                    here = change(found[own].total_jct_s, found[rival].total_jct_s)
+                    claims.append([f"{own} against {rival}, {speed} Gbit/s", paper, here])
+        if speed == PAPER_GBPS:
+            for name, percent in PAPER_WITHIN.items():
+                shown = f"{name}-factor" if f"{name}-factor" in found else name
+                if shown in found:
+                    here = _percent(found[shown].within_10_s)
+                    claims.append([f"jobs within 10 s, {shown}, {speed} Gbit/s", f"{percent} %", here])
         each = found.get("parrot")
         if each and each.competitive_ratio is not None and each.competitive_bound is not None:
             paper, here = f"at most {each.competitive_bound:.0f}", f"{each.competitive_ratio:.3f}"
             claims.append([f"parrot, competitive ratio (theorem 4), {speed} Gbit/s", paper, here])
-    return text + "\n" + table(["claim", "paper", "here"], claims) if claims else text
+    return text + "\n" + claims_table("claim", claims) if claims else text
 
 
 def _unit(row: Row[Completion]) -> str:
@@ -106,11 +125,11 @@ def _unit(row: Row[Completion]) -> str:
 def _readings(summary: Summary) -> str:
     text = ""
     points = summary.rows(Completion)
-    for of in dict.fromkeys(row.at.length_of for row in points):
-        rows = [row for row in points if row.at.length_of == of]
-        first, cut = rows[0].figures, (rows[0].at.scale or "").partition("/")[0]
-        text += f"\nLengths are read as sizes of {of}s. Iterations and arrival times are divided by {cut}. "
-        text += f"Alone in the network, the jobs take {first.lower_bound_s:.1f} s in total, and "
+    for of, scale in dict.fromkeys((row.at.length_of, row.at.scale) for row in points):
+        rows = [row for row in points if (row.at.length_of, row.at.scale) == (of, scale)]
+        first, (cut, _, arrivals) = rows[0].figures, (scale or "").partition("/")
+        text += f"\nLengths are read as sizes of {of}s. Iterations are divided by {cut}, arrival times by "
+        text += f"{arrivals}. Alone in the network, the jobs take {first.lower_bound_s:.1f} s in total, and "
         text += f"{_percent(first.bound_within_10_s)} of them less than 10 s:\n\n"
         text += table(
             ["policy", "θ counts", "total JCT (s)", "/ lower bound", "within 10 s"],
@@ -127,7 +146,7 @@ def _readings(summary: Summary) -> str:
         )
         total = {row.at.policy: row.figures.total_jct_s for row in rows if row.at.bytes_per_unit == 1}
         own = [policy for policy in PARROT_READINGS if policy in total]
-        rivals = [policy for policy in RIVAL_READINGS if policy in total]
+        rivals = [policy for policy in total if policy not in own]
         text += "\nTotal JCT of each reading of Parrot (columns) against each reading of a rival (rows):\n\n"
         text += table(
             ["", *own],
@@ -137,16 +156,33 @@ def _readings(summary: Summary) -> str:
 
 
 def _scale(summary: Summary) -> str:
-    points = summary.rows(Completion)
-    cell = {(row.at.policy, row.at.scale): row.figures for row in points}
-    policies = _policies(points)
-    rows = [
-        [scale or "", f"{cell[policies[0], scale].lower_bound_s:.0f}"]
-        + [f"{100 * cell[policy, scale].within_10_s:.1f}" for policy in policies]
-        for scale in dict.fromkeys(row.at.scale for row in points)
-    ]
-    text = "\nJobs that finish within 10 s (%), and the lower bound of the total JCT:\n\n"
-    return text + table([LABELS["scale"], "lower bound (s)", *policies], rows)
+    """Return a table per speed with a row per scale: jobs within 10 s, and total JCT against rivals."""
+    text, points = "", summary.rows(Completion)
+    for speed in dict.fromkeys(row.at.gbps for row in points):
+        rows = [row for row in points if row.at.gbps == speed]
+        policies, cell = _policies(rows), {(row.at.policy, row.at.scale): row.figures for row in rows}
+        rivals = [name for name in policies if name.partition("-")[0] in PAPER_GAIN]
+        within = [name for name in policies if name != "lccf-wo-wc"]
+        own = "parrot" in policies
+        body = []
+        for scale in dict.fromkeys(row.at.scale for row in rows):
+            each = {name: cell[name, scale] for name in policies}
+            first = each[policies[0]]
+            row = [scale or "", _percent(first.bound_within_10_s)]
+            row += [_percent(each[name].within_10_s) for name in within]
+            if own:
+                row.append(f"{each['parrot'].to_bound:.2f}")
+                row += [change(each["parrot"].total_jct_s, each[rival].total_jct_s) for rival in rivals]
+            body.append(row)
+        text += f"\nAt {speed} Gbit/s: jobs within 10 s (%) alone in the network and under each policy"
+        text += (
+            ", and the total JCT of `parrot` over its lower bound and against rivals:\n\n" if own else ":\n\n"
+        )
+        head = [LABELS["scale"], "alone", *within]
+        text += table(
+            [*head, "parrot / lower bound", *(f"against {r}" for r in rivals)] if own else head, body
+        )
+    return text
 
 
 def _sweep(varied: str, summary: Summary) -> str:
@@ -164,7 +200,7 @@ def _sweep(varied: str, summary: Summary) -> str:
                 for value, least in bound.items()
             ],
         )
-        rivals = [rival for rival in PAPER_GAIN if rival in policies]
+        rivals = [rival for rival in (*PAPER_GAIN, *LIKE_RIVALS) if rival in policies]
         compared = []
         for own in (policy for policy in PARROT_READINGS if rivals and policy in policies):
             best = []
@@ -172,13 +208,16 @@ def _sweep(varied: str, summary: Summary) -> str:
                 at = min(bound, key=lambda value: cell[own, value] / cell[rival, value])
                 best.append(f"{change(cell[own, at], cell[rival, at])} at {at}")
             ratios = [cell[own, value] / least for value, least in bound.items()]
-            longer = [str(value) for value in bound if cell[own, value] > cell[rivals[0], value]]
-            compared.append(
-                [own, *best, f"{min(ratios):.2f} to {max(ratios):.2f}", ", ".join(longer) or "none"]
-            )
+            longer = [
+                ", ".join(str(value) for value in bound if cell[own, value] > cell[rival, value]) or "none"
+                for rival in rivals
+                if rival.startswith("aalo")
+            ]
+            compared.append([own, *best, f"{min(ratios):.2f} to {max(ratios):.2f}", *longer])
         if compared:
             best_of = [f"best against {rival}" for rival in rivals]
-            head = ["policy", *best_of, "/ lower bound", f"longer than {rivals[0]} at"]
+            behind = [f"longer than {rival} at" for rival in rivals if rival.startswith("aalo")]
+            head = ["policy", *best_of, "/ lower bound", *behind]
             text += "\n" + table(head, compared)
     return text
 
@@ -210,7 +249,7 @@ def _slots(summary: Summary) -> str:
             if "slots" in found and rival in found:
                 here = change(found["slots"].mean_jct_s, found[rival].mean_jct_s)
                 claims.append([f"slots against {rival}, {where}", _PAPER_MEAN.get(rival, ""), here])
-    return text + "\n" + table(["claim (mean JCT)", "paper", "here"], claims) if claims else text
+    return text + "\n" + claims_table("claim (mean JCT)", claims) if claims else text
 
 
 def _means(varied: str, summary: Summary) -> str:
@@ -347,6 +386,10 @@ _CLAIMS = {
         ("mean_jwt_s", "vclos", "ecmp", change(45.56, 72.64)),
     ),
     "vclos-tpu": (
+        ("mean_jwt_s", "vclos", "ocs-vclos", change(8102.8, 8101.9)),
+        ("mean_jwt_s", "source", "ocs-vclos", change(8115.7, 8101.9)),
+        ("mean_jwt_s", "balanced-ecmp", "ocs-vclos", change(8160.2, 8101.9)),
+        ("mean_jwt_s", "ecmp", "ocs-vclos", change(17839.8, 8101.9)),
         ("mean_jct_s", "vclos", "ocs-vclos", change(11958.9, 11958.1)),
         ("mean_jct_s", "source", "ocs-vclos", change(11973.7, 11958.1)),
         ("mean_jct_s", "balanced-ecmp", "ocs-vclos", change(12021.8, 11958.1)),
@@ -385,7 +428,7 @@ def _strategies(summary: Summary) -> str:
         for what, one, other, paper in _CLAIMS.get(summary.experiment, ())
         if one in found and other in found and getattr(found[other], what)
     ]
-    return text + "\n" + table(["claim (means)", "paper", "here"], claims) if claims else text
+    return text + "\n" + claims_table("claim (means)", claims) if claims else text
 
 
 def _cluster_text(at: Parameters) -> str:
@@ -402,7 +445,7 @@ def _compared(varied: str, paper: Mapping[Any, Sequence[float | None]], summary:
         theirs = zip(_COLUMNS, paper.get(value, ()), strict=False)
         told = {name: f" ({mean:.0f})" for name, mean in theirs if mean}
         body.append([str(value), *(f"{cell[name, value]:.0f}{told.get(name, '')}" for name in policies)])
-    return "\nMean JCT (s), the paper's in parentheses:\n\n" + table([LABELS[varied], *policies], body)
+    return f"\nMean JCT (s), {PARENTHESES}:\n\n" + table([LABELS[varied], *policies], body)
 
 
 def _load(summary: Summary) -> str:
@@ -522,8 +565,10 @@ def _options(summary: Summary) -> str:
 def _settings(summary: Summary) -> str:
     """Return the workload's settings in words; they are not the user's to choose."""
     held, words = summary.settings, []
-    if held.iteration_scale is not None and held.iteration_scale == held.arrival_scale:
-        words.append(f"iterations and arrival times divided by {held.iteration_scale:g}")
+    if held.iteration_scale is not None and held.arrival_scale is not None:
+        words.append(
+            f"iterations divided by {held.iteration_scale:g}, arrival times by {held.arrival_scale:g}"
+        )
     if held.servers is not None:
         words.append(f"{held.servers:,} servers")
     if held.jobs is not None:
@@ -554,10 +599,11 @@ def sections(directories: Iterable[Path]) -> dict[str, str]:
         for summary in here:
             text += f"\n`entrain simulate {name} {_options(summary)}`{_settings(summary)}\n"
             text += SECTIONS.get(name, _plain)(summary)
-        if here[0].paper:
+        if here[0].paper and not any(shown in text for shown in (CLAIMS, PARENTHESES)):
             text += "\nThe paper reports: " + "; ".join(f"{k}: {v}" for k, v in here[0].paper.items()) + ".\n"
-        note = NOTES / f"{name}.md"
-        if note.is_file():
-            text += "\n" + note.read_text()
-        found[title] = f"\n## {title}\n{text}"
+        path = NOTES / f"{name}.md"
+        note = path.read_text() if path.is_file() else ""
+        lead, _, rest = note.rpartition(f"{TABLES}\n")
+        parts = (f"## {title}", lead, text, rest)
+        found[title] = "\n" + "\n".join(part.strip("\n") + "\n" for part in parts if part)
     return found

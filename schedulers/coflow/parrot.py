@@ -10,20 +10,24 @@ import numpy as np
 from schedulers.coflow.allocation import bottleneck_time, take
 from schedulers.coflow.filling import common_factor, link_loads, progressive_fill
 from schedulers.coflow.view import Network, View
-from schedulers.compiled import Floats, Ints, compiled
+from schedulers.compiled import Floats, Ints, Routes, compiled
 
 Conservation = Literal["factor", "filling", "ordered", "none"]
+Scope = Literal["link", "network"]
+Service = Literal["completed", "started"]
 
 
-def by_attained_service(sent: Floats, completed: Ints, order: Ints) -> Ints:
+def by_attained_service(sent: Floats, completed: Ints, order: Ints, service: Service = "completed") -> Ints:
     """Return the jobs sorted by attained service per coflow, A = S / Z (LPCAS, 5.1): least first, ties by
     `order`.
 
-    A job without a completed coflow (Z = 0) counts as having infinite service, whatever it has sent.
+    A job without a completed coflow (Z = 0) counts as having infinite service, whatever it has sent. With
+    `service` "started" the coflow that runs counts, too: A = S / (Z + 1), which needs no such rule.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        service = np.where(completed > 0, sent / np.maximum(completed, 1), np.inf)
-    return np.lexsort((order, service))
+    if service == "started":
+        return np.lexsort((order, sent / (completed + 1)))
+    attained = np.where(completed > 0, sent / np.maximum(completed, 1), np.inf)
+    return np.lexsort((order, attained))
 
 
 def occupancy_ratio(jobs: int, sent: float, limit: float) -> float:
@@ -35,6 +39,31 @@ def occupancy_ratio(jobs: int, sent: float, limit: float) -> float:
 def inferred_weight(jobs: int, theta: float) -> float:
     """Return W_max = θ/(1-θ) (jobs - 1), equation 11; a job alone has weight 1."""
     return 1.0 if jobs == 1 else theta / (1.0 - theta) * (jobs - 1)
+
+
+@compiled
+def competing_weights(weight: Floats, flows: Ints, coflow: Ints, links: Routes, met: Floats) -> Floats:
+    """Return for each of `flows` (F,) the sum of the weights of the coflows on the worse of its links.
+
+    `weight` (C,) is per coflow, `coflow` (F,) names each flow's. A coflow counts once on a link, however many
+    of the flows it has there; `flows` go coflow by coflow. `met` (L,) is scratch space.
+    """
+    met[:] = 0.0
+    last = np.full(len(met), -1)
+    for i in range(len(flows)):
+        for link in links[flows[i]]:
+            if link < 0:
+                break
+            if last[link] != coflow[i]:
+                last[link] = coflow[i]
+                met[link] += weight[coflow[i]]
+    most = np.zeros(len(flows))
+    for i in range(len(flows)):
+        for link in links[flows[i]]:
+            if link < 0:
+                break
+            most[i] = max(most[i], met[link])
+    return most
 
 
 @compiled
@@ -55,30 +84,43 @@ class Parrot:
     """Infer the job with the shortest remaining time and give it the share θ of the contended bandwidth.
 
     `theta_max` bounds that share (θ_max, 0.9 in the paper). `bytes_per_unit` converts the view's sizes into
-    the bytes of equation 10. `conservation` says who gets the remaining bandwidth. "factor" scales all flows
-    by one factor until a link is full (step 10). "filling" then continues with the flows that can still grow.
-    "ordered" scales coflow by coflow in the order of step 3 and then fills. "none" leaves it unused
-    (Parrot-wo-WC).
+    the bytes of equation 10. `scope` says among which coflows weights act: "link", those on the worse link of
+    a flow ("when the two jobs meet on the same link", 2.5); "network", all of them (step 8 as printed).
+    `conservation` says who gets the remaining bandwidth. "factor" scales all flows by one factor until a link
+    is full (step 10). "filling" then continues with the flows that can still grow. "ordered" scales coflow by
+    coflow in the order of step 3 and then fills. "none" leaves it unused (Parrot-wo-WC). `service` is that of
+    `by_attained_service`.
     """
 
     name = "parrot"
 
     def __init__(
-        self, *, theta_max: float = 0.9, conservation: Conservation = "factor", bytes_per_unit: float = 1.0
+        self,
+        *,
+        theta_max: float = 0.9,
+        conservation: Conservation = "factor",
+        bytes_per_unit: float = 1.0,
+        scope: Scope = "link",
+        service: Service = "completed",
     ) -> None:
         if not 0.0 < theta_max < 1.0:
             raise ValueError(f"theta_max is {theta_max}; it must lie between 0 and 1")
-        if conservation not in get_args(Conservation):
-            raise ValueError(
-                f"conservation is {conservation!r}; it must be one of {', '.join(get_args(Conservation))}"
-            )
+        for name, given, known in (
+            ("conservation", conservation, get_args(Conservation)),
+            ("scope", scope, get_args(Scope)),
+            ("service", service, get_args(Service)),
+        ):
+            if given not in known:
+                raise ValueError(f"{name} is {given!r}; it must be one of {', '.join(known)}")
         self.theta_max = theta_max
         self.conservation = conservation
         self.bytes_per_unit = bytes_per_unit
+        self.scope = scope
+        self.service: Service = service
 
-    def shares(self, view: View) -> tuple[Floats, Ints]:
-        """Return each coflow's share W / ΣW of the rates it would have alone, and the coflows in the order of
-        step 3 (steps 3 to 9). A job with several active coflows splits its share among them."""
+    def weights(self, view: View) -> tuple[Floats, Ints]:
+        """Return each coflow's weight W, and the coflows in the order of step 3 (steps 3 to 6). A job with
+        several active coflows splits its weight among them."""
         jobs, index, coflows = np.unique(view.job, return_inverse=True, return_counts=True)
         sent = np.zeros(len(jobs))
         completed = np.zeros(len(jobs), np.int64)
@@ -87,25 +129,31 @@ class Parrot:
         completed[index] = view.job_completed
         np.minimum.at(order, index, view.order)
         theta = occupancy_ratio(len(jobs), float(sent.sum()) * self.bytes_per_unit, self.theta_max)
-        ranking = by_attained_service(sent, completed, order)
+        ranking = by_attained_service(sent, completed, order, self.service)
         weight = np.ones(len(jobs))
         weight[ranking[0]] = inferred_weight(len(jobs), theta)
-        share: Floats = (weight / weight.sum() / coflows)[index]
-        return share, np.lexsort((view.order, np.argsort(ranking)[index]))
+        split: Floats = (weight / coflows)[index]
+        return split, np.lexsort((view.order, np.argsort(ranking)[index]))
 
     def allocate(self, view: View) -> None:
         """Write the rates of all flows."""
         if not len(view):
             return
-        share, ranking = self.shares(view)
-        for c in range(len(view)):
-            rows = slice(view.first[c], view.last[c])
-            scaled = view.size[rows] * (share[c] / view.bottleneck[c])
-            view.rate[rows] = np.where(view.remaining[rows] > 0.0, scaled, 0.0)
+        weight, ranking = self.weights(view)
+        flows, load = view.active_flows(), np.zeros_like(view.capacity)
+        owner = np.empty(len(view.rate), np.int64)
+        for c, (first, last) in enumerate(zip(view.first, view.last, strict=True)):
+            view.rate[first:last], owner[first:last] = 0.0, c
+        coflow = owner[flows]
+        competing = (
+            competing_weights(weight, flows, coflow, view.links, load)
+            if self.scope == "link"
+            else weight.sum()
+        )
+        view.rate[flows] = view.size[flows] / view.bottleneck[coflow] * weight[coflow] / competing
         if self.conservation == "none":
             return
-        flows = view.active_flows()
-        load = np.zeros_like(view.capacity)
+        load[:] = 0.0
         link_loads(view.links, flows, view.rate, load)
         if self.conservation == "ordered":
             network = view.network(np.maximum(view.capacity - load, 0.0))

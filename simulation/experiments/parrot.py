@@ -21,8 +21,14 @@ from simulation.workloads import ParrotScale, parrot_jobs, sample_jobs
 TIRESIAS = PublicTrace(
     "simulator/60_job.csv", "SymbioticLab/Tiresias", "Apache-2.0", INCLUDED / "tiresias-60-jobs.csv"
 )
-PARROT_READINGS = ("parrot", "parrot-filling", "parrot-ordered")
-PARROT_SET = (*PARROT_READINGS, "parrot-wo-wc", "aalo", "aalo-wo-wc", "lccf", "lccf-wo-wc")
+PARROT_READINGS = ("parrot", "parrot-letter", "parrot-started", "parrot-filling", "parrot-ordered")
+LIKE_RIVALS = ("aalo-factor", "lccf-factor", "lccf-wo-wc")
+"""Rivals that pass on leftover bandwidth as Parrot does, by one common factor, or not at all."""
+PARROT_SET = (
+    *("parrot", "parrot-letter", "parrot-wo-wc"),
+    *("aalo", "aalo-factor", "aalo-wo-wc"),
+    *("lccf", "lccf-factor", "lccf-wo-wc"),
+)
 RESTS = ("", "-shared", "-factor", "-unsized", "-wo-wc")
 RIVAL_READINGS = (*(f"aalo{rest}" for rest in RESTS), *(f"lccf{rest}" for rest in RESTS))
 SPEEDS = (10, 40)
@@ -37,6 +43,13 @@ PAPER_TO_BOUND = 2.75
 PAPER_WITHIN = {"parrot": 78.3, "aalo": 48.3, "lccf": 8.3}
 """Jobs within 10 s (%)."""
 _WITHIN = {"within 10 s at 10 Gbit/s": ", ".join(f"{name} {part} %" for name, part in PAPER_WITHIN.items())}
+
+
+def paper_gain(rival: str) -> float:
+    """Return PAPER_GAIN for any reading of a rival."""
+    return PAPER_GAIN[rival.partition("-")[0]]
+
+
 _COMPLETION = {
     **{f"parrot against {rival}, 10 Gbit/s": f"-{gain} %" for rival, gain in PAPER_GAIN.items()},
     "parrot / lower bound": f"at most {PAPER_TO_BOUND}",
@@ -106,7 +119,7 @@ def run_parrot(point: Point) -> Result:
 
 
 def _parrot_point(base: Point, **values: Any) -> Point:
-    return {**base, "eta_ms": 10, "iteration_scale": 110.0, "arrival_scale": 110.0, **values}
+    return {**base, "eta_ms": 10, "iteration_scale": 110.0, "arrival_scale": 10.0, **values}
 
 
 def _parrot_jct(base: Point, policies: tuple[str, ...]) -> list[Point]:
@@ -114,9 +127,10 @@ def _parrot_jct(base: Point, policies: tuple[str, ...]) -> list[Point]:
 
 
 def _parrot_scale(base: Point, policies: tuple[str, ...]) -> list[Point]:
-    scales = [(i, a) for i in (55.0, 110.0, 220.0) for a in (1.0, 10.0, 30.0, 110.0)]
+    scales = [(i, a) for i in (55.0, 110.0, 150.0, 220.0) for a in (1.0, 10.0, 15.0, 20.0, 30.0, 110.0)]
     return [
-        _parrot_point(base, gbps=10, policy=p, iteration_scale=i, arrival_scale=a, scale=f"{i:g}/{a:g}")
+        _parrot_point(base, gbps=g, policy=p, iteration_scale=i, arrival_scale=a, scale=f"{i:g}/{a:g}")
+        for g in SPEEDS
         for i, a in scales
         for p in policies
     ]
@@ -132,10 +146,10 @@ def _parrot_readings(base: Point, policies: tuple[str, ...]) -> list[Point]:
             length_of=of,
             bytes_per_unit=unit,
             iteration_scale=cut,
-            arrival_scale=cut,
-            scale=f"{cut:g}/{cut:g}",
+            arrival_scale=arrivals,
+            scale=f"{cut:g}/{arrivals:g}",
         )
-        for of, cut in (("flow", 110.0), ("coflow", 10.0))
+        for of, cut, arrivals in (("flow", 110.0, 10.0), ("flow", 110.0, 110.0), ("coflow", 10.0, 10.0))
         for p in policies
         for unit in ((1.0, 1e-6) if p in PARROT_READINGS else (1.0,))
     ]
@@ -172,7 +186,18 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "parrot-jct",
         "Parrot: completion times of 60 jobs (figures 5 and 6)",
         TIRESIAS,
-        (*PARROT_SET, "d-clas", "d-clas-job", "varys", "fifo", "fair"),
+        (
+            *(
+                "parrot",
+                "parrot-letter",
+                "parrot-started",
+                "parrot-filling",
+                "parrot-ordered",
+                "parrot-wo-wc",
+            ),
+            *(policy for policy in PARROT_SET if not policy.startswith("parrot")),
+            *("d-clas", "d-clas-job", "varys", "fifo", "fair"),
+        ),
         _parrot_jct,
         run_parrot,
         _COMPLETION,
@@ -182,7 +207,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "parrot-readings",
         "Parrot: who gets leftover bandwidth, in all readings of the paper",
         TIRESIAS,
-        (*PARROT_READINGS, *RIVAL_READINGS),
+        (*PARROT_READINGS, *RIVAL_READINGS, "d-clas", "d-clas-job"),
         _parrot_readings,
         run_parrot,
         _COMPLETION,
@@ -192,7 +217,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "parrot-scale",
         "Parrot: how far the workload must be scaled down",
         TIRESIAS,
-        (*PARROT_READINGS, "aalo", "lccf"),
+        ("parrot", "parrot-letter", "aalo", "aalo-factor", "lccf", "lccf-factor", "lccf-wo-wc"),
         _parrot_scale,
         run_parrot,
         _WITHIN,

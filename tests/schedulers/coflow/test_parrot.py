@@ -41,9 +41,10 @@ def ccts(outcome: Outcome) -> dict[str, float]:
     return {names[c.ident]: c.finish for c in outcome.coflows}
 
 
+@pytest.mark.parametrize("scope", ["link", "network"])
 @pytest.mark.parametrize("conservation", ["factor", "filling", "ordered", "none"])
-def test_the_example_has_the_papers_event_times(conservation: str) -> None:
-    outcome = run(Parrot(bytes_per_unit=MEGA, conservation=conservation))  # type: ignore[arg-type]
+def test_the_example_has_the_papers_event_times(conservation: str, scope: str) -> None:
+    outcome = run(Parrot(bytes_per_unit=MEGA, conservation=conservation, scope=scope))  # type: ignore[arg-type]
     assert ccts(outcome) == pytest.approx({"C3": 4.0, "C4": 4.0 + 8.0 / 0.9, "C1": 16.0, "C2": 28.0})
     assert ccts(outcome)["C4"] == pytest.approx(12.889, abs=5e-4)
     assert sum(job.jct for job in outcome.jobs) == pytest.approx(40.889, abs=5e-4)
@@ -57,20 +58,24 @@ SPARE = {
 }
 """When A and B, which share port 0, and C, which meets nobody, end: 2 bytes each, unit ports, θ at most 1/2.
 
-At t = 0 nothing was sent, so each of the three weighs 1 and gets 1/3 of its rate alone; port 0 has 1/3 left.
+With weights that act in the whole network, each of the three weighs 1 at t = 0, since nothing was sent, and
+gets 1/3 of its rate alone; port 0 has 1/3 left.
 none: 1/3 each, 2 / (1/3) = 6. factor: times 3/2, which fills port 0. filling: C goes on to rate 1 and ends at
 2; A and B keep 1/2. ordered: A, the first, takes all that port 0 has left and has 2/3, B 1/3, C 1; at t = 2 A
 has 2/3 and B 4/3 bytes left and θ = 1/2, so each gets 1/2: A ends at 2 + 4/3; B's last 2/3 go at rate 1.
+With weights that act where coflows meet, A and B get 1/2 each and C 1 at once, and nothing is left.
 """
 
 
+@pytest.mark.parametrize("scope", ["link", "network"])
 @pytest.mark.parametrize("conservation", SPARE)
-def test_what_becomes_of_spare_bandwidth(conservation: str) -> None:
+def test_what_becomes_of_spare_bandwidth(conservation: str, scope: str) -> None:
     pairs = {"A": (0, 1), "B": (0, 2), "C": (3, 4)}
     jobs = [chain(name, 0.0, [coflow([(src, dst, 2.0)])]) for name, (src, dst) in pairs.items()]
-    policy = Parrot(theta_max=0.5, conservation=conservation)  # type: ignore[arg-type]
+    policy = Parrot(theta_max=0.5, conservation=conservation, scope=scope)  # type: ignore[arg-type]
     outcome = Simulation(jobs, ScheduledTransport(switch(5, 1.0), policy, check=True)).run()
-    assert [job.finish for job in outcome.jobs] == pytest.approx(SPARE[conservation])
+    expected = SPARE[conservation] if scope == "network" else (4.0, 4.0, 2.0)
+    assert [job.finish for job in outcome.jobs] == pytest.approx(expected)
 
 
 def test_in_bytes_the_examples_ratio_is_lower() -> None:
@@ -131,6 +136,11 @@ def test_least_attained_service_counts_nothing_completed_as_infinite() -> None:
     assert by_attained_service(np.zeros(3), np.zeros(3, np.int64), order[::-1].copy()).tolist() == [2, 1, 0]
 
 
+def test_if_the_running_coflow_counts_a_job_that_begins_comes_first() -> None:
+    sent, completed = np.array([1.0, 9.0, 8.0]), np.array([0, 3, 2])
+    assert by_attained_service(sent, completed, np.arange(3), "started").tolist() == [0, 1, 2]
+
+
 def test_the_occupancy_ratio_grows_from_fair_to_its_limit() -> None:
     assert occupancy_ratio(5, 0.0, 0.9) == pytest.approx(0.2)
     values = [occupancy_ratio(5, 10.0**k, 0.9) for k in range(12)]
@@ -145,7 +155,16 @@ def test_the_inferred_job_gets_the_ratio_in_competition(theta: float) -> None:
     assert inferred_weight(1, theta) == 1.0
 
 
-@pytest.mark.parametrize("options", [{"theta_max": 1.0}, {"theta_max": 0.0}, {"conservation": "some"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"theta_max": 1.0},
+        {"theta_max": 0.0},
+        {"conservation": "some"},
+        {"scope": "some"},
+        {"service": "some"},
+    ],
+)
 def test_options_that_make_no_sense_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="must"):
         Parrot(**options)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import pytest
 
 from schedulers.coflow.allocation import bottleneck_time, primal_dual_order
 from schedulers.coflow.filling import link_loads
-from schedulers.coflow.parrot import Parrot
+from schedulers.coflow.parrot import Parrot, Scope
 from schedulers.coflow.rivals import DClas, Fifo, LeastBytesSent, LeastCompletedCoflows, Mcs, Varys
 from schedulers.coflow.view import CoflowPolicy, View
 
@@ -74,6 +74,8 @@ POLICIES: list[CoflowPolicy] = [
     Parrot(conservation="filling"),
     Parrot(conservation="none"),
     Parrot(conservation="ordered"),
+    Parrot(scope="network"),
+    Parrot(service="started"),
     LeastBytesSent(conservation="shared"),
     LeastBytesSent(conservation="factor"),
     LeastBytesSent(allocation="max-min"),
@@ -107,13 +109,15 @@ def test_work_conservation_leaves_no_flow_that_could_send_more(policy: CoflowPol
         assert (load[seen.links].max(axis=1) >= 1.0 - 1e-6).all()
 
 
-def test_one_common_factor_speeds_nobody_up_by_more_than_one_over_theta() -> None:
+@pytest.mark.parametrize("scope", ["link", "network"])
+def test_one_common_factor_speeds_nobody_up_by_more_than_one_over_theta(scope: Scope) -> None:
     """Whatever the workload: the inferred job alone loads its own bottleneck with θ."""
     for seed in range(20):
         seen, alone = random_view(seed), random_view(seed)
-        Parrot().allocate(seen)
-        Parrot(conservation="none").allocate(alone)
-        theta = Parrot().shares(seen)[0].max()
+        Parrot(scope=scope).allocate(seen)
+        Parrot(scope=scope, conservation="none").allocate(alone)
+        weight = Parrot().weights(seen)[0]
+        theta = (weight / weight.sum()).max()
         assert (seen.rate <= alone.rate / theta * (1 + 1e-9)).all()
 
 
@@ -220,7 +224,35 @@ def test_the_primal_dual_order_puts_the_heaviest_last() -> None:
 def test_several_coflows_of_a_job_share_its_weight() -> None:
     seen = view([[(0, 1, 4.0)], [(1, 2, 4.0)], [(2, 3, 4.0)]])
     seen.job[:] = [0, 0, 1]
-    assert Parrot().shares(seen)[0] == pytest.approx([0.25, 0.25, 0.5])
+    assert Parrot().weights(seen)[0] == pytest.approx([0.5, 0.5, 1.0])
+
+
+def test_weights_act_among_the_coflows_that_meet_on_a_link() -> None:
+    """The flow of the third coflow meets nobody and has the rate that it would have alone; with the sum over
+    all coflows it has a third of that. The second's flows meet the first on one of two links."""
+    coflows = [[(0, 1, 4.0)], [(0, 2, 2.0), (3, 2, 2.0)], [(4, 5, 4.0)]]
+    met, letter = view(coflows, ports=6), view(coflows, ports=6)
+    Parrot(conservation="none").allocate(met)
+    Parrot(conservation="none", scope="network").allocate(letter)
+    assert letter.rate == pytest.approx([1 / 3, 1 / 6, 1 / 6, 1 / 3])
+    assert met.rate == pytest.approx([1 / 2, 1 / 4, 1 / 2, 1])
+
+
+def test_a_coflow_counts_once_on_a_link_whatever_its_flows() -> None:
+    seen = view([[(0, 1, 1.0), (0, 2, 1.0), (0, 3, 1.0)], [(0, 4, 3.0)]], ports=5)
+    Parrot(conservation="none").allocate(seen)
+    assert seen.rate == pytest.approx([1 / 6, 1 / 6, 1 / 6, 1 / 2])
+
+
+def test_where_all_coflows_meet_on_each_link_the_letter_is_the_same() -> None:
+    for seed in range(10):
+        random = np.random.default_rng(seed)
+        coflows = [[(0, 1, float(size))] for size in random.uniform(1.0, 9.0, 5)]
+        seen, letter = view(coflows), view(coflows)
+        seen.job_sent[:] = letter.job_sent[:] = random.uniform(1.0, 9.0, 5)
+        Parrot().allocate(seen)
+        Parrot(scope="network").allocate(letter)
+        assert seen.rate == pytest.approx(letter.rate)
 
 
 def test_thresholds_must_make_sense() -> None:
