@@ -25,9 +25,14 @@ lint: .venv/.dev  ## Check style, types and the formatting of C
 	.venv/bin/mypy
 	git ls-files '*.c' '*.h' | xargs .venv/bin/clang-format --dry-run --Werror
 
-deploy: setup  ## Bring up TOPOLOGY on TARGET (softswitch or bmv2) and set its pipelines and tables
+deploy: setup  ## Bring up TOPOLOGY on TARGET and set its pipelines and tables; tofino: docs/tofino.md
+ifeq ($(TARGET),tofino)
+	.venv/bin/entrain deploy --target tofino --topology $(TOPOLOGY) \
+		$(addprefix --program ,$(PROGRAM)) $(addprefix --p4info ,$(P4INFO))
+else
 	.venv/bin/entrain up $(TOPOLOGY) --target $(TARGET)
 	.venv/bin/entrain deploy --target $(TARGET) --network $(basename $(notdir $(TOPOLOGY)))
+endif
 
 p4: setup  ## Compile the switch program anew (needs p4c)
 	$(PYTHON) -m wire

@@ -63,6 +63,7 @@ ACTION_NO_LINK: Final = "FabricEgress.no_link"
 
 PROFILE_ECMP_SELECTOR: Final = "FabricIngress.ecmp_selector"
 PROFILE_ECMP_SELECTOR_SIZE: Final = 1024
+PROFILE_ECMP_SELECTOR_GROUP_SIZE: Final = 64
 
 COUNTER_PORT_IN: Final = "FabricIngress.port_in"
 COUNTER_PORT_IN_SIZE: Final = 512

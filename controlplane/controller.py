@@ -39,7 +39,8 @@ class Controller(api_grpc.ControllerServicer):
 
     With a `cluster` the network belongs to jobs, which `admission` admits; their ledger is the file `ledger`.
     `circuits` is the cluster's optical circuit switch. If not `strict`, it starts though switches are not
-    ready, and `statuses` of the fabric tell.
+    ready, and `statuses` of the fabric tell. `pipeline` is by default the fabric's program for softswitch and
+    BMv2; `deploy` can replace it.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Controller(api_grpc.ControllerServicer):
         circuits: Circuits | None = None,
         on_step: Callable[[Entry, Step], None] = lambda *_: None,
         strict: bool = True,
+        pipeline: Pipeline | None = None,
     ) -> None:
         self.topology = topology
         self.stopped = asyncio.Event()
@@ -78,6 +80,7 @@ class Controller(api_grpc.ControllerServicer):
         self._circuits = circuits
         self._tenants: tuple[Tenant, ...] = ()
         self._strict = strict
+        self._first_pipeline = pipeline
         self._routing: Routing = routing
         self._namespace = namespace
         self._store = store
@@ -89,7 +92,7 @@ class Controller(api_grpc.ControllerServicer):
         self._loads: LoadReader
 
     async def __aenter__(self) -> Controller:
-        await self._open(Pipeline.load(), strict=self._strict)
+        await self._open(self._first_pipeline or Pipeline.load(), strict=self._strict)
         try:
             if self.admission is None:
                 await self.deploy(self._routing)

@@ -6,7 +6,7 @@ same object. The target's encoding (leading zeros, order of fields, counters) do
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import finsy as fy
@@ -14,9 +14,6 @@ from finsy.proto import p4r
 
 State = Mapping[bytes, p4r.Entity]
 """Canonical entities by key."""
-
-READ_ALL = (fy.P4TableEntry(), fy.P4ActionProfileMember(), fy.P4ActionProfileGroup())
-"""The wildcard entities that read a switch's whole state."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +25,19 @@ class Difference:
     def count(self, kind: int) -> int:
         """Return the number of updates of a type (`p4r.Update.INSERT`, `.MODIFY`, `.DELETE`)."""
         return sum(update.type == kind for update in self.updates)
+
+
+def whole_state(
+    schema: fy.P4Schema,
+) -> Iterator[fy.P4TableEntry | fy.P4ActionProfileMember | fy.P4ActionProfileGroup]:
+    """Yield the wildcard entities that read a switch's whole state.
+
+    They name each action profile: Stratum does not read all profiles at once.
+    """
+    yield fy.P4TableEntry()
+    for profile in schema.action_profiles:
+        yield fy.P4ActionProfileMember(profile.name)
+        yield fy.P4ActionProfileGroup(profile.name)
 
 
 def state_of(entities: Iterable[p4r.Entity], schema: fy.P4Schema) -> dict[bytes, p4r.Entity]:
@@ -122,6 +132,7 @@ def _canonical(entity: p4r.Entity) -> p4r.Entity:
             group = entity.action_profile_group
             result.action_profile_group.action_profile_id = group.action_profile_id
             result.action_profile_group.group_id = group.group_id
+            result.action_profile_group.max_size = group.max_size
             for member in sorted(group.members, key=lambda member: member.member_id):
                 kept = result.action_profile_group.members.add()
                 kept.member_id, kept.weight = member.member_id, member.weight

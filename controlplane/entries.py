@@ -53,14 +53,18 @@ def source_route(
 
 
 def ecmp(groups: Mapping[tuple[int, ...], int]) -> Iterator[Entity]:
-    """Yield a member per port, with the port's number as its id, and a group per set of ports."""
-    profile = p4.PROFILE_ECMP_SELECTOR
+    """Yield a member per port, with the port's number as its id, and a group per set of ports.
+
+    Every member has weight 1, no port is watched, and a group says how large it may become: a Tofino takes
+    no other groups (`docs/tofino.md`).
+    """
+    profile, max_size = p4.PROFILE_ECMP_SELECTOR, p4.PROFILE_ECMP_SELECTOR_GROUP_SIZE
     for port in sorted({port for ports in groups for port in ports}):
         action = fy.Action(p4.ACTION_TO_UPLINK, **{p4.PARAM_TO_UPLINK_PORT: port})
         yield fy.P4ActionProfileMember(profile, member_id=port, action=action)
     for ports, group in groups.items():
         members = [fy.P4Member(port, weight=1) for port in ports]
-        yield fy.P4ActionProfileGroup(profile, group_id=group, members=members)
+        yield fy.P4ActionProfileGroup(profile, group_id=group, max_size=max_size, members=members)
         yield fy.P4TableEntry(
             p4.TABLE_ECMP,
             match=fy.Match({p4.MATCH_ECMP_GROUP: group}),
@@ -86,13 +90,19 @@ def merged(*layers: Iterable[Entity]) -> Entities:
 
 
 def check_sizes(switch: str, entries: Iterable[Entity]) -> None:
-    """Raise BadInput if the entries of a switch exceed the program's tables."""
+    """Raise BadInput if the entries of a switch exceed the program's tables, or the members a group."""
     used: dict[str, int] = dict.fromkeys(_SIZES, 0)
     for entry in entries:
         if isinstance(entry, fy.P4TableEntry):
             used[entry.table_id] += 1
         elif isinstance(entry, fy.P4ActionProfileMember):
             used[entry.action_profile_id] += 1
+        elif len(entry.members or ()) > entry.max_size:
+            raise BadInput(
+                f"{switch}: {len(entry.members or ())} equally near ports do not fit a group of "
+                f"{entry.max_size}; use fewer links, or raise ECMP_GROUP_MAX in p4src/shared/size.p4 "
+                f"and `make p4`"
+            )
     for name, count in used.items():
         if count > _SIZES[name]:
             raise BadInput(

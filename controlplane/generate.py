@@ -2,8 +2,8 @@
 
 `constants.py` comes from the program. P4Info has names and sizes of tables, match fields, actions,
 parameters, counters and registers. `headers.p4` has the drop reasons, which P4Info omits. So a renamed table
-causes an import error instead of a wrong entry. `api_pb2*` come from `api.proto`, if grpcio-tools, a
-development dependency, is installed.
+causes an import error instead of a wrong entry. `api_pb2*` and `bf_pipeline_pb2*` come from their .proto
+files, if grpcio-tools, a development dependency, is installed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HERE = Path(__file__).resolve().parent
 P4INFO = _HERE.parent / "p4src/build/fabric.p4info.txtpb"
 HEADERS = _HERE.parent / "p4src/shared/headers.p4"
 CONSTANTS = _HERE / "constants.py"
-API = _HERE / "api.proto"
+PROTOS = (_HERE / "api.proto", _HERE / "bf_pipeline.proto")
 
 _HEADER = '''"""Names and sizes of the switch program; made by `python -m controlplane.generate`."""
 
@@ -75,6 +75,8 @@ def _lines(p4info: p4i.P4Info) -> Iterator[str]:
             name = _upper(entity.preamble.alias)
             yield from _text(f"{kind}_{name}", entity.preamble.name)
             yield f"{kind}_{name}_SIZE: Final = {entity.size}"
+            if kind == "PROFILE":
+                yield f"{kind}_{name}_GROUP_SIZE: Final = {entity.max_group_size}"
     yield ""
     for header in p4info.controller_packet_metadata:
         for field in header.metadata:
@@ -90,10 +92,11 @@ def _upper(alias: str) -> str:
 
 
 def main() -> None:
-    """Write the constants of the fabric program, and the API's modules."""
+    """Write the constants of the fabric program, and the modules of the .proto files."""
     outputs = {CONSTANTS: constants(fy.P4Schema(P4INFO).p4info, HEADERS.read_text())}
     with contextlib.suppress(MissingTool):
-        outputs |= grpc_modules(API)
+        for proto in PROTOS:
+            outputs |= grpc_modules(proto)
     for path, text in outputs.items():
         path.write_text(text)
         print(f"wrote {path}")

@@ -16,7 +16,10 @@ Role = Literal["leaf", "spine", "switch"]
 Target = Literal["softswitch", "bmv2", "tofino"]
 
 MAX_PORT = 254
-"""The largest port number. 255 is the CPU port, and per-port registers end there."""
+"""The largest port number of softswitch and BMv2, where 255 is the CPU port, and of generated topologies."""
+
+MAX_DEV_PORT = 511
+"""The largest port number of a Tofino: pipe in the upper 2 bits, port of the pipe in the lower 7."""
 
 MAX_INTERFACE_NAME = 15
 """Length limit of interface names such as `leaf1-eth12` (IFNAMSIZ - 1)."""
@@ -47,6 +50,11 @@ class Switch:
     target: Target
     ports: tuple[Port, ...] = ()
     grpc_host: str = "127.0.0.1"
+
+    @property
+    def max_port(self) -> int:
+        """The largest port number that its target has."""
+        return MAX_DEV_PORT if self.target == "tofino" else MAX_PORT
 
     @property
     def grpc_address(self) -> str:

@@ -18,7 +18,7 @@ import finsy as fy
 import grpc
 from finsy.proto import U128, p4r, p4r_grpc
 
-from controlplane.entities import READ_ALL, State, state_of
+from controlplane.entities import State, state_of, whole_state
 from controlplane.network import Switch
 from controlplane.pipeline import Pipeline
 from machine.errors import EntrainError
@@ -237,7 +237,8 @@ class SwitchClient:
 
     async def read_state(self) -> State:
         """Return all table entries, members and groups that a controller can change."""
-        return state_of(await self.read(READ_ALL), self._pipeline.schema)
+        schema = self._pipeline.schema
+        return state_of(await self.read(tuple(whole_state(schema))), schema)
 
     async def write(self, updates: Sequence[p4r.Update]) -> None:
         """Write one batch. Raises Refused, naming each refused update and the switch's reason."""

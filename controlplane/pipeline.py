@@ -12,6 +12,7 @@ import finsy as fy
 from google.protobuf.text_format import ParseError
 
 from controlplane import constants as p4
+from controlplane import tofino
 from machine.errors import BadInput
 
 BUILD = Path(__file__).resolve().parents[1] / "p4src/build"
@@ -19,7 +20,7 @@ BUILD = Path(__file__).resolve().parents[1] / "p4src/build"
 
 @dataclass(frozen=True)
 class Pipeline:
-    """P4Info as a schema, and the target's configuration (BMv2 JSON) as bytes."""
+    """P4Info as a schema, and the target's configuration as bytes: BMv2 JSON, or what Stratum takes."""
 
     name: str
     schema: fy.P4Schema
@@ -29,26 +30,25 @@ class Pipeline:
         cls,
         p4info: Path = BUILD / "fabric.p4info.txtpb",
         config: Path = BUILD / "fabric.json",
-        *,
-        opaque: bool = False,
     ) -> Pipeline:
         """Read both files. Raises BadInput if one is unreadable, or if they are from different programs.
 
-        Only p4c's output for BMv2 and softswitch can be checked. With `opaque`, nothing is checked.
+        `config` is the JSON that p4c writes for BMv2 and softswitch, or its `.conf` for Tofino.
         """
         for path, made_by in ((p4info, "--p4runtime-files"), (config, "-o")):
             if not path.is_file():
                 raise BadInput(f"{path}: there is no such file; it is what p4c writes with {made_by}")
-        blob = config.read_bytes()
+        if config.suffix == tofino.SUFFIX:
+            packed = tofino.pack(config)
+            schema = _schema(p4info, packed)
+            tofino.check_names(schema, packed, p4info, config)
+            return cls(config.stem, schema)
         try:
-            program = None if opaque else json.loads(blob)
+            program = json.loads(config.read_bytes())
         except ValueError as error:
             raise BadInput(f"{config}: is not the JSON that p4c-bm2-ss writes ({error})") from error
-        try:
-            schema = fy.P4Schema(p4info, blob)
-        except (ParseError, ValueError, KeyError) as error:
-            raise BadInput(f"{p4info}: is not P4Info in protobuf's text format ({error})") from error
-        for what, name in _missing(schema, program) if program is not None else ():
+        schema = _schema(p4info, config.read_bytes())
+        for what, name in _missing(schema, program):
             raise BadInput(
                 f"{p4info}: does not fit {config}: it has {what} {name}, the JSON has not; "
                 f"compile both from one program"
@@ -65,6 +65,13 @@ class Pipeline:
         """Whether this is a version of the fabric's program, for which we have entries."""
         names = {table.name for table in self.schema.tables}
         return {p4.TABLE_VRF, p4.TABLE_ROUTE, p4.TABLE_LINK} <= names
+
+
+def _schema(p4info: Path, config: bytes) -> fy.P4Schema:
+    try:
+        return fy.P4Schema(p4info, config)
+    except (ParseError, ValueError, KeyError) as error:
+        raise BadInput(f"{p4info}: is not P4Info in protobuf's text format ({error})") from error
 
 
 def _missing(schema: fy.P4Schema, program: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -32,7 +32,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from controlplane.network import MAX_PORT, Host, Link, Ocs, Plug, Port, Role, Switch, Target, Topology, build
+from controlplane.network import (
+    MAX_DEV_PORT,
+    MAX_PORT,
+    Host,
+    Link,
+    Ocs,
+    Plug,
+    Port,
+    Role,
+    Switch,
+    Target,
+    Topology,
+    build,
+)
 from machine.errors import BadInput
 from machine.explain import suggestion
 from machine.toml import Strict, check, matching, read_toml
@@ -70,7 +83,7 @@ Name = Annotated[
 ]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Positive = Annotated[int, Field(ge=1)]
-PortNumber = Annotated[int, Field(ge=1, le=MAX_PORT)]
+PortNumber = Annotated[int, Field(ge=1, le=MAX_DEV_PORT)]
 TcpPort = Annotated[int, Field(ge=1, le=65535)]
 Delay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Loss = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -349,7 +362,7 @@ def _explicit(file: TopologyFile, name: str) -> Topology:
         for index, entry in enumerate(file.switch)
     ]
     switch_index = {switch.name: index for index, switch in enumerate(switches)}
-    links = _number_links(file, switch_index)
+    links = _number_links(file, {switch.name: switch for switch in switches})
     attachments: dict[str, list[tuple[str, int]]] = defaultdict(list)
     host_names = {entry.name for entry in file.host}
     for link in links:
@@ -392,24 +405,29 @@ def _explicit_ocs(file: TopologyFile, links: list[Link], switches: Collection[st
     return _plugged(file.ocs, over)
 
 
-def _number_links(file: TopologyFile, switch_index: Mapping[str, int]) -> list[Link]:
+def _number_links(file: TopologyFile, switches: Mapping[str, Switch]) -> list[Link]:
     """Return the links with port numbers. Links without one get the lowest free number, in order."""
-    known = {*switch_index, *(entry.name for entry in file.host)}
+    known = {*switches, *(entry.name for entry in file.host)}
     taken: dict[str, set[int]] = defaultdict(set)
     for number, entry in enumerate(file.link, 1):
         for key, node, port in (("a", entry.a, entry.a_port), ("b", entry.b, entry.b_port)):
             if node not in known:
                 near = suggestion(node, known)
                 raise ValueError(f"[[link]] {number}, {key}: there is no switch or host {node!r}; {near}")
-            if port is not None and node not in switch_index:
+            if port is not None and node not in switches:
                 raise ValueError(f"[[link]] {number}, {key}_port: {node} is a host; it has no port number")
+            if port is not None and port > switches[node].max_port:
+                raise ValueError(
+                    f"[[link]] {number}, {key}_port: must be at most {switches[node].max_port} "
+                    f"on a switch of target {switches[node].target}, not {port}"
+                )
             if port is not None:
                 taken[node].add(port)
         if entry.a == entry.b:
             raise ValueError(f"[[link]] {number}, b: joins {entry.a} to itself")
 
     def assign(node: str, given: int | None, where: str) -> int:
-        if node not in switch_index:
+        if node not in switches:
             return 0
         if given is not None:
             return given

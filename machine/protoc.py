@@ -1,4 +1,4 @@
-"""Generates gRPC modules from .proto files with grpcio-tools, which only developers need."""
+"""Generates modules from .proto files with grpcio-tools, which only developers need."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from machine.errors import EntrainError, MissingTool
 def grpc_modules(proto: Path) -> dict[Path, str]:
     """Return the modules that protoc generates from `proto`, a file of this checkout: text by path.
 
+    The module of stubs is made only if `proto` has a service.
     Raises MissingTool without grpcio-tools, and EntrainError if protoc rejects the source.
     """
     try:
@@ -19,8 +20,10 @@ def grpc_modules(proto: Path) -> dict[Path, str]:
         raise MissingTool("grpcio-tools is missing: pip install -e '.[dev]'") from error
     root = Path(__file__).resolve().parent.parent
     source = proto.resolve().relative_to(root)
+    has_service = any(line.startswith("service ") for line in proto.read_text().splitlines())
     with tempfile.TemporaryDirectory() as output:
-        outputs = [f"--{kind}_out={output}" for kind in ("python", "pyi", "grpc_python")]
+        kinds = ("python", "pyi", "grpc_python") if has_service else ("python", "pyi")
+        outputs = [f"--{kind}_out={output}" for kind in kinds]
         if protoc.main(["protoc", f"-I{root}", *outputs, str(source)]):
             raise EntrainError(f"protoc failed on {source}")
         made = Path(output) / source.parent

@@ -15,7 +15,13 @@ import click
     required=True,
     help="Directory of the stored state; what several controllers of one network share.",
 )
-def command(file: Path, state: Path) -> None:
+@click.option(
+    "--program",
+    type=click.Path(path_type=Path),
+    help="Another program: p4c's output for the target; for tofino, the .conf that names it all.",
+)
+@click.option("--p4info", type=click.Path(path_type=Path), help="Its P4Info.")
+def command(file: Path, state: Path, program: Path | None, p4info: Path | None) -> None:
     """Control the switches of a topology file with [cluster], and admit its jobs, until a signal.
 
     The first controller that is started is the primary one. Others with the same --state stand by, say
@@ -23,6 +29,7 @@ def command(file: Path, state: Path) -> None:
     agree again. `entrain up` has a controller already.
     """
     from controlplane.topology import load_topology
+    from entrain.commands.deploy import given_pipeline
     from entrain.live_cluster import load_setup
     from entrain.run.controller import control
     from machine.errors import BadInput
@@ -31,4 +38,5 @@ def command(file: Path, state: Path) -> None:
     setup = load_setup(file, topology)
     if setup is None:
         raise BadInput(f"{file}: has no [cluster]; add it, or use `entrain deploy --topology`")
-    control(topology, setup, state, lambda line: click.echo(line))
+    pipeline = given_pipeline(topology, program, p4info)
+    control(topology, setup, state, lambda line: click.echo(line), pipeline=pipeline)

@@ -16,13 +16,8 @@ from machine.errors import BadInput, EntrainError
 from machine.terminal import plain_table
 
 if TYPE_CHECKING:
+    from controlplane.pipeline import Pipeline
     from controlplane.topology import Topology
-
-_TOFINO = (
-    "target tofino needs hardware: a switch that runs Stratum, and the TNA program built with the vendor's "
-    'compiler. Describe the switch in a topology file ([[switch]] with target = "tofino", grpc_host and '
-    "grpc_port); then give --topology, --program and --p4info"
-)
 
 
 @click.command()
@@ -36,7 +31,9 @@ _TOFINO = (
 @click.option("--network", help="Which network; needed only if several are up.")
 @click.option("--routing", type=click.Choice(["ecmp", "source"]), help="Default: unchanged, or ecmp.")
 @click.option(
-    "--program", type=click.Path(path_type=Path), help="Another program: p4c's output for the target."
+    "--program",
+    type=click.Path(path_type=Path),
+    help="Another program: p4c's output for the target; for tofino, the .conf that names it all.",
 )
 @click.option("--p4info", type=click.Path(path_type=Path), help="Its P4Info.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -53,18 +50,20 @@ def command(
 
     The switches are those of a running network, or those of a topology file with their addresses.
     """
-    if (program is None) != (p4info is None):
-        raise BadInput("--program and --p4info: give both or neither; they come from the same compilation")
-    if target == "tofino" and None in (file, program):
-        raise EntrainError(_TOFINO)
+    if file is None and target == "tofino":
+        raise EntrainError(
+            "target tofino needs a switch that runs Stratum. Describe it in a topology file ([[switch]] with "
+            'target = "tofino", grpc_host and grpc_port), and give --topology'
+        )
     if file is not None and network is not None:
         raise BadInput("--topology and --network: give only one of the two")
     if file is not None:
         from entrain.experiment import load_network
 
         topology = load_network(file).with_target(target)  # type: ignore[arg-type]
-        result = _deploy_directly(topology, target, routing or "ecmp", program, p4info)
+        result = _deploy_directly(topology, routing or "ecmp", given_pipeline(topology, program, p4info))
     else:
+        _check_pair(program, p4info)
         result = _deploy_to_network(target, network, routing or "", program, p4info)
     if as_json:
         click.echo(json.dumps(result))
@@ -72,17 +71,34 @@ def command(
         Console().print(deploy_table(result))
 
 
-def _deploy_directly(
-    topology: Topology, target: str, routing: str, program: Path | None, p4info: Path | None
-) -> dict[str, Any]:
+def given_pipeline(topology: Topology, program: Path | None, p4info: Path | None) -> Pipeline:
+    """Return what --program and --p4info name, or else the fabric's program for the targets of `topology`.
+
+    Raises BadInput, and EntrainError if there is none for a target.
+    """
+    from controlplane.pipeline import Pipeline
+    from controlplane.tofino import COMPILE
+
+    _check_pair(program, p4info)
+    if program is not None and p4info is not None:
+        return Pipeline.load(p4info, program)
+    if any(switch.target == "tofino" for switch in topology.switches):
+        raise EntrainError(
+            f"target tofino: give --program OUT/PROGRAM.conf and --p4info OUT/p4info.txtpb; "
+            f"p4c makes both: {COMPILE}"
+        )
+    return Pipeline.load()
+
+
+def _check_pair(program: Path | None, p4info: Path | None) -> None:
+    if (program is None) != (p4info is None):
+        raise BadInput("--program and --p4info: give both or neither; they come from the same compilation")
+
+
+def _deploy_directly(topology: Topology, routing: str, pipeline: Pipeline) -> dict[str, Any]:
     from controlplane.controller import apply_routing
     from controlplane.fabric import Applied, Fabric
-    from controlplane.pipeline import Pipeline
     from controlplane.routing import FabricPolicy
-
-    pipeline = Pipeline.load()
-    if program is not None and p4info is not None:
-        pipeline = Pipeline.load(p4info, program, opaque=target == "tofino")
 
     async def deploy() -> list[Applied]:
         async with Fabric(topology, pipeline) as fabric:

@@ -12,6 +12,7 @@ from controlplane.client import NETWORKS, SOCKET
 from controlplane.cluster import ClusterSetup
 from controlplane.controller import Controller, serve
 from controlplane.ledger import LEDGER, Entry, InUse, Ledger
+from controlplane.pipeline import Pipeline
 from controlplane.store import Store
 from controlplane.topology import Topology
 from entrain.live_cluster import CIRCUITS, circuits_of
@@ -30,10 +31,12 @@ def control(
     state: Path,
     tell: Callable[[str], None],
     on_step: Callable[[Entry, str], None] = lambda *_: None,
+    pipeline: Pipeline | None = None,
 ) -> None:
     """Stand by until no other controller has `state`, then control the switches until a signal.
 
-    `tell` gets a line for each event, `on_step` each step of a job. Raises EntrainError.
+    `tell` gets a line for each event, `on_step` each step of a job. `pipeline` is the switches' program, by
+    default the fabric's for softswitch and BMv2. Raises EntrainError.
     """
     own_directory(state, 0o700)
     with ending_once() as ignore_signals:
@@ -42,7 +45,7 @@ def control(
         with Record(f"controller-{topology.name}") as record:
             directory = NETWORKS / topology.name
             make_directory(directory, record)
-            asyncio.run(_control(topology, setup, state, directory, ledger, tell, on_step))
+            asyncio.run(_control(topology, setup, state, directory, ledger, tell, on_step, pipeline))
             ignore_signals()
         ledger.close()
 
@@ -67,6 +70,7 @@ async def _control(
     ledger: Ledger,
     tell: Callable[[str], None],
     on_step: Callable[[Entry, str], None],
+    pipeline: Pipeline | None,
 ) -> None:
     loop = asyncio.get_running_loop()
     async with Controller(
@@ -79,6 +83,7 @@ async def _control(
         on_event=tell,
         on_step=on_step,
         strict=False,
+        pipeline=pipeline,
     ) as controller:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, controller.stopped.set)

@@ -73,7 +73,7 @@ control FabricIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         size = SOURCE_ROUTE_TABLE_SIZE;
     }
 
-    action_selector(HashAlgorithm.crc16, ECMP_MEMBERS, 16) ecmp_selector;
+    @max_group_size(ECMP_GROUP_MAX) action_selector(HashAlgorithm.crc16, ECMP_MEMBERS, 16) ecmp_selector;
 
     table ecmp {
         key = {

@@ -50,8 +50,11 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):  # type: ignore[misc]
     async def lose_everything(self) -> None:
         """What a restart does: no pipeline, no entities, nobody was ever primary."""
         await self.stop()
-        self.entities, self.config, self._highest = {}, None, 0
+        self._forget()
         await self.start()
+
+    def _forget(self) -> None:
+        self.entities, self.config, self._highest = {}, None, 0
 
     # -- P4Runtime
 
@@ -65,8 +68,8 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):  # type: ignore[misc]
             async for request in requests:
                 if request.HasField("arbitration"):
                     self._arbitrate(queue, request.arbitration)
-                elif request.HasField("packet") and (reply := self.answer(request.packet)) is not None:
-                    queue.put_nowait(p4r.StreamMessageResponse(packet=reply))
+                elif request.HasField("packet") and (reply := self._packet(request.packet)) is not None:
+                    queue.put_nowait(reply)
             queue.put_nowait(None)
 
         receiver = asyncio.create_task(receive())
@@ -82,6 +85,10 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):  # type: ignore[misc]
             if was_primary:
                 for other in self._streams:
                     self._notify(other)
+
+    def _packet(self, packet: Any) -> Any | None:
+        reply = self.answer(packet)
+        return None if reply is None else p4r.StreamMessageResponse(packet=reply)
 
     def _arbitrate(self, queue: asyncio.Queue[Any], update: Any) -> None:
         election_id = U128.decode(update.election_id)

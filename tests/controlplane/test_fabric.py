@@ -20,14 +20,15 @@ from controlplane.store import Store
 from controlplane.topology import Topology, dumbbell, leaf_spine
 from machine.errors import BadInput, EntrainError
 from tests.controlplane.fake_switch import FakeSwitch
-
-PIPELINE = Pipeline.load()
+from tests.controlplane.kinds import FakeKind
 
 
 @asynccontextmanager
-async def switches(topology: Topology) -> AsyncIterator[tuple[Topology, dict[str, FakeSwitch]]]:
+async def switches(
+    kind: FakeKind, topology: Topology
+) -> AsyncIterator[tuple[Topology, dict[str, FakeSwitch]]]:
     """Fake switches for `topology`, and the topology with their ports."""
-    fakes = {switch.name: FakeSwitch(switch.device_id) for switch in topology.switches}
+    fakes = {switch.name: kind.make(switch.device_id) for switch in topology.switches}
     for fake in fakes.values():
         await fake.start()
     served = tuple(replace(switch, grpc_port=fakes[switch.name].port) for switch in topology.switches)
@@ -47,9 +48,12 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_applying_twice_writes_nothing_and_each_change_is_one_batch() -> None:
+def test_applying_twice_writes_nothing_and_each_change_is_one_batch(kind: FakeKind) -> None:
     async def test() -> None:
-        async with switches(leaf_spine(2, 2, 2)) as (topology, fakes), Fabric(topology, PIPELINE) as fabric:
+        async with (
+            switches(kind, leaf_spine(2, 2, 2)) as (topology, fakes),
+            Fabric(topology, kind.pipeline) as fabric,
+        ):
             first = await fabric.apply(desired_state(topology, FabricPolicy("ecmp")))
             assert all(applied.inserted > 0 for applied in first)
             assert all(len(fake.batches) == 1 for fake in fakes.values())
@@ -67,23 +71,26 @@ def test_applying_twice_writes_nothing_and_each_change_is_one_batch() -> None:
     run(test)
 
 
-def test_a_second_controller_process_finds_everything_in_place() -> None:
+def test_a_second_controller_process_finds_everything_in_place(kind: FakeKind) -> None:
     async def test() -> None:
-        async with switches(dumbbell(2)) as (topology, fakes):
+        async with switches(kind, dumbbell(2)) as (topology, fakes):
             for _ in range(2):
-                async with Fabric(topology, PIPELINE) as fabric:
+                async with Fabric(topology, kind.pipeline) as fabric:
                     await fabric.apply(desired_state(topology))
             assert all(len(fake.batches) == 1 and fake.pipelines_set == 1 for fake in fakes.values())
 
     run(test)
 
 
-def test_any_state_converges_to_any_other_in_one_batch() -> None:
+def test_any_state_converges_to_any_other_in_one_batch(kind: FakeKind) -> None:
     """Groups and members appear, change and vanish in an order in which every reference resolves."""
     shapes = [leaf_spine(2, 2, 2, 2), leaf_spine(2, 1, 2, 4), leaf_spine(2, 1, 1, 1), leaf_spine(2, 3, 2, 1)]
 
     async def test() -> None:
-        async with switches(leaf_spine(2, 1, 1)) as (topology, fakes), Fabric(topology, PIPELINE) as fabric:
+        async with (
+            switches(kind, leaf_spine(2, 1, 1)) as (topology, fakes),
+            Fabric(topology, kind.pipeline) as fabric,
+        ):
             for before in shapes:
                 for after in shapes:
                     for shape in (before, after):
@@ -95,9 +102,12 @@ def test_any_state_converges_to_any_other_in_one_batch() -> None:
     run(test)
 
 
-def test_foreign_entries_are_removed() -> None:
+def test_foreign_entries_are_removed(kind: FakeKind) -> None:
     async def test() -> None:
-        async with switches(dumbbell(1)) as (topology, fakes), Fabric(topology, PIPELINE) as fabric:
+        async with (
+            switches(kind, dumbbell(1)) as (topology, fakes),
+            Fabric(topology, kind.pipeline) as fabric,
+        ):
             await fabric.apply(desired_state(dumbbell(3)))
             applied = await fabric.apply(desired_state(topology))
             assert all(one.deleted > 0 for one in applied)
@@ -106,9 +116,12 @@ def test_foreign_entries_are_removed() -> None:
     run(test)
 
 
-def test_a_switch_that_is_away_matters_only_if_it_is_to_change() -> None:
+def test_a_switch_that_is_away_matters_only_if_it_is_to_change(kind: FakeKind) -> None:
     async def test() -> None:
-        async with switches(leaf_spine(2, 2, 2)) as (topology, fakes), Fabric(topology, PIPELINE) as fabric:
+        async with (
+            switches(kind, leaf_spine(2, 2, 2)) as (topology, fakes),
+            Fabric(topology, kind.pipeline) as fabric,
+        ):
             first, second = (
                 fabric.encoded(desired_state(topology, FabricPolicy(r))) for r in ("ecmp", "source")
             )
@@ -132,12 +145,12 @@ def test_a_switch_that_is_away_matters_only_if_it_is_to_change() -> None:
     run(test)
 
 
-def test_a_restarted_switch_is_set_again_unasked() -> None:
+def test_a_restarted_switch_is_set_again_unasked(kind: FakeKind) -> None:
     async def test() -> None:
         events: list[str] = []
         async with (
-            switches(dumbbell(2)) as (topology, fakes),
-            Fabric(topology, PIPELINE, on_event=events.append) as fabric,
+            switches(kind, dumbbell(2)) as (topology, fakes),
+            Fabric(topology, kind.pipeline, on_event=events.append) as fabric,
         ):
             await fabric.apply(desired_state(topology))
             before = dict(fakes["left"].entities)
@@ -150,29 +163,29 @@ def test_a_restarted_switch_is_set_again_unasked() -> None:
     run(test)
 
 
-def test_a_restarted_controller_converges_from_its_store(tmp_path: Path) -> None:
+def test_a_restarted_controller_converges_from_its_store(kind: FakeKind, tmp_path: Path) -> None:
     async def test() -> None:
-        async with switches(dumbbell(2)) as (topology, fakes):
-            async with Fabric(topology, PIPELINE, store=Store(tmp_path / "state")) as fabric:
+        async with switches(kind, dumbbell(2)) as (topology, fakes):
+            async with Fabric(topology, kind.pipeline, store=Store(tmp_path / "state")) as fabric:
                 await fabric.apply(desired_state(topology), routing="ecmp")
             expected = dict(fakes["right"].entities)
             await fakes["right"].lose_everything()
-            async with Fabric(topology, PIPELINE, store=Store(tmp_path / "state")):
+            async with Fabric(topology, kind.pipeline, store=Store(tmp_path / "state")):
                 assert fakes["right"].entities == expected
             assert Store(tmp_path / "state").load()[1]["routing"] == "ecmp"
 
     run(test)
 
 
-def test_a_refusal_names_the_entry_and_leaves_every_switch_as_it_was(tmp_path: Path) -> None:
+def test_a_refusal_names_the_entry_and_leaves_every_switch_as_it_was(kind: FakeKind, tmp_path: Path) -> None:
     async def test() -> None:
         async with (
-            switches(leaf_spine(2, 2, 2)) as (topology, fakes),
-            Fabric(topology, PIPELINE, store=Store(tmp_path / "state")) as fabric,
+            switches(kind, leaf_spine(2, 2, 2)) as (topology, fakes),
+            Fabric(topology, kind.pipeline, store=Store(tmp_path / "state")) as fabric,
         ):
             await fabric.apply(desired_state(topology, FabricPolicy("ecmp")))
             before = {name: dict(fake.entities) for name, fake in fakes.items()}
-            source_route = PIPELINE.schema.tables["source_route"].id
+            source_route = kind.pipeline.schema.tables["source_route"].id
             fakes["leaf2"].refuse = lambda update: (
                 "the table is full"
                 if update.entity.table_entry.table_id == source_route and update.type == p4r.Update.INSERT
@@ -197,11 +210,13 @@ def test_a_refusal_names_the_entry_and_leaves_every_switch_as_it_was(tmp_path: P
     run(test)
 
 
-def test_advancing_writes_the_difference_without_reading_and_back_again(tmp_path: Path) -> None:
+def test_advancing_writes_the_difference_without_reading_and_back_again(
+    kind: FakeKind, tmp_path: Path
+) -> None:
     async def test() -> None:
         async with (
-            switches(leaf_spine(2, 2, 2)) as (topology, fakes),
-            Fabric(topology, PIPELINE, store=Store(tmp_path / "state")) as fabric,
+            switches(kind, leaf_spine(2, 2, 2)) as (topology, fakes),
+            Fabric(topology, kind.pipeline, store=Store(tmp_path / "state")) as fabric,
         ):
             states = [
                 fabric.encoded(desired_state(topology, FabricPolicy("source", vrfs=vrfs)))
@@ -215,7 +230,7 @@ def test_advancing_writes_the_difference_without_reading_and_back_again(tmp_path
                 assert {name: fake.entities for name, fake in fakes.items()} == state
                 assert Store(tmp_path / "state").load() == (
                     state,
-                    {"number": states.index(state), "cookie": PIPELINE.cookie},
+                    {"number": states.index(state), "cookie": kind.pipeline.cookie},
                 )
             assert {name: fake.reads for name, fake in fakes.items()} == reads
             for name, fake in fakes.items():
@@ -225,9 +240,12 @@ def test_advancing_writes_the_difference_without_reading_and_back_again(tmp_path
     run(test)
 
 
-def test_a_refusal_takes_an_advance_back_everywhere() -> None:
+def test_a_refusal_takes_an_advance_back_everywhere(kind: FakeKind) -> None:
     async def test() -> None:
-        async with switches(leaf_spine(2, 2, 2)) as (topology, fakes), Fabric(topology, PIPELINE) as fabric:
+        async with (
+            switches(kind, leaf_spine(2, 2, 2)) as (topology, fakes),
+            Fabric(topology, kind.pipeline) as fabric,
+        ):
             before = fabric.encoded(desired_state(topology))
             after = fabric.encoded(desired_state(topology, FabricPolicy(vrfs={"h1": 7, "h3": 7})))
             await fabric.advance(before)
@@ -243,12 +261,15 @@ def test_a_refusal_takes_an_advance_back_everywhere() -> None:
     run(test)
 
 
-def test_an_advance_reads_what_somebody_else_may_have_written() -> None:
+def test_an_advance_reads_what_somebody_else_may_have_written(kind: FakeKind) -> None:
     async def test() -> None:
-        async with switches(dumbbell(1)) as (topology, fakes), Fabric(topology, PIPELINE) as fabric:
+        async with (
+            switches(kind, dumbbell(1)) as (topology, fakes),
+            Fabric(topology, kind.pipeline) as fabric,
+        ):
             state = fabric.encoded(desired_state(topology))
             await fabric.advance(state)
-            intruder = SwitchClient(topology.switch_by_name["left"], PIPELINE)
+            intruder = SwitchClient(topology.switch_by_name["left"], kind.pipeline)
             intruder._election_id = 1 << 100
             await intruder.connect(5)
             key = next(key for key, entity in state["left"].items() if entity.HasField("table_entry"))
@@ -265,14 +286,14 @@ def test_an_advance_reads_what_somebody_else_may_have_written() -> None:
     run(test)
 
 
-def test_the_loser_of_an_arbitration_says_who_is_primary() -> None:
+def test_the_loser_of_an_arbitration_says_who_is_primary(kind: FakeKind) -> None:
     async def test() -> None:
-        async with switches(dumbbell(1)) as (topology, _), Fabric(topology, PIPELINE) as first:
+        async with switches(kind, dumbbell(1)) as (topology, _), Fabric(topology, kind.pipeline) as first:
             await first.apply(desired_state(topology))
             with pytest.raises(
                 NotPrimary, match=f"another controller is primary: process {os.getpid()} .*python"
             ):
-                async with Fabric(topology, PIPELINE):
+                async with Fabric(topology, kind.pipeline):
                     pass
             applied = await first.apply(desired_state(topology))  # and the winner was not disturbed
             assert [one.written for one in applied] == [0, 0]
@@ -281,11 +302,13 @@ def test_the_loser_of_an_arbitration_says_who_is_primary() -> None:
 
 
 @pytest.mark.parametrize("identities", [(11, 22), (22, 11), (11, 22, 33)])
-def test_of_controllers_that_start_at_once_exactly_one_wins(identities: tuple[int, ...]) -> None:
+def test_of_controllers_that_start_at_once_exactly_one_wins(
+    kind: FakeKind, identities: tuple[int, ...]
+) -> None:
     async def test() -> None:
-        async with switches(dumbbell(1)) as (topology, _):
+        async with switches(kind, dumbbell(1)) as (topology, _):
             switch = topology.switch_by_name["left"]
-            clients = [SwitchClient(switch, PIPELINE, identity=identity) for identity in identities]
+            clients = [SwitchClient(switch, kind.pipeline, identity=identity) for identity in identities]
             await asyncio.gather(*(client.connect(10) for client in clients))
             # Who was overtaken in the meantime has been told so by the time that the switch answers again.
             for client in clients:
@@ -298,12 +321,15 @@ def test_of_controllers_that_start_at_once_exactly_one_wins(identities: tuple[in
     run(test)
 
 
-def test_who_is_taken_over_waits_and_takes_the_switch_back() -> None:
+def test_who_is_taken_over_waits_and_takes_the_switch_back(kind: FakeKind) -> None:
     async def test() -> None:
-        async with switches(dumbbell(1)) as (topology, fakes), Fabric(topology, PIPELINE) as fabric:
+        async with (
+            switches(kind, dumbbell(1)) as (topology, fakes),
+            Fabric(topology, kind.pipeline) as fabric,
+        ):
             await fabric.apply(desired_state(topology))
             before = dict(fakes["left"].entities)
-            intruder = SwitchClient(topology.switch_by_name["left"], PIPELINE)
+            intruder = SwitchClient(topology.switch_by_name["left"], kind.pipeline)
             intruder._election_id = 1 << 100  # a foreign controller that does not ask first
             await intruder.connect(5)
             await until(lambda: "another controller is primary" in fabric.statuses()["left"])
@@ -325,36 +351,38 @@ def test_election_ids_tell_their_holder() -> None:
     assert U128.decode(U128.encode(3 << 64 | 5)) == 3 << 64 | 5
 
 
-def test_an_accident_in_a_session_is_raised_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accident_in_a_session_is_raised_and_not_waited_for(
+    kind: FakeKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def fail(_: SwitchClient) -> None:
         raise ZeroDivisionError("an accident")
 
     async def test() -> None:
-        async with switches(dumbbell(1)) as (topology, _):
+        async with switches(kind, dumbbell(1)) as (topology, _):
             with pytest.raises(ZeroDivisionError, match="an accident"):
-                async with Fabric(topology, PIPELINE):
+                async with Fabric(topology, kind.pipeline):
                     pass
 
     monkeypatch.setattr(SwitchClient, "read_state", fail)
     run(test)
 
 
-def test_an_absent_switch_is_named() -> None:
+def test_an_absent_switch_is_named(kind: FakeKind) -> None:
     async def test() -> None:
         topology = dumbbell(1, grpc_port=1)
         with pytest.raises(Unreachable, match=r"left \(softswitch at 127.0.0.1:1\).*is the switch running"):
-            async with Fabric(topology, PIPELINE, connect_timeout_s=0.5):
+            async with Fabric(topology, kind.pipeline, connect_timeout_s=0.5):
                 pass
 
     run(test)
 
 
-def test_a_refused_pipeline_is_told_in_the_targets_words() -> None:
+def test_a_refused_pipeline_is_told_in_the_targets_words(kind: FakeKind) -> None:
     async def test() -> None:
-        async with switches(dumbbell(1)) as (topology, fakes):
+        async with switches(kind, dumbbell(1)) as (topology, fakes):
             fakes["left"].refuse_pipeline = "varbit in fabric.p4:7 is not supported"
             with pytest.raises(Refused, match=r"left.*refused the pipeline fabric: varbit in fabric.p4:7"):
-                async with Fabric(topology, PIPELINE):
+                async with Fabric(topology, kind.pipeline):
                     pass
 
     run(test)
@@ -377,7 +405,7 @@ def test_pipeline_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is not P4Info"):
         Pipeline.load(p4info, config)
     p4info.write_text(good)
-    assert Pipeline.load(p4info, config).cookie == PIPELINE.cookie
+    assert Pipeline.load(p4info, config).cookie == Pipeline.load().cookie
 
 
 def test_a_store_that_is_something_else_is_refused(tmp_path: Path) -> None:

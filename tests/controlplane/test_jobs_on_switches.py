@@ -24,18 +24,21 @@ from machine.errors import BadInput
 from schedulers.placement.cluster import Request
 from schedulers.placement.strategies import STRATEGIES
 from tests.controlplane.fake_switch import FakeSwitch
+from tests.controlplane.kinds import FakeKind
 from tests.controlplane.test_fabric import run, switches, until
 
 
 @asynccontextmanager
 async def cluster(
-    topology: Topology, directory: Path
+    kind: FakeKind, topology: Topology, directory: Path
 ) -> AsyncIterator[tuple[Controller, Admission, dict[str, FakeSwitch]]]:
     """A cluster of fake switches with a controller."""
-    async with switches(topology) as (served, fakes):
+    async with switches(kind, topology) as (served, fakes):
         setup = ClusterSetup(cluster_of(served, 2), STRATEGIES["vclos"])
         ledger = Ledger(directory / "jobs", setup.cluster)
-        async with Controller(served, "source", cluster=setup, ledger=ledger) as controller:
+        async with Controller(
+            served, "source", cluster=setup, ledger=ledger, pipeline=kind.pipeline
+        ) as controller:
             assert controller.admission is not None
             yield controller, controller.admission, fakes
         ledger.close()
@@ -54,9 +57,9 @@ def tables(fakes: Mapping[str, FakeSwitch]) -> dict[str, dict[bytes, p4r.Entity]
     return {name: dict(fake.entities) for name, fake in fakes.items()}
 
 
-def test_a_job_changes_no_entry_of_another_and_leaves_none(tmp_path: Path) -> None:
+def test_a_job_changes_no_entry_of_another_and_leaves_none(kind: FakeKind, tmp_path: Path) -> None:
     async def test() -> None:
-        async with cluster(leaf_spine(4, 4, 4), tmp_path) as (_, admission, fakes):
+        async with cluster(kind, leaf_spine(4, 4, 4), tmp_path) as (_, admission, fakes):
             idle = tables(fakes)
             await submit(admission, "a", 8)
             alone = tables(fakes)
@@ -77,9 +80,11 @@ def test_a_job_changes_no_entry_of_another_and_leaves_none(tmp_path: Path) -> No
     run(test)
 
 
-def test_a_switch_that_dies_while_a_job_is_admitted_costs_nobody_else_anything(tmp_path: Path) -> None:
+def test_a_switch_that_dies_while_a_job_is_admitted_costs_nobody_else_anything(
+    kind: FakeKind, tmp_path: Path
+) -> None:
     async def test() -> None:
-        async with cluster(leaf_spine(4, 4, 4), tmp_path) as (controller, admission, fakes):
+        async with cluster(kind, leaf_spine(4, 4, 4), tmp_path) as (controller, admission, fakes):
             await submit(admission, "a", 4)  # the whole first leaf
             before = tables(fakes)
             give = controller.give
@@ -109,9 +114,13 @@ def test_a_switch_that_dies_while_a_job_is_admitted_costs_nobody_else_anything(t
     run(test)
 
 
-def test_a_switch_that_refuses_a_job_leaves_all_as_it_was(tmp_path: Path) -> None:
+def test_a_switch_that_refuses_a_job_leaves_all_as_it_was(kind: FakeKind, tmp_path: Path) -> None:
     async def test() -> None:
-        async with cluster(replace(leaf_spine(2, 2, 2), name="small"), tmp_path) as (_, admission, fakes):
+        async with cluster(kind, replace(leaf_spine(2, 2, 2), name="small"), tmp_path) as (
+            _,
+            admission,
+            fakes,
+        ):
             before = tables(fakes)
             fakes["leaf2"].refuse = lambda update: "full" if update.type != p4r.Update.DELETE else None
             await submit(admission, "a", 4)
@@ -133,13 +142,15 @@ def test_the_api_refuses_a_pattern_that_no_collective_has() -> None:
     assert (request, duration_s, deadline_s) == (Request("a", 1, "ring"), math.inf, None)
 
 
-def test_two_controllers_take_turns_with_one_ledger(tmp_path: Path) -> None:
+def test_two_controllers_take_turns_with_one_ledger(kind: FakeKind, tmp_path: Path) -> None:
     async def test() -> None:
-        async with switches(leaf_spine(2, 2, 2)) as (served, fakes):
+        async with switches(kind, leaf_spine(2, 2, 2)) as (served, fakes):
             setup = ClusterSetup(cluster_of(served, 1), STRATEGIES["vclos"])
             for _ in range(2):
                 ledger = Ledger(tmp_path / "jobs", setup.cluster)
-                async with Controller(served, "source", cluster=setup, ledger=ledger) as controller:
+                async with Controller(
+                    served, "source", cluster=setup, ledger=ledger, pipeline=kind.pipeline
+                ) as controller:
                     assert controller.admission is not None
                     if not phases(controller.admission):
                         await submit(controller.admission, "a", 4)

@@ -15,7 +15,7 @@ from controlplane.loads import LoadReader, query
 from controlplane.pipeline import Pipeline
 from controlplane.topology import dumbbell
 from machine.errors import EntrainError
-from tests.controlplane.fake_switch import FakeSwitch
+from tests.controlplane.kinds import FakeKind
 from wire.slot_header import LANES, Kind, SlotHeader
 
 PIPELINE = Pipeline.load()
@@ -50,23 +50,23 @@ class LoadTable:
         return p4r.PacketIn(payload=packet.payload[:ETHERNET] + answer, metadata=metadata)
 
 
-async def read(table: LoadTable) -> dict[tuple[str, int], dict[int, float]]:
+async def read(kind: FakeKind, table: LoadTable) -> dict[tuple[str, int], dict[int, float]]:
     topology = dumbbell(1)
-    fakes = [FakeSwitch(switch.device_id) for switch in topology.switches]
+    fakes = [kind.make(switch.device_id) for switch in topology.switches]
     for fake in fakes:
         fake.answer = table
         await fake.start()
     try:
         served = [replace(s, grpc_port=f.port) for s, f in zip(topology.switches, fakes, strict=True)]
-        async with Fabric(replace(topology, switches=tuple(served)), PIPELINE) as fabric:
+        async with Fabric(replace(topology, switches=tuple(served)), kind.pipeline) as fabric:
             return {(load.switch, load.port): load.slots for load in await LoadReader(fabric).read()}
     finally:
         for fake in fakes:
             await fake.stop()
 
 
-def test_loads_come_back_per_switch_port_and_slot() -> None:
-    found = asyncio.run(read(LoadTable({1: {1234: 70, 1235: 5}, 2: {7: 1}})))
+def test_loads_come_back_per_switch_port_and_slot(kind: FakeKind) -> None:
+    found = asyncio.run(read(kind, LoadTable({1: {1234: 70, 1235: 5}, 2: {7: 1}})))
     assert found == {
         ("left", 1): {1234: 70, 1235: 5},
         ("left", 2): {7: 1},
@@ -75,18 +75,18 @@ def test_loads_come_back_per_switch_port_and_slot() -> None:
     }
 
 
-def test_a_lost_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_answer_is_asked_for_again(kind: FakeKind, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controlplane.loads.ANSWER_TIMEOUT_S", 0.2)
-    found = asyncio.run(read(LoadTable({1: {3: 9}}, lose=2)))
+    found = asyncio.run(read(kind, LoadTable({1: {3: 9}}, lose=2)))
     assert found["left", 1] == {3: 9}
 
 
-def test_a_switch_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_switch_that_never_answers_is_named(kind: FakeKind, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controlplane.loads.ANSWER_TIMEOUT_S", 0.05)
     with pytest.raises(EntrainError, match="no answer to 3 QUERY carriers for port 1"):
-        asyncio.run(read(LoadTable({}, lose=10**6)))
+        asyncio.run(read(kind, LoadTable({}, lose=10**6)))
 
 
-def test_a_query_names_its_port_and_number() -> None:
+def test_a_query_names_its_port_and_number(kind: FakeKind) -> None:
     header = SlotHeader.unpack(query(7, 42)[ETHERNET:])
     assert (header.kind, header.port, header.flow) == (Kind.QUERY, 7, 42)

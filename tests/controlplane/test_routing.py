@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from pathlib import Path
 from typing import Any
 
 import finsy as fy
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from controlplane import constants as p4
 from controlplane.constants import DropReason
-from controlplane.generate import API, CONSTANTS, HEADERS, P4INFO, constants
+from controlplane.generate import CONSTANTS, HEADERS, P4INFO, PROTOS, constants
 from controlplane.network import DARK
 from controlplane.routing import FabricPolicy, desired_state, fixed_path, switch_hops
 from controlplane.topology import Topology, dumbbell, leaf_spine, parse_topology
@@ -204,7 +205,8 @@ def test_each_entry_of_the_drop_counter_has_a_reason() -> None:
     assert sorted(p4.DropReason) == list(range(p4.COUNTER_DROPS_SIZE))
 
 
-def test_the_apis_modules_are_those_of_its_definition() -> None:
+@pytest.mark.parametrize("proto", PROTOS, ids=lambda proto: str(proto.name))
+def test_generated_modules_are_those_of_their_definition(proto: Path) -> None:
     pytest.importorskip("grpc_tools", reason="grpcio-tools is a development dependency")
-    for path, text in grpc_modules(API).items():
+    for path, text in grpc_modules(proto).items():
         assert text == path.read_text(), "run python -m controlplane.generate"

@@ -21,8 +21,9 @@ from controlplane.topology import leaf_spine
 from machine.errors import BadInput
 from schedulers.placement.cluster import Cluster, Placement, Request, State, empty, release, reserve
 from schedulers.placement.strategies import STRATEGIES, Strategy
+from tests.controlplane.kinds import FakeKind
 from tests.controlplane.model import Model, Wire
-from tests.controlplane.test_fabric import PIPELINE, run, switches
+from tests.controlplane.test_fabric import run, switches
 
 UNTIMED = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ISOLATED = [each for each in STRATEGIES.values() if each.isolated]
@@ -172,12 +173,12 @@ def held(topology: Topology, state: State, job: Tenant) -> set[tuple[str, int]]:
 @settings(max_examples=3, deadline=None)
 @given(data=st.data())
 def test_switches_get_the_tables_of_exactly_the_jobs_that_are_there(
-    strategy: Strategy, data: st.DataObject
+    kind: FakeKind, strategy: Strategy, data: st.DataObject
 ) -> None:
     topology, _, jobs = data.draw(running(strategy))
 
     async def test() -> None:
-        async with switches(topology) as (served, fakes), Fabric(served, PIPELINE) as fabric:
+        async with switches(kind, topology) as (served, fakes), Fabric(served, kind.pipeline) as fabric:
             tables = Tables(fabric, FabricPolicy())
             for present in (jobs[:1], jobs, jobs[1:], ()):
                 await tables.apply(present)
