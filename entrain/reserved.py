@@ -10,8 +10,8 @@ from controlplane.cluster import cluster_of, hosts_by_gpu
 from controlplane.tenants import Tenant
 from controlplane.topology import Topology
 from machine.errors import BadInput
-from schedulers.placement.cluster import Placement, Request, empty, reserve
-from schedulers.placement.strategies import STRATEGIES
+from schedulers.placement.cluster import Request, empty, reserve
+from schedulers.placement.stages import vclos_on
 
 if TYPE_CHECKING:
     from entrain.experiment import Job
@@ -36,10 +36,8 @@ def reserved(topology: Topology, jobs: Iterable[Job]) -> tuple[Tenant, ...]:
             raise BadInput(
                 f"job {job.name}: {taken[0]} is another job's, too; give each job hosts of its own"
             )
-        elsewhere = set(range(len(hosts))) - own
-        request = Request(job.name, len(own), job.spec.collective)
-        found = STRATEGIES["vclos"].place(state.without(gpus=elsewhere), request)
-        if not isinstance(found, Placement):
+        found = vclos_on(state, Request(job.name, len(own), job.spec.collective), own)
+        if found is None:
             raise BadInput(
                 f"job {job.name}: there is no virtual Clos on its hosts with links that no other job has; "
                 f"give it as many hosts on each of its leaves, or fewer leaves"

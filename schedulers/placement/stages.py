@@ -49,6 +49,13 @@ def vclos(
     return "network"
 
 
+def vclos_on(state: State, request: Request, gpus: Iterable[int]) -> Placement | None:
+    """Return the virtual Clos of a job that runs on these GPUs and no others, or None if there is none."""
+    elsewhere = set(range(state.cluster.gpus)) - set(gpus)
+    found = vclos(state.without(gpus=elsewhere), request)
+    return found if isinstance(found, Placement) else None
+
+
 def _leaves(
     idle: Ints, free: Ints, links_per_pair: int, unit: int, leaves: int, width: int, limit: int
 ) -> Ints | None:
