@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from schedulers.compiled import Floats
 
 UNIT = 1024
 """Slope and intercept are in units of 1/1024."""
@@ -50,6 +54,11 @@ class Gain:
     def of(self, ratio: float) -> float:
         """Return F(ratio) for `ratio` in [0, 1]."""
         return (self.slope * ratio + self.intercept) / UNIT
+
+    def each(self, ratios: Floats) -> Floats:
+        """Return F of each of `ratios`, any shape, in [0, 1]."""
+        result: Floats = (self.slope * ratios + self.intercept) / UNIT
+        return result
 
 
 FAIR = Gain(0, UNIT)

@@ -8,7 +8,7 @@ lags by a chunk. Policies:
 comes from load tables, which hold the announcements of the flows earlier in the order.
 
 ``fair``: flows share links max-min fairly, as under ideal congestion control, without regard to slots or
-jobs.
+jobs; with a `gain`, in proportion to MLTCP's F of their progress.
 
 ``equal``: each link is divided equally among its flows, whether or not they can use their shares.
 
@@ -28,6 +28,7 @@ import numpy as np
 from machine.errors import BadInput
 from schedulers.coflow.filling import equal_share, progressive_fill, squeeze
 from schedulers.compiled import Floats, Ints, Routes, compiled
+from schedulers.mltcp import FAIR, Gain
 from schedulers.slots.host import FLOW, Parameters, SlotScheduler
 from schedulers.slots.kernels import Flows, Rules, decide, dependency
 from schedulers.slots.roles import Role
@@ -36,6 +37,7 @@ from simulation.collectives import Pipelined
 from simulation.engine import SAME, Finished, checking
 from simulation.flows import CoflowTable, FlowTable
 from simulation.jobs import Coflow, links_of
+from simulation.marks import Marking, queueing
 from simulation.scheduled import assert_feasible
 from simulation.settling import predict, settle
 from simulation.topology import Topology, mix
@@ -130,7 +132,8 @@ class SlottedTransport:
 
     `rounds` is how often each flow decides and announces at a boundary. `cross` (share of each link, 0 to 1)
     is the mean cross traffic. It is drawn per link and slot from `seed`, and so is the order of jobs within a
-    size class. `usage` records the links' training traffic.
+    size class. `usage` records the links' training traffic. `marked` counts the segments that links have
+    marked.
     """
 
     def __init__(
@@ -143,6 +146,8 @@ class SlottedTransport:
         cross: float = 0.0,
         seed: int = 0,
         check: bool | None = None,
+        gain: Gain = FAIR,
+        marking: Marking | None = None,
         flow_times: bool = False,
         usage: Usage | None = None,
     ) -> None:
@@ -159,6 +164,9 @@ class SlottedTransport:
         self.cross = cross
         self.seed = seed
         self.check = checking(check)
+        self.gain = gain
+        self.marking = marking
+        self.marked = 0.0
         self.flow_times = flow_times
         self.usage = usage
         self.decision_seconds: list[float] = []
@@ -264,6 +272,8 @@ class SlottedTransport:
             )
         if self.check:
             assert_feasible(flows.links, rows, flows.rate, self.topology, self.policy)
+        if self.marking is not None:
+            self._mark(rows, planned, available)
         predict(self._coflows, flows)
 
     def job_done(self, job: int) -> None:
@@ -317,13 +327,35 @@ class SlottedTransport:
             self._limit(rows)
             return
         flows.rate[rows] = 0.0
-        progressive_fill(flows.links, rows, np.ones(len(rows)), available.copy(), flows.rate)
+        weights = self._weights(rows)
+        progressive_fill(flows.links, rows, weights, available.copy(), flows.rate)
         shares = flows.rate[rows].copy()
         if self._limit(rows):
             residual = self._residual(rows, available)
-            weight = np.where(flows.rate[rows] < shares, 0.0, 1.0)
+            weight = np.where(flows.rate[rows] < shares, 0.0, weights)
             progressive_fill(flows.links, rows, weight, residual, flows.rate)
             self._limit(rows)
+
+    def _weights(self, rows: Ints) -> Floats:
+        """Return MLTCP's F of each flow's progress (rows,)."""
+        progress = self._decided["sent"][rows] / self._decided["total"][rows]
+        return self.gain.each(progress)
+
+    def _mark(self, rows: Ints, planned: Floats, available: Floats) -> None:
+        """Count what links mark of the bytes that are sent in the slot."""
+        assert self.marking is not None
+        flows = self._flows
+        offered = flows.rate.copy()
+        offered[rows] = planned
+        queues = queueing(flows.links, rows, flows.rate, offered, available, self.policy == "slots")
+        if not queues.any():
+            return
+        sent = np.minimum(flows.rate[rows] * self.parameters.slot_s, flows.remaining[rows])
+        weights = self._weights(rows)
+        for link in np.flatnonzero(queues):
+            here = (flows.links[rows] == link).any(axis=1)
+            part = self.marking.part(float(weights[here].sum()), float(available[link]))
+            self.marked += part * float(sent[here].sum()) / self.marking.segment
 
     def _limit(self, rows: Ints) -> int:
         return _limit_rates(
