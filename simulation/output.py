@@ -1,6 +1,7 @@
 """Write an experiment's results: summary.json, jobs.csv, coflows.csv and plots.
 
-On request, also flows.csv and usage.csv. If pyarrow is installed, each CSV file has a Parquet file.
+On request, also flows.csv and usage.csv; rates.csv and iterations.csv if the experiment is about them. If
+pyarrow is installed, each CSV file has a Parquet file.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def write(directory: Path, summary: Summary, results: Sequence[Result]) -> None:
     _write_rows(directory, "coflows", CoflowTimes, summary, ((at, c) for at, r in pairs for c in r.coflows))
     plot(directory / f"{summary.experiment}.png", summary, results)
     _write_details(directory, summary, pairs)
+    _write_timelines(directory, pairs)
 
 
 def _write_rows(
@@ -89,6 +91,16 @@ def _write_details(directory: Path, summary: Summary, pairs: Sequence[tuple[Para
             panel = ", ".join(f"{LABELS.get(k, k)}: {getattr(at, k)}" for k in varied)
             panels.setdefault(panel, []).append((at.policy, usage))
         detail.plot_usage(directory / "usage.png", f"{summary.experiment}: link utilisation", panels)
+
+
+def _write_timelines(directory: Path, pairs: Sequence[tuple[Parameters, Result]]) -> None:
+    """Write rates.csv and iterations.csv if the experiment has timelines."""
+    drawn = [(at, result.timeline) for at, result in pairs if result.timeline is not None]
+    if drawn:
+        rates = ((at, block) for at, timeline in drawn for block in timeline.rates())
+        detail.write_columns(directory, "rates", _extended(rates))
+        times = ((at, block) for at, timeline in drawn for block in timeline.iterations())
+        detail.write_columns(directory, "iterations", _extended(times))
 
 
 def _extended(blocks: Iterable[tuple[Parameters, detail.Columns]]) -> Iterator[detail.Columns]:

@@ -20,6 +20,7 @@ from simulation.results import (
     Iterations,
     Latency,
     Parameters,
+    Remedy,
     Result,
     Row,
     Settings,
@@ -33,6 +34,13 @@ if TYPE_CHECKING:
 
 VARIED = ("eta_ms", "theta_max", "gap_ms", "delta", "slot_ms")
 """Parameters that may vary along the horizontal axis."""
+SMOOTHED = 5
+"""Bins of rates over which a timeline takes the mean."""
+TIMELINE_JOBS = ("#0072B2", "#D55E00")
+TIMELINE_SHARING = {
+    "fair": "fair: T = 125 µs for both jobs",
+    "unfair": "unfair: T = 100 µs for job 1, 125 µs for job 2",
+}
 
 
 def plot(path: Path, summary: Summary, results: Sequence[Result]) -> None:
@@ -45,12 +53,16 @@ def plot(path: Path, summary: Summary, results: Sequence[Result]) -> None:
     matplotlib.use("Agg")
     own = OWN.get(summary.experiment)
     within = PAPER_WITHIN if summary.experiment == "parrot-jct" else {}
-    figure = own(summary) if own else _by_policy(summary, results, within)
+    if any(result.timeline for result in results):
+        figure: Figure | None = _timelines(summary, results)
+    else:
+        figure = own(summary) if own else _by_policy(summary, results, within)
     if figure is None:
         path.unlink(missing_ok=True)
         return
     figure.suptitle(summary.title)
-    figure.tight_layout()
+    if figure.get_layout_engine() is None:
+        figure.tight_layout()
     figure.savefig(path, dpi=110)
 
     from matplotlib import pyplot
@@ -315,6 +327,80 @@ def _unfairness(summary: Summary) -> Figure | None:
     return figure
 
 
+def _timelines(summary: Summary, results: Sequence[Result]) -> Figure:
+    """Draw the jobs' rates over time, with a row per model and policy, and the distribution of iteration
+    times beside them."""
+    from matplotlib import pyplot
+
+    pairs = [(row.at, result.timeline) for row, result in zip(summary.points, results, strict=True)]
+    drawn = [(at, timeline) for at, timeline in pairs if timeline is not None]
+    models = list(dict.fromkeys(at.model for at, _ in drawn))
+    figure = pyplot.figure(figsize=(14.0, 1.9 * len(drawn) + 1.0), layout="constrained")
+    grid = figure.add_gridspec(len(drawn), 2, width_ratios=(3.2, 1.0))
+    highest = max(rate for _, timeline in drawn for rates in timeline.gbit_s for rate in rates)
+    shared: Axes | None = None
+    for n, (at, timeline) in enumerate(drawn):
+        axis = figure.add_subplot(grid[n, 0], sharex=shared, sharey=shared)
+        shared = shared or axis
+        for j, rates in enumerate(timeline.gbit_s):
+            mean = np.convolve(rates, np.ones(SMOOTHED) / SMOOTHED, mode="same")
+            time = (np.arange(len(rates)) + 0.5) * timeline.bin_s
+            axis.fill_between(time, mean, color=TIMELINE_JOBS[j], alpha=0.45, lw=0)
+            axis.plot(time, mean, color=TIMELINE_JOBS[j], lw=1.2, label=f"job {j + 1}")
+            for end in np.cumsum(timeline.iterations_s[j]):
+                if end < time[-1]:
+                    axis.plot(end, 0.0, marker="^", color=TIMELINE_JOBS[j], mec="black", ms=6, clip_on=False)
+        axis.set_title(
+            f"{at.model} model, {TIMELINE_SHARING.get(at.policy, at.policy)}", fontsize=9, loc="left"
+        )
+        axis.set_ylabel("rate (Gbit/s)")
+        axis.set_xlim(0.0, len(timeline.gbit_s[0]) * timeline.bin_s)
+        axis.set_ylim(0.0, 1.1 * highest)
+        axis.grid(alpha=0.3)
+    assert shared is not None
+    axis.plot([], [], "^", color="white", mec="black", label="an iteration ends")
+    axis.set_xlabel("time (s)")
+    axis.legend(fontsize=7, loc="upper right", ncols=3)
+    rows = len(drawn) // len(models)
+    for m, model in enumerate(models):
+        axis = figure.add_subplot(grid[m * rows : (m + 1) * rows, 1])
+        for at, timeline in drawn:
+            if at.model != model:
+                continue
+            for j, times in enumerate(timeline.iterations_s):
+                percent = 100.0 * np.arange(1, len(times) + 1) / len(times)
+                look: dict[str, Any] = {
+                    "color": TIMELINE_JOBS[j],
+                    "ls": "-" if at.policy == "unfair" else "--",
+                }
+                axis.step(
+                    1e3 * np.sort(times), percent, where="post", label=f"{at.policy}, job {j + 1}", **look
+                )
+        axis.set_xlabel("iteration time (ms)")
+        axis.set_ylabel("iterations (%)")
+        axis.set_title(f"{model} model, all iterations", fontsize=9, loc="left")
+        axis.legend(fontsize=7)
+        axis.grid(alpha=0.3)
+    return figure
+
+
+def _matrix(summary: Summary) -> Figure:
+    """Draw routings by policies, a panel for each load."""
+    from simulation.remedies import Cell, draw
+
+    cells = {
+        (f"jobs send {row.at.sending_percent} % of the time", row.at.routing or "", row.at.policy): Cell(
+            row.figures.mean_to_alone, row.figures.p99_to_alone, row.figures.marks_per_iteration
+        )
+        for row in summary.rows(Remedy)
+    }
+    return draw(
+        cells,
+        "In each cell: mean iteration time over that alone in the network, 99th percentile, and ECN marks "
+        "per job and iteration. 1 is ideal.",
+    )
+
+
 def _latency(summary: Summary) -> Figure:
     """Draw the distribution of decision times, with a panel per number of flows; a diamond shows the paper's
     value."""
@@ -435,6 +521,7 @@ OWN: dict[str, Callable[[Summary], Figure | None]] = {
     "slots-latency": _latency,
     "slots-models": _models,
     "cassini-unfairness": _unfairness,
+    "matrix": _matrix,
     "vclos-512": _cluster,
     "vclos-2048": _cluster,
     "vclos-load": _cluster,

@@ -26,6 +26,7 @@ from simulation.results import (
     Iterations,
     Latency,
     Parameters,
+    Remedy,
     Row,
     Summary,
     Unfairness,
@@ -341,6 +342,48 @@ def _unfairness(summary: Summary) -> str:
     return "\n" + table(["group", "job", "score", *figures, "paper: gain"], rows)
 
 
+def _timeline(summary: Summary) -> str:
+    """Return a table of the two jobs' rates in the first iteration and of their iterations."""
+    rows = [
+        [
+            *(row.at.model or "", row.at.policy),
+            " and ".join(f"{rate:.1f}" for rate in row.figures.first_gbit_s),
+            " and ".join(f"{1e3 * mean:.0f}" for mean in row.figures.iterations_s),
+            f"{1e3 * row.figures.p99_iteration_s:.0f}",
+            " and ".join(f"{each:.3f}" for each in row.figures.to_alone),
+            f"{row.figures.marks_per_iteration:.0f}",
+        ]
+        for row in summary.rows(Unfairness)
+    ]
+    head = ["model", "sharing", "first rates (Gbit/s)", "mean iteration (ms)", "p99 (ms)", "mean / alone"]
+    return "\n" + table([*head, "marks per iteration"], rows)
+
+
+def _matrix(summary: Summary) -> str:
+    """Return a table per load: routings by policies."""
+    text = ""
+    points = summary.rows(Remedy)
+    for load in dict.fromkeys(row.at.sending_percent for row in points):
+        rows = [row for row in points if row.at.sending_percent == load]
+        text += f"\nJobs that send {load} % of an iteration when alone:\n\n"
+        text += table(
+            [
+                *("routing", "score", "jobs on a link", "policy", "mean / alone", "p99 / alone"),
+                *("slowest job / alone", "JCT / alone", "marks per iteration"),
+            ],
+            [
+                [
+                    *(row.at.routing or "", f"{row.figures.score:.2f}", str(row.figures.jobs_on_a_link)),
+                    *(row.at.policy, f"{row.figures.mean_to_alone:.3f}", f"{row.figures.p99_to_alone:.3f}"),
+                    *(f"{row.figures.slowest_to_alone:.3f}", f"{row.figures.jct_to_alone:.3f}"),
+                    f"{row.figures.marks_per_iteration:.0f}",
+                ]
+                for row in rows
+            ],
+        )
+    return text
+
+
 # -- vClos
 
 _COLUMNS = ("ocs-vclos", "vclos", "best", "source", "balanced-ecmp", "ecmp", "ocs-relaxed")
@@ -535,6 +578,8 @@ SECTIONS: dict[str, Callable[[Summary], str]] = {
     "coflow-fb2010": _fb2010,
     "mltcp-two-jobs": _two_jobs,
     "cassini-unfairness": _unfairness,
+    "cassini-timeline": _timeline,
+    "matrix": _matrix,
     "vclos-512": _strategies,
     "vclos-2048": _strategies,
     "vclos-load": _load,

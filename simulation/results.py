@@ -7,7 +7,7 @@ In summary.json, the two are in one table per row, and `parameters` names the pa
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, with_config
 
 from machine.errors import BadInput
-from simulation.detail import FlowTimes, LinkUsage
+from simulation.detail import Columns, FlowTimes, LinkUsage
 
 Number = int | float
 _WHOLE = ConfigDict(extra="forbid")
@@ -37,6 +37,8 @@ class Parameters:
     group: str | None = None
     """The jobs that share a link."""
     sending_percent: Number | None = None
+    """How much of its period a job sends, alone in the network."""
+    routing: str | None = None
     gbps: Number | None = None
     length_of: str | None = None
     bytes_per_unit: Number | None = None
@@ -75,6 +77,7 @@ LABELS = {
     "model": "congestion control",
     "group": "group of jobs",
     "sending_percent": "sending (% of a period)",
+    "routing": "routing",
     "gbps": "link rate (Gbit/s)",
     "eta_ms": "observation interval η (ms)",
     "theta_max": "maximum occupancy ratio θ_max",
@@ -116,6 +119,7 @@ class Settings:
     duration_s: Number | None = None
     """Mean running time of a job alone."""
     rounds: int | None = None
+    timeline_ms: int | None = None
     flow_times: bool | None = None
     usage_s: Number | None = None
 
@@ -292,7 +296,27 @@ class Collisions:
     draws: int
 
 
-Figures = Completion | Iterations | Unfairness | Latency | ClusterTimes | Collisions
+@with_config(_WHOLE)
+@dataclass(frozen=True)
+class Remedy:
+    """What jobs reach under one routing and policy. Times are over those alone in the network; of iterations,
+    those after the first quarter."""
+
+    mean_to_alone: float
+    p99_to_alone: float
+    slowest_to_alone: float
+    """Mean iteration of a placement's slowest job."""
+    mean_jct_s: float
+    jct_to_alone: float
+    marks_per_iteration: float
+    """Marked segments, per job and iteration."""
+    jobs_on_a_link: int
+    """The most jobs that cross a link between switches."""
+    score: float
+    """What Cassini says of the jobs beforehand, under this routing."""
+
+
+Figures = Completion | Iterations | Unfairness | Latency | ClusterTimes | Collisions | Remedy
 F = TypeVar("F", bound=Figures)
 
 
@@ -320,6 +344,28 @@ class CoflowTimes:
 
 
 @dataclass(frozen=True)
+class Timeline:
+    """Jobs over time: mean rates in bins of `bin_s` (Gbit/s, jobs by bins), and the durations of their
+    iterations (s, jobs by iterations)."""
+
+    bin_s: float
+    gbit_s: tuple[tuple[float, ...], ...]
+    iterations_s: tuple[tuple[float, ...], ...]
+
+    def rates(self) -> Iterator[Columns]:
+        """Yield columns with one row per bin for each job, by name. A bin's time is its start."""
+        for job, rates in enumerate(self.gbit_s):
+            times = [round(n * self.bin_s, 9) for n in range(len(rates))]
+            yield {"job": [str(job)] * len(rates), "time_s": times, "gbit_s": rates}
+
+    def iterations(self) -> Iterator[Columns]:
+        """Yield columns with one row per iteration for each job, by name."""
+        for job, times in enumerate(self.iterations_s):
+            numbers = range(len(times))
+            yield {"job": [str(job)] * len(times), "iteration": numbers, "iteration_s": times}
+
+
+@dataclass(frozen=True)
 class Result:
     """What the run of a point reports."""
 
@@ -330,6 +376,8 @@ class Result:
     """On request."""
     usage: LinkUsage | None = None
     """On request."""
+    timeline: Timeline | None = None
+    """If the experiment is about it."""
 
 
 RESULT = TypeAdapter(Result)

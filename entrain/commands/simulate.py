@@ -35,7 +35,7 @@ SCORE = "cassini-score"
 @click.option(
     "--limit",
     type=int,
-    help="Use only the first N jobs or coflows; for mltcp-two-jobs and cassini-unfairness, N iterations.",
+    help="Use only the first N jobs or coflows; for mltcp-two-jobs, cassini-... and matrix, N iterations.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random choices.")
 @click.option(
@@ -93,10 +93,10 @@ def command(
 ) -> None:
     """Simulate experiment NAME (parrot-jct, parrot-readings, parrot-scale, parrot-eta, parrot-theta,
     parrot-load, parrot-ps, slots-jct, slots-models, slots-tau, slots-latency, coflow-fb2010,
-    mltcp-two-jobs, cassini-unfairness, vclos-512, vclos-2048, vclos-load, vclos-order, vclos-tpu,
-    vclos-shape, vclos-sizes, vclos-share, vclos-testbed, vclos-hash), or find out how well the jobs of a
-    file fit together
-    (cassini-score, with --profiles; docs/cassini.md describes the file and the output).
+    mltcp-two-jobs, cassini-unfairness, cassini-timeline, matrix, vclos-512, vclos-2048, vclos-load,
+    vclos-order, vclos-tpu, vclos-shape, vclos-sizes, vclos-share, vclos-testbed, vclos-hash), or find out
+    how well the jobs of a file fit together (cassini-score, with --profiles; docs/cassini.md describes the
+    file and the output).
 
     \b
     Files in --out and their columns. Columns for the parameters that the
@@ -107,6 +107,8 @@ def command(
                     lower_bound_s (alone in the network)
       coflows.csv   coflow, arrival_s, cct_s, bytes
       flows.csv     with --flows: coflow, src, dst (hosts), bytes, arrival_s, fct_s
+      rates.csv     for cassini-timeline: job, time_s, gbit_s; iterations.csv: job,
+                    iteration, iteration_s
       usage.csv     with --usage: time_s (start of the bin), link,
                     utilisation (mean fraction of its capacity, 0 to 1),
                     capacity_gbit_s
@@ -224,6 +226,10 @@ _SHOWN = (
     "max_iteration_s",
     "best_iteration_s",
     "mean_to_best",
+    "mean_to_alone",
+    "p99_to_alone",
+    "slowest_to_alone",
+    "marks_per_iteration",
 )
 """The figures in the table, by their names in `simulation.results`."""
 

@@ -1,5 +1,5 @@
-"""The experiment cassini-unfairness: jobs share a link fairly, or with DCQCN made more aggressive for one
-than for the next (Cassini and MLTCP thesis, chapter 3).
+"""The experiments cassini-unfairness and cassini-timeline: jobs share a link fairly, or with DCQCN made more
+aggressive for one than for the next (Cassini and MLTCP thesis, chapter 3).
 
 `fair`: T = 125 µs for all. `unfair`: 100 µs for the first job, 125 µs for the last, in between by rank. The
 score says beforehand which groups can gain: those that score nearly 1 interleave.
@@ -14,9 +14,9 @@ import numpy as np
 
 from schedulers.cassini.affinity import Link, interleave
 from schedulers.cassini.profile import Profile, up_down
-from simulation.dcqcn import MODELS, run
+from simulation.dcqcn import BIN, MODELS, Run, run
 from simulation.experiments.experiment import Experiment, Point
-from simulation.results import JobTimes, Result, Unfairness
+from simulation.results import JobTimes, Result, Timeline, Unfairness
 
 POLICIES = ("unfair", "fair")
 CAPACITY = 42e9 / 8.0
@@ -80,6 +80,10 @@ meet, so they send for 300 ms at the link's rate. VGG19's computation is in prop
 """
 
 
+TIMELINE_GROUP = "vgg19 vgg19"
+TIMELINE_ITERATIONS = 200
+TIMELINE_MS = 2800
+"""How long rates are drawn: eight iterations without contention."""
 FIRST_MS = 50
 """Rates in the first iteration are means over this time, from when all jobs communicate."""
 SETTLED = 1.05
@@ -112,7 +116,7 @@ def run_point(point: Point) -> Result:
     group = GROUPS[point["group"]]
     profiles = [job.profile for job in group]
     count = point["limit"] or ITERATIONS
-    first = max(job.compute_ms for job in group)
+    began = math.ceil(max(job.compute_ms for job in group))
     done = run(
         profiles,
         timers(len(group), point["policy"]),
@@ -120,7 +124,7 @@ def run_point(point: Point) -> Result:
         count,
         point["model"],
         seed=point["seed"],
-        bins=math.ceil(first) + FIRST_MS,
+        bins=max(began + FIRST_MS, point.get("timeline_ms", 0)),
     )
     late = [
         i
@@ -140,7 +144,9 @@ def run_point(point: Point) -> Result:
             max_iteration_s=float(settled.max()),
             iterations_s=tuple(round(mean, 6) for mean in means.tolist()),
             settled_after=settled_after if settled_after < count else None,
-            first_gbit_s=tuple((done.rates[:, math.ceil(first) :].mean(axis=1) * 8e-9).round(2).tolist()),
+            first_gbit_s=tuple(
+                (done.rates[:, began : began + FIRST_MS].mean(axis=1) * 8e-9).round(2).tolist()
+            ),
             to_alone=tuple(m / p.period for m, p in zip(means.tolist(), profiles, strict=True)),
             marks_per_iteration=float(done.marked.sum() / count / len(group)),
         ),
@@ -148,7 +154,21 @@ def run_point(point: Point) -> Result:
             JobTimes(f"{n} {job.model}", 0.0, math.fsum(times), 0.0, count * job.profile.period)
             for n, (job, times) in enumerate(zip(group, done.times.tolist(), strict=True))
         ),
+        timeline=_timeline(done, point["timeline_ms"]) if "timeline_ms" in point else None,
     )
+
+
+def timeline_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    """Return the points of cassini-timeline: one for each model and policy."""
+    limit = base["limit"] or TIMELINE_ITERATIONS
+    common = {**base, "limit": limit, "group": TIMELINE_GROUP, "timeline_ms": TIMELINE_MS}
+    return [{**common, "policy": policy, "model": model} for model in MODELS for policy in policies]
+
+
+def _timeline(done: Run, milliseconds: int) -> Timeline:
+    """Return the rates of the first milliseconds and all iterations."""
+    rates = done.rates[:, :milliseconds] * 8e-9
+    return Timeline(BIN, tuple(map(tuple, rates.round(3).tolist())), tuple(map(tuple, done.times.tolist())))
 
 
 EXPERIMENTS: tuple[Experiment, ...] = (
@@ -163,6 +183,20 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             "two VGG19 jobs (figure 3.1)": "1.23x shorter",
             "two DLRM jobs (table 3.1)": "1.28x and 1.3x shorter",
             "groups that are not compatible (table 3.1)": "one job longer",
+        },
+        sends_flows=False,
+    ),
+    Experiment(
+        "cassini-timeline",
+        "Cassini: do jobs that share a link unfairly move apart? (figures 3.1 and 3.2)",
+        None,
+        ("fair", "unfair"),
+        timeline_points,
+        run_point,
+        {
+            "rates in the first iteration": "fair 21 and 21, unfair 30 and 15 Gbit/s",
+            "median iteration": "1.23x shorter",
+            "interleaved": "by the fourth iteration",
         },
         sends_flows=False,
     ),

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
+import numpy as np
 import pytest
 
-from simulation.experiments.unfairness import GROUPS, POLICIES, points, run_point
+from simulation import output
+from simulation.experiments.registry import EXPERIMENTS
+from simulation.experiments.unfairness import GROUPS, POLICIES, points, run_point, timeline_points
 from simulation.results import Unfairness
 
 Found = dict[tuple[str, str], Unfairness]
@@ -41,3 +47,30 @@ def test_two_equal_jobs_gain_what_the_thesis_measured(found: Found) -> None:
     first, second = unfair.first_gbit_s
     assert 1.05 < first / second < 2.0
     assert unfair.marks_per_iteration < fair.marks_per_iteration / 2
+
+
+def test_a_timeline_shows_iterations_drift_apart_and_is_written(tmp_path: Path) -> None:
+    """Figure 3.2: with fair sharing both jobs always send at the same time. With unfair sharing they meet for
+    a shorter time in each iteration."""
+    base = {"experiment": "cassini-timeline", "limit": 10, "seed": 0}
+    todo = [point for point in timeline_points(base, ("fair", "unfair")) if point["model"] == "fluid"]
+    results = [run_point(point) for point in todo]
+    for point, result in zip(todo, results, strict=True):
+        assert result.timeline is not None
+        first, second = (np.array(rates) > 0.0 for rates in result.timeline.gbit_s)
+        ends = np.cumsum(result.timeline.iterations_s[0]) / result.timeline.bin_s
+        ends = ends[ends < len(first)].astype(int)
+        together = [int(part.sum()) for part in np.split(first & second, ends)[: len(ends)]]
+        if point["policy"] == "fair":
+            assert max(together) - min(together) <= 2
+        else:
+            assert together == sorted(together, reverse=True)
+            assert together[-1] < together[0] / 2
+    experiment = EXPERIMENTS["cassini-timeline"]
+    output.write(tmp_path, output.summarise(experiment, todo, results), results)
+    with (tmp_path / "iterations.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 2 * 10
+    assert (tmp_path / "cassini-timeline.png").stat().st_size > 10_000
+    with (tmp_path / "rates.csv").open() as file:
+        assert max(float(row["gbit_s"]) for row in csv.DictReader(file)) <= 42.0 * 1.001
