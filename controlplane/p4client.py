@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -202,23 +202,18 @@ class SwitchClient:
                 device_id=self.switch.device_id,
                 response_type=p4r.GetForwardingPipelineConfigRequest.COOKIE_ONLY,
             )
-            try:
+            with contextlib.suppress(NoPipeline), self._errors():
                 reply = await self._stub.GetForwardingPipelineConfig(request, timeout=RPC_TIMEOUT_S)
                 if reply.config.cookie.cookie == self._pipeline.cookie:
                     return False
-            except grpc.RpcError as error:
-                if not isinstance(self._broken(error), NoPipeline):
-                    raise self._broken(error) from None
         request = p4r.SetForwardingPipelineConfigRequest(
             device_id=self.switch.device_id,
             election_id=U128.encode(self._election_id),
             action=p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT,
             config=self._pipeline.schema.get_pipeline_config(),
         )
-        try:
+        with self._errors(lambda _: f"refused the pipeline {self._pipeline.name}"):
             await self._stub.SetForwardingPipelineConfig(request, timeout=PIPELINE_TIMEOUT_S)
-        except grpc.RpcError as error:
-            raise self._broken(error, f"refused the pipeline {self._pipeline.name}") from None
         return True
 
     async def read(self, entities: Sequence[Any]) -> list[p4r.Entity]:
@@ -228,11 +223,9 @@ class SwitchClient:
             entities=[entity.encode(self._pipeline.schema) for entity in entities],
         )
         found: list[p4r.Entity] = []
-        try:
+        with self._errors(lambda _: "refused to be read"):
             async for reply in self._stub.Read(request, timeout=RPC_TIMEOUT_S):
                 found += reply.entities
-        except grpc.RpcError as error:
-            raise self._broken(error, "refused to be read") from None
         return found
 
     async def read_state(self) -> State:
@@ -245,10 +238,8 @@ class SwitchClient:
         request = p4r.WriteRequest(
             device_id=self.switch.device_id, election_id=U128.encode(self._election_id), updates=updates
         )
-        try:
+        with self._errors(lambda error: self._describe(error, updates)):
             await self._stub.Write(request, timeout=RPC_TIMEOUT_S)
-        except grpc.RpcError as error:
-            raise self._broken(error, self._describe(error, updates)) from None
 
     def send_packet(self, payload: bytes, **metadata: int) -> None:
         """Send a packet-out, with the controller header's fields as `metadata`. Raises Unreachable."""
@@ -262,6 +253,25 @@ class SwitchClient:
     @property
     def _name(self) -> str:
         return f"{self.switch.name} ({self.switch.target} at {self.switch.grpc_address})"
+
+    @contextlib.contextmanager
+    def _errors(
+        self, what: Callable[[grpc.RpcError], str] = lambda _: "refused the request"
+    ) -> Iterator[None]:
+        """Raise our errors for gRPC's.
+
+        When the connection breaks, `close` ends what others still ask on it. For them gRPC raises
+        CancelledError, which would end their tasks as if somebody had cancelled these.
+        """
+        try:
+            yield
+        except grpc.RpcError as error:
+            raise self._broken(error, what(error)) from None
+        except (asyncio.CancelledError, grpc.aio.UsageError):
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise Unreachable(f"{self._name}: the connection broke") from None
 
     def _broken(self, error: grpc.RpcError, what: str = "refused the request") -> EntrainError:
         assert isinstance(error, grpc.aio.AioRpcError)

@@ -30,6 +30,8 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):  # type: ignore[misc]
         self.refuse: Callable[[Any], str | None] = lambda _: None
         self.refuse_pipeline: str | None = None
         self.answer: Callable[[Any], Any | None] = lambda _: None
+        self.hangs = False
+        """Whether writes stay without an answer."""
         self.port = 0
         self._highest = 0
         self._streams: dict[asyncio.Queue[Any], int] = {}
@@ -46,6 +48,11 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):  # type: ignore[misc]
         """Break all connections."""
         await self._server.stop(None)
         self._streams.clear()
+
+    def break_streams(self) -> None:
+        """Break the stream of each controller, and let what it else asks go on."""
+        for queue in self._streams:
+            queue.put_nowait("broken")
 
     async def lose_everything(self) -> None:
         """What a restart does: no pipeline, no entities, nobody was ever primary."""
@@ -151,6 +158,8 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):  # type: ignore[misc]
     async def Write(self, request: Any, context: Any) -> Any:  # noqa: N802
         await self._check(request, context)
         self.batches.append(list(request.updates))
+        while self.hangs:
+            await asyncio.sleep(0.01)
         errors = [self.refuse(update) or self._apply(update) for update in request.updates]
         if any(errors):
             status = rpc_status.Status(code=grpc.StatusCode.UNKNOWN.value[0], message="some updates failed")

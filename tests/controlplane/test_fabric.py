@@ -71,6 +71,26 @@ def test_applying_twice_writes_nothing_and_each_change_is_one_batch(kind: FakeKi
     run(test)
 
 
+def test_a_connection_that_breaks_during_a_write_is_an_error_and_cancels_nobody(kind: FakeKind) -> None:
+    async def test() -> None:
+        async with (
+            switches(kind, leaf_spine(2, 2, 2)) as (topology, fakes),
+            Fabric(topology, kind.pipeline) as fabric,
+        ):
+            fakes["leaf2"].hangs = True
+            applying = asyncio.create_task(fabric.apply(desired_state(topology)))
+            await until(lambda: bool(fakes["leaf2"].batches))
+            fakes["leaf2"].break_streams()
+            with pytest.raises(Unreachable, match="leaf2"):
+                await applying
+            fakes["leaf2"].hangs = False
+            await until(lambda: fabric.statuses()["leaf2"] == "ready")
+            await fabric.apply(desired_state(topology))
+            assert fakes["leaf2"].entities
+
+    run(test)
+
+
 def test_a_second_controller_process_finds_everything_in_place(kind: FakeKind) -> None:
     async def test() -> None:
         async with switches(kind, dumbbell(2)) as (topology, fakes):
