@@ -51,7 +51,8 @@ _ACTIVITY = Codec("=QQQQ", _Activity)
 class Burst:
     """A burst of `flow`, with DSCP `dscp`, over the link of `ifindex` from `first_ns` to `last_ns`.
 
-    Times are when packets entered the link's queue. `bytes` counts payload, `packets` counts as on the wire.
+    Times are when packets with new payload entered the link's queue. `bytes` counts payload, and `packets`
+    counts as on the wire; both count what is sent again, too.
     """
 
     ifindex: int
@@ -121,7 +122,15 @@ class LinkMonitor:
     @property
     def lost(self) -> int:
         """How many bursts found no room. Unless it is 0, counts are too low."""
-        variable = self._object.variable("lost")
+        return self._read("lost")
+
+    @property
+    def repeated(self) -> int:
+        """Payload that senders sent again, in bytes, on all links together, since the monitor started."""
+        return self._read("repeated")
+
+    def _read(self, name: str) -> int:
+        variable = self._object.variable(name)
         (value,) = self._object.maps[variable.section].values()
         return int.from_bytes(value[variable.offset : variable.offset + variable.size], "little")
 

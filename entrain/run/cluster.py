@@ -194,7 +194,7 @@ class _Run:
         running, combination = self._running, self._combination
         self._directory = running.directory / self.name
         self._directory.mkdir()
-        lost_before = running.monitor.lost
+        lost_before, repeated_before = running.monitor.lost, running.monitor.repeated
         running.monitor.collect()
         processor, began = psutil.cpu_times(), time.monotonic()
         origin_ns = running.loop.run(self._attend())
@@ -215,6 +215,7 @@ class _Run:
             "processor_busy": busy_part,
             "bursts": len(bursts),
             "unattributed_bytes": sum(burst.bytes for burst in strangers),
+            "repeated_bytes": running.monitor.repeated - repeated_before,
         }
         jobs, stays = self._results(found, per_job(uses), origin_ns)
         overhead["workers_cpu_s"] = sum(job.summary.cpu_s for job in jobs)

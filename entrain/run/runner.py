@@ -260,7 +260,7 @@ def run_one(
     table_s = time.monotonic() - began
     output = running.directory / name
     output.mkdir()
-    lost_before = running.monitor.lost
+    lost_before, repeated_before = running.monitor.lost, running.monitor.repeated
     running.monitor.collect()
     began = time.monotonic()
     with (
@@ -276,7 +276,7 @@ def run_one(
         found = read_records(output / "records")
         crossed = cross.started if cross else []
         timeline = _timeline(running, found, crossed, sampler) if sampler else Timeline()
-    bursts = running.monitor.collect()
+    bursts, repeated = running.monitor.collect(), running.monitor.repeated - repeated_before
     if lost := running.monitor.lost - lost_before:
         raise RunFailed(
             f"{name}: the link monitor lost {lost} bursts because its buffer was full; its counts are wrong"
@@ -296,6 +296,7 @@ def run_one(
             "table_updates": sum(each.written for each in applied),
             "run_s": wall_s,
             "processor_busy": busy_part,
+            "repeated_bytes": repeated,
         },
     )
 

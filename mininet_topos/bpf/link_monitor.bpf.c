@@ -4,6 +4,9 @@
 // direction of one link. Its packets form bursts. A burst ends when the flow has been silent for `gap_ns`, and goes
 // to user space when the flow's next packet arrives. Each flow's last burst stays in the map, where user space
 // collects it. Packets without payload (pure ACKs, SYN, FIN) are ignored.
+//
+// What TCP sends again counts as bytes and packets, and does not keep the flow on the link: an acknowledgement that is
+// late on a busy machine makes the sender repeat the end of a step that has arrived long ago.
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -37,6 +40,7 @@ struct activity {
 
 struct entry {
 	struct bpf_spin_lock lock; // several CPUs may send one flow's packets
+	__u32 next;                // the sequence number after the highest that was sent (TCP)
 	struct activity activity;
 };
 
@@ -57,9 +61,13 @@ struct {
 	__uint(max_entries, 4 << 20);
 } bursts SEC(".maps");
 
-__u64 lost; // bursts lost because the buffer was full
+__u64 lost;     // bursts lost because the buffer was full
+__u64 repeated; // payload that was sent again
 
-static __always_inline int payload_of(struct __sk_buff *skb, struct flow *flow)
+// A lower sequence number than this behind the highest is that of another connection with the same ports.
+#define WINDOW (64 << 20)
+
+static __always_inline int payload_of(struct __sk_buff *skb, struct flow *flow, __u32 *sequence)
 {
 	struct iphdr ip;
 	int offset = ETH_HLEN, header;
@@ -72,6 +80,7 @@ static __always_inline int payload_of(struct __sk_buff *skb, struct flow *flow)
 
 		if (bpf_skb_load_bytes(skb, offset, &tcp, sizeof(tcp)))
 			return 0;
+		*sequence = bpf_ntohl(tcp.seq);
 		flow->source_port = tcp.source;
 		flow->destination_port = tcp.dest;
 		header = tcp.doff * 4;
@@ -102,7 +111,8 @@ SEC("tc")
 int monitor(struct __sk_buff *skb)
 {
 	struct flow flow = {};
-	int payload = payload_of(skb, &flow);
+	__u32 sequence = 0;
+	int payload = payload_of(skb, &flow, &sequence);
 
 	if (payload <= 0)
 		return TC_ACT_UNSPEC;
@@ -121,8 +131,18 @@ int monitor(struct __sk_buff *skb)
 
 	__u64 now = bpf_ktime_get_ns(), packets = skb->gso_segs ? skb->gso_segs : 1;
 	struct activity ended = {};
+	__u32 next = sequence + payload;
 
 	bpf_spin_lock(&entry->lock);
+	int ahead = (int)(next - entry->next);
+	if (flow.protocol == IPPROTO_TCP && entry->activity.packets && ahead <= 0 && ahead > -WINDOW) {
+		entry->activity.bytes += payload;
+		entry->activity.packets += packets;
+		bpf_spin_unlock(&entry->lock);
+		__sync_fetch_and_add(&repeated, payload);
+		return TC_ACT_UNSPEC;
+	}
+	entry->next = next;
 	if (entry->activity.packets && now > entry->activity.last_ns + gap_ns) {
 		ended = entry->activity;
 		entry->activity.packets = 0;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable, Iterator
 
@@ -18,10 +19,14 @@ pytestmark = pytest.mark.root
 
 A, B = "10.1.1.2", "10.2.1.2"
 
+FRESH = itertools.count(0, 10_000)
+"""Sequence numbers of new payload."""
+
 
 def tcp(
     sport: int = 20000, dport: int = 7000, *, payload: int = 1000, dscp: int = 3, **fields: object
 ) -> Packet:
+    fields.setdefault("seq", next(FRESH))
     return (
         Ether()
         / IP(src=A, dst=B, tos=dscp << 2)
@@ -61,6 +66,24 @@ def test_packets_of_one_flow_make_one_burst(monitor: Callable[..., LinkMonitor])
     assert burst.flow == Flow(A, 20000, B, 7000)
     assert (burst.dscp, burst.bytes, burst.packets) == (3, 2500, 3)
     assert burst.first_ns < burst.last_ns
+
+
+def test_what_is_sent_again_counts_and_keeps_no_flow_on_the_link(
+    monitor: Callable[..., LinkMonitor],
+) -> None:
+    watching = monitor(SHORT)
+    whole = [tcp(seq=2**32 - 1500 + 1000 * number & 0xFFFFFFFF) for number in range(3)]  # past the wrap
+    (first, *_, last) = feed(watching, *whole, whole[0], whole[2])
+    assert (first.packets, last.packets) == (1, 3)
+    assert last.first_ns == last.last_ns
+    assert watching.repeated == 2000
+    (half_new,) = feed(watching, tcp(seq=5000))
+    assert half_new.packets == 1
+    again = feed(watching, tcp(seq=5000), tcp(seq=5500))
+    assert [burst.packets for burst in again] == [1, 1]
+    assert watching.repeated == 2000
+    other = feed(watching, tcp(seq=2**31), tcp(seq=5000))  # a new connection with the same ports
+    assert [burst.packets for burst in other] == [1, 1]
 
 
 def test_silence_ends_a_burst(monitor: Callable[..., LinkMonitor]) -> None:
