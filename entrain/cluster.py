@@ -208,7 +208,8 @@ def cluster_plan(
     for name, count in Counter(table.strategy).items():
         if name in STRATEGIES and name not in LIVE:
             raise BadInput(
-                f"{path}: [cluster], strategy: {name!r} runs without a network only (`entrain place`); "
+                f"{path}: [cluster], strategy: {name!r} runs without a network only (`entrain place`, "
+                f"`entrain simulate`); "
                 f"choose from {', '.join(LIVE)}"
             )
         if name not in LIVE:

@@ -13,15 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, get_args
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from controlplane.cluster import ClusterSetup, cluster_of
+from controlplane.cluster import ClusterSetup, cluster_of, hosts_by_gpu
 from controlplane.optics import Optics
 from controlplane.routing import Routing
 from controlplane.topology import Topology
 from entrain.experiment import load_experiment
 from machine.errors import BadInput
 from machine.toml import Strict, check, one_of, read_toml
+from mininet_topos.servers import Servers
 from ocs.audit import AuditLog
 from ocs.drivers import remote_driver
 from ocs.emulated import Panel
@@ -39,14 +40,24 @@ def live() -> list[str]:
     return [name for name, strategy in STRATEGIES.items() if strategy.routing in get_args(Routing)]
 
 
+def _not_on_paper(name: object) -> object:
+    if name in STRATEGIES and name not in live():
+        raise ValueError(
+            f"a network runs {', '.join(live())}; others are for `entrain place` and `entrain simulate`"
+        )
+    return name
+
+
 class NetworkClusterTable(Strict):
     """The `[cluster]` table of a topology file, whose hosts are the GPUs."""
 
     gpus_per_server: Annotated[int, Field(ge=1)]
-    strategy: Annotated[str, one_of(live)] = "vclos"
+    strategy: Annotated[str, BeforeValidator(_not_on_paper), one_of(live)] = "vclos"
     queue: Annotated[str, one_of(lambda: ORDERS)] = "fifo"
     backfill: bool = False
     locality: bool | None = None
+    server_rate_mbps: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)] | None = None
+    """Of the link between two GPUs of a server in an emulated network; without it there is none."""
 
 
 class _File(Strict):
@@ -58,21 +69,9 @@ def load_setup(path: Path, topology: Topology) -> ClusterSetup | None:
 
     An experiment's is used with the first of its strategies. Raises BadInput, naming file, key and remedy.
     """
-    tables = read_toml(path)
-    if "cluster" not in tables:
+    table = _table(path)
+    if table is None:
         return None
-    if "experiment" in tables:
-        plan = load_experiment(path).cluster
-        assert plan is not None, "an experiment with [cluster] has a plan"
-        given = plan.table
-        table = NetworkClusterTable(
-            gpus_per_server=given.gpus_per_server,
-            strategy=given.strategy[0],
-            queue=given.queue,
-            backfill=given.backfill,
-        )
-    else:
-        table = check(_File, {"cluster": tables["cluster"]}, str(path)).cluster
     strategy = STRATEGIES[table.strategy]
     if table.locality is not None:
         strategy = replace(strategy, locality=table.locality)
@@ -86,6 +85,35 @@ def load_setup(path: Path, topology: Topology) -> ClusterSetup | None:
     except ValueError as error:
         raise BadInput(f"{path}: [cluster], {error}") from None
     return ClusterSetup(cluster, strategy, table.queue, table.backfill, tuple(collectives()))
+
+
+def servers_of(path: Path, topology: Topology) -> Servers:
+    """Return the servers whose hosts have links to each other in an emulated network. Raises BadInput."""
+    table = _table(path)
+    if table is None or table.server_rate_mbps is None:
+        return Servers()
+    hosts, size = hosts_by_gpu(topology), table.gpus_per_server
+    return Servers(
+        tuple(hosts[first : first + size] for first in range(0, len(hosts), size)), table.server_rate_mbps
+    )
+
+
+def _table(path: Path) -> NetworkClusterTable | None:
+    tables = read_toml(path)
+    if "cluster" not in tables:
+        return None
+    if "experiment" not in tables:
+        return check(_File, {"cluster": tables["cluster"]}, str(path)).cluster
+    plan = load_experiment(path).cluster
+    assert plan is not None, "an experiment with [cluster] has a plan"
+    given = plan.table
+    return NetworkClusterTable(
+        gpus_per_server=given.gpus_per_server,
+        strategy=given.strategy[0],
+        queue=given.queue,
+        backfill=given.backfill,
+        server_rate_mbps=plan.servers.rate_mbps,
+    )
 
 
 def circuits_of(

@@ -423,7 +423,7 @@ def check_possible(topology: Topology, shaping: Shaping = "htb") -> None:
         NODES[target].require()
     if topology.ocs is not None and topology.ocs.settings.driver != "emulated":
         raise BadInput(
-            f'[ocs], driver: "{topology.ocs.settings.driver}" is for switches of metal; an emulated network '
+            f'[ocs], driver: "{topology.ocs.settings.driver}" is for real switches; an emulated network '
             f'has an emulated optical circuit switch: driver = "emulated"'
         )
     check_classifier(shaping)

@@ -5,7 +5,7 @@
     await manager.undo(changed)      # as if it had not been
     await manager.release("bert")    # the circuits stay, for whoever needs their ports
 
-Before each change the manager reads the switch. If an answer stays out, it reads again, and repeats only what
+Before each change the manager reads the switch. If no answer comes, it reads again, and repeats only what
 has not been done. A change that fails is undone.
 """
 

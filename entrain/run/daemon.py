@@ -26,13 +26,14 @@ from controlplane.routing import Routing
 from controlplane.store import Store
 from controlplane.topology import Target, Topology
 from entrain.experiment import load_network
-from entrain.live_cluster import CIRCUITS, circuits_of, load_setup
+from entrain.live_cluster import CIRCUITS, circuits_of, load_setup, servers_of
 from machine.errors import BadInput, EntrainError
 from machine.record import Record, Resource
 from machine.signals import ending_once
 from mininet_topos.ecn import thresholds
 from mininet_topos.isolation import private_namespace
-from mininet_topos.network import Network
+from mininet_topos.network import NO_SERVERS, Network
+from mininet_topos.servers import Servers
 
 LOG = "controller.log"
 """Name of the log in the network's directory."""
@@ -42,17 +43,24 @@ RESTARTS = 3
 """A switch that ends more often than this within the period is not restarted."""
 
 
-def hold(topology: Topology, routing: Routing, tell: Any, setup: ClusterSetup | None = None) -> None:
+def hold(
+    topology: Topology,
+    routing: Routing,
+    tell: Any,
+    setup: ClusterSetup | None = None,
+    servers: Servers = NO_SERVERS,
+) -> None:
     """Bring `topology` up, report to `tell`, and keep it up until a Shutdown request or a signal.
 
-    With a `setup` it admits jobs, and routes as its strategy does.
+    With a `setup` it admits jobs, and routes as its strategy does. Hosts of one of `servers` also have links
+    to each other.
     """
     began = time.monotonic()
     directory = NETWORKS / topology.name
     with ending_once() as ignore_signals, Record(f"up-{topology.name}") as record:
         make_directory(directory, record)
         with private_namespace(record) as namespace:
-            network = Network(topology, record, directory, namespace=namespace)
+            network = Network(topology, record, directory, namespace=namespace, servers=servers)
             with network:
                 asyncio.run(_serve(network, topology, routing, namespace, directory, tell, began, setup))
                 ignore_signals()
@@ -175,7 +183,7 @@ def main(arguments: list[str]) -> int:
         setup = load_setup(Path(file), topology)
         if setup is not None:
             routing = setup.strategy.routing
-        hold(topology, routing, tell, setup)  # type: ignore[arg-type]
+        hold(topology, routing, tell, setup, servers_of(Path(file), topology))  # type: ignore[arg-type]
     except EntrainError as error:
         tell({"error": str(error), "bad_input": isinstance(error, BadInput)})
         return 1

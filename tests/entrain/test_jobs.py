@@ -10,8 +10,9 @@ from controlplane.cluster import cluster_of, failures, hosts_by_gpu, port_name
 from controlplane.topology import dumbbell, leaf_spine, load_topology
 from entrain.experiment import load_experiment
 from entrain.jobs import duration, ranges, read_job
-from entrain.live_cluster import load_setup
+from entrain.live_cluster import load_setup, servers_of
 from machine.errors import BadInput
+from mininet_topos.servers import Servers
 from schedulers.placement.cluster import Cluster, Port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +53,8 @@ def test_a_job_without_a_name_has_that_of_its_file(tmp_path: Path) -> None:
             "gpus_per_server: 4 hosts of a leaf cannot be divided",
         ),
         ("gpus_per_server = 2\nstrategy = 'vlcos'", "did you mean vclos?"),
-        ("gpus_per_server = 2\nstrategy = 'best'", "[cluster], strategy: must be"),
+        ("gpus_per_server = 2\nstrategy = 'best'", "others are for `entrain place` and `entrain simulate`"),
+        ("gpus_per_server = 2\nserver_rate_mbps = 0", "[cluster], server_rate_mbps: must be"),
         ("gpus_per_server = 2\nstrategy = 'ocs-vclos'", "[cluster], strategy: ocs-vclos makes circuits"),
         ("gpus_per_server = 2\nqueue = 'lifo'", "did you mean fifo?"),
         ("strategy = 'vclos'", "[cluster], gpus_per_server: this key is missing"),
@@ -91,6 +93,19 @@ def test_an_experiment_on_a_cluster_is_one_too_by_its_first_strategy() -> None:
     first = experiment.cluster.table.strategy[0]
     assert setup.strategy.name == first
     assert setup.cluster.gpus == experiment.cluster.cluster(first).gpus == len(experiment.topology.hosts)
+
+
+def test_servers_are_those_of_the_cluster(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(f"{TOPOLOGY}[cluster]\ngpus_per_server = 2\nserver_rate_mbps = 400\n")
+    hosts = (("h1", "h2"), ("h3", "h4"), ("h5", "h6"), ("h7", "h8"))
+    assert servers_of(path, load_topology(path)) == Servers(hosts, 400.0)
+    path.write_text(f"{TOPOLOGY}[cluster]\ngpus_per_server = 2\n")
+    assert not servers_of(path, load_topology(path)).hosts
+    small = ROOT / "experiments/vclos-small.toml"
+    experiment = load_experiment(small)
+    assert experiment.cluster is not None
+    assert servers_of(small, experiment.topology) == experiment.cluster.servers
 
 
 def test_other_networks_are_no_clusters() -> None:

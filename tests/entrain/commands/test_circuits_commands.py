@@ -23,7 +23,8 @@ spines = 2
 hosts_per_leaf = 2
 [ocs]
 [cluster]
-gpus_per_server = 1
+gpus_per_server = 2
+server_rate_mbps = 400
 strategy = "ocs-vclos"
 """
 
@@ -61,6 +62,7 @@ def test_hosts_reach_each_other_over_the_circuits_of_their_job_and_not_otherwise
     file = tmp_path / "wide.toml"
     file.write_text("[job]\ngpus = 4\n")
     assert not reaches("h1", "10.2.1.2")
+    assert reaches("h1", "10.1.2.2")  # its server's other GPU, by the link inside the server
     assert held() == {"": 4}  # as wired at first
     said = entrain("submit", str(file), "--watch", *OPTIONS).stdout
     assert "circuits: 2 joined, 2 of them anew" in said
