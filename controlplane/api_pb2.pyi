@@ -29,20 +29,22 @@ class Network(_message.Message):
     def __init__(self, name: _Optional[str] = ..., routing: _Optional[str] = ..., namespace: _Optional[str] = ..., process_id: _Optional[int] = ..., switches: _Optional[_Iterable[_Union[Switch, _Mapping]]] = ..., topology_hash: _Optional[str] = ..., program: _Optional[str] = ...) -> None: ...
 
 class Switch(_message.Message):
-    __slots__ = ("name", "role", "target", "device_id", "grpc_address", "status")
+    __slots__ = ("name", "role", "target", "device_id", "grpc_address", "status", "certificates")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     GRPC_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATES_FIELD_NUMBER: _ClassVar[int]
     name: str
     role: str
     target: str
     device_id: int
     grpc_address: str
     status: str
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., target: _Optional[str] = ..., device_id: _Optional[int] = ..., grpc_address: _Optional[str] = ..., status: _Optional[str] = ...) -> None: ...
+    certificates: str
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., target: _Optional[str] = ..., device_id: _Optional[int] = ..., grpc_address: _Optional[str] = ..., status: _Optional[str] = ..., certificates: _Optional[str] = ...) -> None: ...
 
 class DeployRequest(_message.Message):
     __slots__ = ("routing", "p4info", "program")

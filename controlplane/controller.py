@@ -207,6 +207,7 @@ class Controller(api_grpc.ControllerServicer):
                     target=switch.target,
                     device_id=switch.device_id,
                     grpc_address=switch.grpc_address,
+                    certificates=str(switch.certificates or ""),
                     status=statuses[switch.name],
                 )
                 for switch in self.topology.switches

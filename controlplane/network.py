@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 from ocs.crossbar import Circuit, Crossbar, join
@@ -50,6 +51,8 @@ class Switch:
     target: Target
     ports: tuple[Port, ...] = ()
     grpc_host: str = "127.0.0.1"
+    certificates: Path | None = None
+    """The directory of certificates (`entrain certs`) with which it and its controllers speak TLS."""
 
     @property
     def max_port(self) -> int:

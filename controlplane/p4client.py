@@ -21,6 +21,7 @@ from finsy.proto import U128, p4r, p4r_grpc
 from controlplane.entities import State, state_of, whole_state
 from controlplane.network import Switch
 from controlplane.pipeline import Pipeline
+from machine import tls
 from machine.errors import EntrainError
 
 RPC_TIMEOUT_S = 30.0
@@ -56,6 +57,16 @@ class NoPipeline(EntrainError):
     """The switch has no pipeline, or has lost it."""
 
 
+def _channel(switch: Switch) -> Any:
+    if switch.certificates is None:
+        return grpc.aio.insecure_channel(switch.grpc_address, options=_CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(
+        switch.grpc_address,
+        tls.channel_credentials(tls.identity_of(switch.certificates, tls.OPERATORS)),
+        options=[*_CHANNEL_OPTIONS, *tls.channel_options(switch.name)],
+    )
+
+
 class SwitchClient:
     """A connection to one switch, which does not reconnect. Use it in one event loop, and `close` it.
 
@@ -80,7 +91,7 @@ class SwitchClient:
         self._on_change = on_change
         self._identity = os.getpid() if identity is None else identity
         self._election_id = self._identity
-        self._channel = grpc.aio.insecure_channel(switch.grpc_address, options=_CHANNEL_OPTIONS)
+        self._channel = _channel(switch)
         self._stub = p4r_grpc.P4RuntimeStub(self._channel)
         self._stream: Any = None
         # gRPC allows one write at a time, and a cancelled write ends the stream. So a single task writes.
@@ -97,8 +108,10 @@ class SwitchClient:
         try:
             await asyncio.wait_for(self._open(), timeout_s)
         except TimeoutError:
+            trust = self.switch.certificates
             raise Unreachable(
-                f"{self._name}: does not answer P4Runtime within {timeout_s:g} s; is the switch running?"
+                f"{self._name}: does not answer P4Runtime within {timeout_s:g} s; is the switch running"
+                + (f", and has it a certificate of {trust / tls.AUTHORITY} under its name?" if trust else "?")
             ) from None
         except grpc.RpcError as error:
             raise self._broken(error) from None

@@ -27,6 +27,7 @@ import ipaddress
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -98,6 +99,7 @@ class TopologyTable(Strict):
     name: Name | None = None
     target: Target = "softswitch"
     grpc_port: TcpPort = FIRST_GRPC_PORT
+    certificates: Annotated[Path, Field(strict=False)] | None = None
     leaves: Positive | None = None
     spines: Positive | None = None
     hosts_per_leaf: Positive | None = None
@@ -203,7 +205,7 @@ def parse_topology(tables: Mapping[str, Any], source: str, *, default_name: str 
                 )
             if not file.switch:
                 raise ValueError("no [[switch]]: list switches, hosts and links, or give [topology] a kind")
-            return _explicit(file, name)
+            return _certified(_explicit(file, name), table, source)
         if explicit:
             raise ValueError(
                 f'[topology], kind = "{table.kind}": makes its own switches, hosts and links; '
@@ -218,12 +220,23 @@ def parse_topology(tables: Mapping[str, Any], source: str, *, default_name: str 
             )
         named: dict[str, Any] = {"name": name, "target": table.target, "grpc_port": table.grpc_port}
         if table.kind == "leaf-spine":
-            return leaf_spine(**given, **named, ocs=file.ocs)
+            return _certified(leaf_spine(**given, **named, ocs=file.ocs), table, source)
         if file.ocs is not None:
             raise ValueError('[ocs]: needs kind = "leaf-spine", or [[link]] tables with ocs_ports')
-        return dumbbell(**given, **named)
+        return _certified(dumbbell(**given, **named), table, source)
     except ValueError as error:
         raise BadInput("\n".join(f"{source}: {line}" for line in str(error).splitlines())) from None
+
+
+def _certified(topology: Topology, table: TopologyTable, source: str) -> Topology:
+    """Give all switches the directory of certificates, which is relative to the file."""
+    if table.certificates is None:
+        return topology
+    directory = Path(source).parent / table.certificates
+    return replace(
+        topology,
+        switches=tuple(replace(switch, certificates=directory) for switch in topology.switches),
+    )
 
 
 def leaf_spine(

@@ -15,6 +15,7 @@ from pathlib import Path
 from machine import cache
 from machine.errors import EntrainError, MissingTool
 from machine.state import locked
+from machine.tls import Identity
 
 VERSION = "0.0.6"
 REQUIREMENTS = (f"p4runtime-shell=={VERSION}", "protobuf<3.21", "ipython==7.31.1", "jedi==0.17.2")
@@ -41,9 +42,15 @@ def ensure(on_install: Callable[[], None] = lambda: None) -> Path:
     return python
 
 
-def command(python: Path, address: str, device_id: int, *, write: bool) -> list[str]:
-    """Return the command line of a session. With `write` it becomes primary, or exits with status 1."""
-    return [str(python), str(SESSION), address, str(device_id), *(["write"] if write else [])]
+def command(
+    python: Path, address: str, device_id: int, *, write: bool, identity: Identity | None = None
+) -> list[str]:
+    """Return the command line of a session: with `write` it becomes primary, or exits with status 1; with an
+    `identity` it speaks TLS."""
+    line = [str(python), str(SESSION), address, str(device_id), "write" if write else "read"]
+    if identity is not None:
+        line += map(str, (identity.authority, identity.certificate, identity.key))
+    return line
 
 
 def environment() -> dict[str, str]:

@@ -1,6 +1,6 @@
 """A session of p4runtime-shell whose exit status says whether the switch accepted all writes.
 
-    python p4shell_session.py ADDRESS DEVICE_ID [write]
+    python p4shell_session.py ADDRESS DEVICE_ID read|write [AUTHORITY CERTIFICATE KEY]
 
 It runs in p4runtime-shell's own environment, so it imports nothing from entrain.
 """
@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
@@ -25,7 +26,15 @@ refused: list[str] = []
 """The reasons for which the switch refused writes."""
 
 
-def ask_generation(address: str, device_id: int) -> int:
+def open_channel(address: str, *files: str) -> Any:
+    """Return a channel to the switch: over TLS with the files of authority, certificate and key."""
+    if not files:
+        return grpc.insecure_channel(address)
+    authority, certificate, key = (Path(file).read_bytes() for file in files)
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(authority, key, certificate))
+
+
+def ask_generation(address: str, device_id: int, *files: str) -> int:
     """Return the high half of the highest election id that the switch has seen.
 
     entrain's controllers increment it; their low half is the process id.
@@ -37,7 +46,7 @@ def ask_generation(address: str, device_id: int) -> int:
         bid.arbitration.election_id.low = os.getpid()
         yield bid
 
-    with grpc.insecure_channel(address) as channel:
+    with open_channel(address, *files) as channel:
         stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
         for answer in stub.StreamChannel(bids(), timeout=TIMEOUT_S, wait_for_ready=True):
             if answer.HasField("arbitration"):
@@ -87,13 +96,16 @@ def end(problem: str) -> NoReturn:
     os._exit(1)
 
 
-def main(address: str, device_id: str, *write: str) -> None:
+def main(address: str, device_id: str, access: str, *files: str) -> None:
     """Run the session. p4runtime-shell reads its commands from the terminal or standard input."""
     high, low = 0, 1
     client = p4runtime.P4RuntimeClient
     try:
-        if write:
-            high, low = max(ask_generation(address, int(device_id)) + 1, int(time.time())), os.getpid()
+        if access == "write":
+            high, low = (
+                max(ask_generation(address, int(device_id), *files) + 1, int(time.time())),
+                os.getpid(),
+            )
             client.get_stream_packet = insisting(client.get_stream_packet)
     except grpc.RpcError as error:
         end(f"{address}: {error.details()}")
@@ -101,6 +113,10 @@ def main(address: str, device_id: str, *write: str) -> None:
         setattr(client, name, noting_refusals(getattr(client, name)))
     sys.argv = ["p4runtime_sh", "--grpc-addr", address, "--device-id", device_id]
     sys.argv += ["--election-id", f"{high},{low}"]
+    if files:
+        sys.argv += ["--ssl"]
+        authority, certificate, key = files
+        sys.argv += ["--cacert", authority, "--cert", certificate, "--private-key", key]
     shell.main()
     if refused:
         end(f"the switch refused {len(refused)} writes, the last one: {refused[-1]}")

@@ -21,6 +21,7 @@ from finsy.proto import p4r, p4r_grpc
 from mininet.node import Switch as MininetSwitch
 
 from controlplane.topology import Switch, Target
+from machine import tls
 from machine.errors import EntrainError, MissingTool
 from machine.process import Child, launch
 from machine.record import Record
@@ -84,7 +85,7 @@ class SwitchNode(MininetSwitch):  # type: ignore[misc]
         """Wait until the P4Runtime server answers. Raises EntrainError with the log's end if it does not."""
         child = self._running()
         deadline = time.monotonic() + timeout_s
-        with grpc.insecure_channel(self.switch.grpc_address, options=_RECONNECT_AT_ONCE) as channel:
+        with self._channel() as channel:
             ask = p4r_grpc.P4RuntimeStub(channel).Capabilities
             while True:
                 child.check()
@@ -97,6 +98,14 @@ class SwitchNode(MininetSwitch):  # type: ignore[misc]
                         return  # it serves, which is all we need
                     if time.monotonic() > deadline:
                         raise child.failure(f"did not serve P4Runtime within {timeout_s:.0f} s") from error
+
+    def _channel(self) -> Any:
+        address, certificates = self.switch.grpc_address, self.switch.certificates
+        if certificates is None:
+            return grpc.insecure_channel(address, options=_RECONNECT_AT_ONCE)
+        credentials = tls.channel_credentials(tls.identity_of(certificates, tls.OPERATORS))
+        options = [*_RECONNECT_AT_ONCE, *tls.channel_options(self.name)]
+        return grpc.secure_channel(address, credentials, options=options)
 
     def check(self) -> None:
         """Raise EntrainError with the log's end if the process has ended."""
@@ -147,7 +156,14 @@ class SwitchNode(MininetSwitch):  # type: ignore[misc]
         return ports
 
     def _target_options(self) -> list[str]:
-        return ["--grpc-server-addr", self.switch.grpc_address, "--cpu-port", str(CPU_PORT)]
+        options = ["--grpc-server-addr", self.switch.grpc_address, "--cpu-port", str(CPU_PORT)]
+        if self.switch.certificates is not None:
+            own = tls.identity_of(self.switch.certificates, self.name)
+            own.read()  # a file that is missing is named here, and not in a switch's log
+            options += ["--grpc-server-ssl", "--grpc-server-with-client-auth"]
+            options += ["--grpc-server-cacert", str(own.authority)]
+            options += ["--grpc-server-cert", str(own.certificate), "--grpc-server-key", str(own.key)]
+        return options
 
 
 class SoftSwitchNode(SwitchNode):
@@ -162,11 +178,12 @@ class SoftSwitchNode(SwitchNode):
             for port in self.switch.ports
             for argument in ("--port-rate", f"{port.number}@{port.rate_mbps:g}:{port.queue_packets}")
         ]
+        operators = ["--client-name", tls.OPERATOR] if self.switch.certificates is not None else []
         return [
             *(sys.executable, "-m", "softswitch", "--no-p4", "--device-id", str(self.switch.device_id)),
             *self._ports(),
             *("--name", self.name, "--log-level", self.log_level, *rates),
-            *("--express-ethertype", f"{ETHERTYPE:#x}", "--", *self._target_options()),
+            *("--express-ethertype", f"{ETHERTYPE:#x}", *operators, "--", *self._target_options()),
         ]
 
 

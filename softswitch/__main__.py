@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
+from machine.tls import Identity, check_local
 
 if TYPE_CHECKING:
     from softswitch.kernel.datapath import Datapath
@@ -86,7 +87,25 @@ def _parser() -> argparse.ArgumentParser:
         "--grpc-server-addr",
         default="127.0.0.1:9559",
         metavar="HOST:PORT|unix:PATH",
-        help="serve P4Runtime here (default 127.0.0.1:9559); keep it local: there is no authentication",
+        help="serve P4Runtime here (default 127.0.0.1:9559); beyond this machine only with certificates",
+    )
+    parser.add_argument(
+        "--grpc-server-ssl", action="store_true", help="serve over TLS, with the next three files (PEM)"
+    )
+    parser.add_argument("--grpc-server-cacert", type=Path, metavar="FILE", help="authority of clients")
+    parser.add_argument("--grpc-server-cert", type=Path, metavar="FILE", help="this switch's certificate")
+    parser.add_argument("--grpc-server-key", type=Path, metavar="FILE", help="its key")
+    parser.add_argument(
+        "--grpc-server-with-client-auth",
+        action="store_true",
+        help="serve only clients with a certificate of that authority; TLS needs this",
+    )
+    parser.add_argument(
+        "--client-name",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="of those, serve only clients whose certificate has this subject alternative name",
     )
     parser.add_argument(
         "--role",
@@ -128,6 +147,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     if options.device_id < 0:
         raise BadInput(f"--device-id {options.device_id}: it must not be negative")
     check_address(options.grpc_server_addr, "--grpc-server-addr")
+    _check_tls(options)
     for name, limit in (("max_request_mib", 2047), ("max_state_mib", 1 << 20)):
         if not 0 < getattr(options, name) <= limit:
             option = "--" + name.replace("_", "-")
@@ -137,6 +157,29 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     if options.cpu_port is not None and not 0 < options.cpu_port <= 510:
         raise BadInput(f"--cpu-port {options.cpu_port}: it must be in 1..510")
     return options
+
+
+def _check_tls(options: argparse.Namespace) -> None:
+    files = (options.grpc_server_cacert, options.grpc_server_cert, options.grpc_server_key)
+    if not options.grpc_server_ssl:
+        if any(files) or options.grpc_server_with_client_auth or options.client_name:
+            raise BadInput("--grpc-server-ssl is missing, without which certificates have no effect")
+        remedy = "use certificates (`entrain certs`, --grpc-server-ssl), or an address on loopback"
+        check_local(options.grpc_server_addr, "--grpc-server-addr", remedy)
+    elif not all(files):
+        raise BadInput(
+            "--grpc-server-ssl needs --grpc-server-cacert, --grpc-server-cert and --grpc-server-key"
+        )
+    elif not options.grpc_server_with_client_auth:
+        raise BadInput(
+            "--grpc-server-ssl without --grpc-server-with-client-auth would serve everybody; add it"
+        )
+
+
+def _identity(options: argparse.Namespace) -> Identity | None:
+    if not options.grpc_server_ssl:
+        return None
+    return Identity(options.grpc_server_cacert, options.grpc_server_cert, options.grpc_server_key)
 
 
 def _log_to(options: argparse.Namespace, name: str) -> None:
@@ -199,8 +242,10 @@ async def _serve(options: argparse.Namespace, name: str) -> None:
         ports = owned.enter_context(contextlib.closing(Ports(interfaces, rates)))
         switch = owned.enter_context(contextlib.closing(Switch(ports, load)))
         ports.changed = switch.port_changed
-        service = server.P4RuntimeService(options.device_id, switch, cpu, options.role)
-        grpc_server, port = server.listen(service, options.grpc_server_addr, options.max_request_mib << 20)
+        service = server.P4RuntimeService(options.device_id, switch, cpu, options.role, options.client_name)
+        grpc_server, port = server.listen(
+            service, options.grpc_server_addr, options.max_request_mib << 20, _identity(options)
+        )
         owned.push_async_callback(grpc_server.stop, None)
         if program is not None:
             switch.start(program)

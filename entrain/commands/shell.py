@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import click
 
+from machine import tls
 from machine.errors import BadInput
 
 
@@ -28,15 +30,16 @@ def command(switch: str, network: str | None, address: str | None, write: bool, 
     from entrain.p4shell import command as session
     from entrain.p4shell import ensure, environment
 
-    namespace = ""
+    namespace, certificates = "", None
     if address is None:
-        address, device_id, namespace = _find(switch, network)
+        address, device_id, namespace, certificates = _find(switch, network)
     elif switch.isdecimal():
         device_id = int(switch)
     else:
         raise BadInput(f"{switch}: with --address, SWITCH must be the device id, a number")
     python = ensure(lambda: click.echo("installing p4runtime-shell in its own environment", err=True))
-    line = session(python, address, device_id, write=write)
+    operator = tls.identity_of(certificates, tls.OPERATORS) if certificates else None
+    line = session(python, address, device_id, write=write, identity=operator)
     if as_json:
         click.echo(json.dumps({"command": line, "namespace": namespace}))
         return
@@ -47,8 +50,8 @@ def command(switch: str, network: str | None, address: str | None, write: bool, 
     os.execve(line[0], line, environment())
 
 
-def _find(switch: str, network: str | None) -> tuple[str, int, str]:
-    """Return the gRPC address, device id and network namespace of a switch of a running network."""
+def _find(switch: str, network: str | None) -> tuple[str, int, str, Path | None]:
+    """Return gRPC address, device id, network namespace and certificates of a switch of a running network."""
     from controlplane.api_pb2 import GetNetworkRequest
     from controlplane.client import call, choose
 
@@ -57,6 +60,7 @@ def _find(switch: str, network: str | None) -> tuple[str, int, str]:
         running = stub.GetNetwork(GetNetworkRequest())
     for known in running.switches:
         if known.name == switch:
-            return known.grpc_address, known.device_id, running.namespace
+            certificates = Path(known.certificates) if known.certificates else None
+            return known.grpc_address, known.device_id, running.namespace, certificates
     names = ", ".join(known.name for known in running.switches)
     raise BadInput(f"{switch}: no such switch in network {chosen.name}; it has {names}")

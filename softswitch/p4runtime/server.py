@@ -18,6 +18,7 @@ from grpc import StatusCode
 
 from machine.address import check_address
 from machine.errors import EntrainError
+from machine.tls import Identity, names_of, server_credentials
 from softswitch.p4runtime import packet_io
 from softswitch.p4runtime.arbitration import Arbitration, Notification
 from softswitch.p4runtime.packet_io import CpuPort
@@ -58,17 +59,35 @@ class _Stream:
 
 
 class P4RuntimeService:
-    """Serves P4Runtime for `switch` as device `device_id`, in the default role and `roles`."""
+    """Serves P4Runtime for `switch` as device `device_id`, in the default role and `roles`.
+
+    With `clients`, it serves only those whose certificate has one of these subject alternative names.
+    """
 
     def __init__(
-        self, device_id: int, switch: Switch, cpu: CpuPort | None = None, roles: Iterable[str] = ()
+        self,
+        device_id: int,
+        switch: Switch,
+        cpu: CpuPort | None = None,
+        roles: Iterable[str] = (),
+        clients: Iterable[str] = (),
     ) -> None:
         self._device_id = device_id
         self._switch = switch
         self._cpu = cpu
         self._arbitration = Arbitration(device_id, roles)
+        self._clients = frozenset(clients)
         self.dropped = 0  # messages to controllers that were too slow
         switch.send = self.broadcast
+
+    def _check_client(self, context: Any) -> None:
+        names = names_of(context) if self._clients else ()
+        if self._clients and self._clients.isdisjoint(names):
+            raise Refused(
+                StatusCode.PERMISSION_DENIED,
+                f"the client's certificate is for {', '.join(names) or 'nobody'}; "
+                f"this switch serves {', '.join(sorted(self._clients))}",
+            )
 
     def _check_device(self, device_id: int) -> None:
         if device_id != self._device_id:
@@ -87,6 +106,7 @@ class P4RuntimeService:
     async def Capabilities(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return the version of P4Runtime that this server implements."""
         with _Answering(context) as answering:
+            self._check_client(context)
             if request.device_id:
                 self._check_device(request.device_id)
             return p4r.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
@@ -95,6 +115,7 @@ class P4RuntimeService:
     async def Write(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Apply a batch of updates."""
         with _Answering(context) as answering:
+            self._check_client(context)
             self._check_device(request.device_id)
             self._arbitration.check_primary(request)
             if request.atomicity != p4r.WriteRequest.CONTINUE_ON_ERROR:
@@ -112,6 +133,7 @@ class P4RuntimeService:
     async def Read(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Stream a consistent snapshot of the requested entities."""
         with _Answering(context) as answering:
+            self._check_client(context)
             self._check_device(request.device_id)
             self._arbitration.check_role(request.role)
             pipeline = self._pipeline()
@@ -141,6 +163,7 @@ class P4RuntimeService:
     async def SetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Verify, save or commit a program."""
         with _Answering(context) as answering:
+            self._check_client(context)
             self._check_device(request.device_id)
             self._arbitration.check_primary(request)
             # A controller that disconnects meanwhile must not leave a half-set pipeline.
@@ -158,6 +181,7 @@ class P4RuntimeService:
     async def GetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return the config that reads and writes apply to; empty if there is none."""
         with _Answering(context) as answering:
+            self._check_client(context)
             self._check_device(request.device_id)
             response = p4r.GetForwardingPipelineConfigResponse()
             pipeline = self._switch.current
@@ -180,6 +204,10 @@ class P4RuntimeService:
 
     async def StreamChannel(self, requests: AsyncIterator[Any], context: Any) -> None:  # noqa: N802
         """Serve a controller's session: arbitration, packets and digests."""
+        with _Answering(context) as answering:
+            self._check_client(context)
+        if answering.refused:
+            await answering.abort()
         stream = _Stream(context.peer())
         receiving = asyncio.create_task(self._receive(stream, requests))
         try:
@@ -325,11 +353,17 @@ def _sendable(message: str) -> str:
     return message[:_MOST_MESSAGE].encode(errors="replace").decode()
 
 
-def listen(service: P4RuntimeService, address: str, max_request: int = MAX_REQUEST) -> tuple[Any, int]:
+def listen(
+    service: P4RuntimeService,
+    address: str,
+    max_request: int = MAX_REQUEST,
+    identity: Identity | None = None,
+) -> tuple[Any, int]:
     """Bind a grpc.aio server for `service` to `address` (HOST:PORT or unix:PATH). Return it and its port.
 
-    Call `start` on it to serve. A request of more than `max_request` bytes fails with RESOURCE_EXHAUSTED.
-    Raises BadInput if the address is malformed, and EntrainError if it is not available.
+    Call `start` on it to serve: with an `identity`, over TLS and only clients with a certificate. A request
+    of more than `max_request` bytes fails with RESOURCE_EXHAUSTED. Raises BadInput if the address is
+    malformed or a certificate cannot be used, and EntrainError if the address is not available.
     """
     check_address(address)
     options = [
@@ -345,7 +379,10 @@ def listen(service: P4RuntimeService, address: str, max_request: int = MAX_REQUE
     server = grpc.aio.server(options=options)
     p4r_grpc.add_P4RuntimeServicer_to_server(service, server)
     try:
-        port = server.add_insecure_port(address)
+        if identity is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, server_credentials(identity))
     except RuntimeError as error:
         raise EntrainError(
             f"cannot listen on {address}: is the port free, and does the address belong to this machine?"

@@ -118,6 +118,21 @@ HOSTS = (
     '[[host]]\nname = "a"\n{a}\n[[host]]\nname = "b"\n{b}\n[[link]]\na="s1"\nb="a"\n[[link]]\na="s1"\nb="b"\n'
 )
 
+
+@pytest.mark.parametrize(
+    "generated",
+    [
+        "",
+        'kind = "dumbbell"\nhosts_per_side = 1\n',
+        'kind = "leaf-spine"\nleaves = 1\nspines = 1\nhosts_per_leaf = 1\n',
+    ],
+)
+def test_certificates_are_relative_to_the_file(generated: str, tmp_path: Path) -> None:
+    file = tmp_path / "net.toml"
+    file.write_text('[topology]\ncertificates = "certs"\n' + (generated or TWO))
+    assert {switch.certificates for switch in load_topology(file).switches} == {tmp_path / "certs"}
+
+
 BAD = {
     "unknown key": (
         '[topology]\nkind = "leaf-spine"\nspine = 4',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import signal
@@ -9,12 +10,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+from controlplane.fabric import Applied, Fabric
+from controlplane.p4client import SwitchClient, Unreachable
+from controlplane.pipeline import Pipeline
+from controlplane.routing import desired_state
 from controlplane.topology import Target, Topology, parse_topology
+from entrain.certificates import issue
 from machine.errors import BadInput, EntrainError, MissingTool
 from machine.record import Record, clean_stale, process_start
 from mininet_topos.network import Network
@@ -34,12 +41,12 @@ def free_port() -> int:
         return port
 
 
-def topology(target: Target = "softswitch", **link: object) -> Topology:
+def topology(target: Target = "softswitch", certificates: Path | None = None, **link: object) -> Topology:
     """Two switches with a host each, under names that no other test on this machine uses."""
     number = next(_serial)
     left, right, a, b = (f"{letter}{number}" for letter in "lrab")
     tables = {
-        "topology": {"target": target},
+        "topology": {"target": target, "certificates": certificates},
         "switch": [{"name": left, "grpc_port": free_port()}, {"name": right, "grpc_port": free_port()}],
         "host": [{"name": a}, {"name": b}],
         "link": [
@@ -289,6 +296,27 @@ def test_real_switches_become_ready_and_come_back(tmp_path: Path, record: Record
         node.restart()
         network.check()
         assert network.switches[name].process_id != before
+
+
+@pytest.mark.parametrize("target", ["softswitch", pytest.param("bmv2", marks=pytest.mark.bmv2)])
+def test_switches_with_certificates_take_tables_from_an_operator_alone(
+    tmp_path: Path, record: Record, target: Target
+) -> None:
+    wanted = topology(target, certificates=tmp_path / "certs")
+    issue(wanted, tmp_path / "certs", days=1)
+    stranger = replace(wanted.switches[0], certificates=None)
+
+    async def control() -> list[Applied]:
+        async with Fabric(wanted, Pipeline.load()) as fabric:
+            applied = await fabric.apply(desired_state(wanted))
+            client = SwitchClient(stranger, Pipeline.load())
+            with pytest.raises(Unreachable):
+                await client.connect(2)
+            await client.close()
+            return applied
+
+    with Network(wanted, record, tmp_path):
+        assert all(each.inserted for each in asyncio.run(control()))
 
 
 def test_both_directions_of_every_fabric_link_have_a_name(

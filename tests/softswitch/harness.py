@@ -13,6 +13,7 @@ import grpc
 from finsy.proto import U128, p4i, p4r, p4r_grpc, rpc_status
 from google.protobuf import text_format
 
+from machine.tls import Identity, channel_credentials, channel_options
 from softswitch.p4runtime import server
 from softswitch.p4runtime.entities.device import Entities
 from softswitch.p4runtime.p4info import P4Info
@@ -152,10 +153,23 @@ class FakeCpu:
 class Controller:
     """A plain P4Runtime client."""
 
-    def __init__(self, address: str, election_id: int | None = 1, role: str = "") -> None:
-        self._channel = grpc.aio.insecure_channel(
-            address, options=[("grpc.max_metadata_size", 64 * 1024), ("grpc.use_local_subchannel_pool", 1)]
-        )
+    def __init__(
+        self,
+        address: str,
+        election_id: int | None = 1,
+        role: str = "",
+        identity: Identity | None = None,
+        server_name: str = "",
+    ) -> None:
+        options: list[tuple[str, Any]] = [
+            ("grpc.max_metadata_size", 64 * 1024),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        if identity is None:
+            self._channel = grpc.aio.insecure_channel(address, options=options)
+        else:
+            options += channel_options(server_name)
+            self._channel = grpc.aio.secure_channel(address, channel_credentials(identity), options=options)
         self.stub = p4r_grpc.P4RuntimeStub(self._channel)
         self.election_id = election_id
         self.role = role
@@ -238,8 +252,8 @@ class Served:
     loaded: list[FakeDatapath]
     controllers: list[Controller] = field(default_factory=list)
 
-    def controller(self, election_id: int | None = 1, role: str = "") -> Controller:
-        self.controllers.append(Controller(self.address, election_id, role))
+    def controller(self, election_id: int | None = 1, role: str = "", **tls: Any) -> Controller:
+        self.controllers.append(Controller(self.address, election_id, role, **tls))
         return self.controllers[-1]
 
     async def primary(self) -> Controller:
@@ -262,8 +276,10 @@ async def serving(
     load: Callable[[bytes], Any] = FakeDatapath,
     roles: Sequence[str] = (),
     max_request: int = server.MAX_REQUEST,
+    identity: Identity | None = None,
+    clients: Sequence[str] = (),
 ) -> AsyncIterator[Served]:
-    """Serve on a free port of the loopback."""
+    """Serve on a free port of the loopback; with an `identity` over TLS."""
     loaded: list[FakeDatapath] = []
 
     def loading(program: bytes) -> Any:
@@ -272,8 +288,8 @@ async def serving(
 
     ports, cpu = FakePorts(), FakeCpu()
     switch = Switch(ports, loading)
-    service = server.P4RuntimeService(DEVICE, switch, cpu, roles)  # type: ignore[arg-type]
-    grpc_server, port = server.listen(service, "127.0.0.1:0", max_request)
+    service = server.P4RuntimeService(DEVICE, switch, cpu, roles, clients)  # type: ignore[arg-type]
+    grpc_server, port = server.listen(service, "127.0.0.1:0", max_request, identity)
     await grpc_server.start()
     served = Served(f"127.0.0.1:{port}", switch, service, ports, cpu, loaded)
     try:

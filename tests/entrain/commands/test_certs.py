@@ -1,0 +1,61 @@
+"""`entrain certs`: what it makes, and what it leaves alone."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from controlplane.topology import leaf_spine, parse_topology
+from entrain.certificates import AUTHORITY_KEY, issue
+from entrain.commands.certs import command
+from machine.errors import BadInput
+from machine.tls import AUTHORITY
+
+SMALL = leaf_spine(leaves=1, spines=1, hosts_per_leaf=1)
+LARGE = leaf_spine(leaves=2, spines=1, hosts_per_leaf=1)
+
+
+def test_a_network_can_grow_and_keeps_its_certificates(tmp_path: Path) -> None:
+    assert set(issue(SMALL, tmp_path, 1)) == {"leaf1", "spine1", "h1", "operator"}
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert set(issue(LARGE, tmp_path, 1)) == {"leaf2", "h2"}
+    assert issue(LARGE, tmp_path, 1) == []
+    assert all((tmp_path / name).read_bytes() == content for name, content in before.items())
+
+
+def test_keys_are_their_owners_alone(tmp_path: Path) -> None:
+    issue(SMALL, tmp_path, 1)
+    keys = list(tmp_path.glob("*.key"))
+    assert len(keys) == 5
+    assert all(stat.S_IMODE(key.stat().st_mode) == 0o600 for key in keys)
+
+
+def test_an_authority_without_its_own_key_is_not_replaced(tmp_path: Path) -> None:
+    issue(SMALL, tmp_path, 1)
+    (tmp_path / AUTHORITY_KEY).unlink()
+    authority = (tmp_path / AUTHORITY).read_bytes()
+    for key in (None, (tmp_path / "h1.key").read_bytes(), b"rubbish"):
+        if key is not None:
+            (tmp_path / AUTHORITY_KEY).write_bytes(key)
+        with pytest.raises(BadInput, match=r"ca\.key: is not the key of .*ca\.crt"):
+            issue(LARGE, tmp_path, 1)
+        assert (tmp_path / AUTHORITY).read_bytes() == authority
+
+
+def test_a_node_cannot_take_the_operators_name(tmp_path: Path) -> None:
+    topology = parse_topology(
+        {"switch": [{"name": "s1"}, {"name": "operator"}], "link": [{"a": "s1", "b": "operator"}]}, "test"
+    )
+    with pytest.raises(BadInput, match="a node is called operator"):
+        issue(topology, tmp_path, 1)
+
+
+def test_the_command_takes_a_topology_and_names_the_key_to_set(tmp_path: Path) -> None:
+    file = tmp_path / "net.toml"
+    file.write_text('[topology]\nkind = "leaf-spine"\nleaves = 1\nspines = 1\nhosts_per_leaf = 2\n')
+    done = CliRunner().invoke(command, [str(file), str(tmp_path / "certs")], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert f'certificates = "{tmp_path}/certs"' in done.output

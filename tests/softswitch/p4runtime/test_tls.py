@@ -1,0 +1,122 @@
+"""P4Runtime over TLS: who is served, who is not, and that a client knows which switch answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc
+import pytest
+from finsy.proto import p4r
+
+from controlplane.topology import leaf_spine
+from entrain.certificates import issue
+from machine.errors import BadInput
+from machine.tls import OPERATOR, OPERATORS, Identity, identity_of
+from softswitch.__main__ import main
+from tests.softswitch.harness import Served, refused, serving
+
+SWITCH, OTHER, HOST = "leaf1", "leaf2", "h1"
+TOPOLOGY = leaf_spine(leaves=2, spines=1, hosts_per_leaf=1)
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("certs")
+    issue(TOPOLOGY, directory, days=1)
+    return directory
+
+
+def run(certs: Path, scenario: Callable[[Served], Awaitable[None]]) -> None:
+    async def served() -> None:
+        async with serving(identity=identity_of(certs, SWITCH), clients=[OPERATOR]) as bench:
+            await scenario(bench)
+
+    asyncio.run(served())
+
+
+def test_an_operator_controls_the_switch(certs: Path) -> None:
+    async def scenario(bench: Served) -> None:
+        operator = bench.controller(identity=identity_of(certs, OPERATORS), server_name=SWITCH)
+        assert (await operator.arbitrate()).status.code == 0
+        await operator.stub.Capabilities(p4r.CapabilitiesRequest())
+
+    run(certs, scenario)
+
+
+def test_a_host_with_a_certificate_is_refused_in_every_call(certs: Path) -> None:
+    async def scenario(bench: Served) -> None:
+        host = bench.controller(identity=identity_of(certs, HOST), server_name=SWITCH)
+        requests = {
+            host.stub.Capabilities: p4r.CapabilitiesRequest(),
+            host.stub.Write: p4r.WriteRequest(),
+            host.stub.SetForwardingPipelineConfig: p4r.SetForwardingPipelineConfigRequest(),
+            host.stub.GetForwardingPipelineConfig: p4r.GetForwardingPipelineConfigRequest(),
+        }
+        for call, request in requests.items():
+            error = await refused(call(request))
+            assert error.code() == grpc.StatusCode.PERMISSION_DENIED
+            assert HOST in str(error.details())
+            assert OPERATOR in str(error.details())
+        for stream in (host.read(p4r.TableEntry()), host.arbitrate()):
+            assert (await refused(stream)).code() == grpc.StatusCode.PERMISSION_DENIED
+        assert not bench.loaded
+
+    run(certs, scenario)
+
+
+def test_who_has_no_certificate_or_one_of_another_authority_is_not_served(
+    certs: Path, tmp_path: Path
+) -> None:
+    issue(TOPOLOGY, tmp_path, days=1)
+    foreign = identity_of(tmp_path, OPERATORS)
+
+    async def scenario(bench: Served) -> None:
+        for client in (
+            bench.controller(),
+            bench.controller(
+                identity=Identity(certs / "ca.crt", foreign.certificate, foreign.key), server_name=SWITCH
+            ),
+        ):
+            error = await refused(client.stub.Capabilities(p4r.CapabilitiesRequest(), timeout=10))
+            assert error.code() == grpc.StatusCode.UNAVAILABLE
+
+    run(certs, scenario)
+
+
+def test_a_client_does_not_take_another_switch_for_the_one_it_wants(certs: Path) -> None:
+    async def scenario(bench: Served) -> None:
+        operator = bench.controller(identity=identity_of(certs, OPERATORS), server_name=OTHER)
+        error = await refused(operator.stub.Capabilities(p4r.CapabilitiesRequest(), timeout=10))
+        assert error.code() == grpc.StatusCode.UNAVAILABLE
+
+    run(certs, scenario)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--grpc-server-addr", "0.0.0.0:0"], "nobody would check who calls"),
+        (["--grpc-server-addr", "[::]:0"], "nobody would check who calls"),
+        (["--grpc-server-ssl"], "needs --grpc-server-cacert"),
+        (["--client-name", "x"], "--grpc-server-ssl is missing"),
+        (
+            [
+                *("--grpc-server-ssl", "--grpc-server-cacert", "a"),
+                *("--grpc-server-cert", "b", "--grpc-server-key", "c"),
+            ],
+            "would serve everybody",
+        ),
+    ],
+)
+def test_a_switch_that_would_serve_anybody_does_not_start(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--no-p4", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_missing_certificate_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"ca\.crt: No such file.*entrain certs"):
+        identity_of(tmp_path, SWITCH).read()
