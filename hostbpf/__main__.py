@@ -14,6 +14,7 @@ from hostbpf.rates.enforcers import NAMES, Name
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
 from machine.signals import noting_end
+from machine.tls import check_local, identity_of
 
 PATH = click.Path(path_type=Path)
 
@@ -26,13 +27,19 @@ PATH = click.Path(path_type=Path)
 @click.option(
     "--listen",
     metavar="ADDRESS",
-    help="unix:PATH, or HOST:PORT without any check of who calls; "
+    help="unix:PATH, or HOST:PORT, where only --certificates checks who calls; "
     "default: unix:/run/entrain/agents/INTERFACE.sock.",
 )
 @click.option(
     "--allow-users",
     is_flag=True,
     help="Open the Unix socket to all users; each may change its own flows and jobs alone.",
+)
+@click.option(
+    "--certificates",
+    nargs=2,
+    metavar="DIR NAME",
+    help="With --listen HOST:PORT: serve operators over TLS, as host NAME of `entrain certs`.",
 )
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus text on loopback.")
 @click.option("--slot-ms", type=float, default=60.0, show_default=True)
@@ -57,6 +64,7 @@ def main(
     netns: str | None,
     listen: str | None,
     allow_users: bool,
+    certificates: tuple[str, str] | None,
     metrics_port: int | None,
     slot_ms: float,
     link_mbps: float | None,
@@ -74,17 +82,22 @@ def main(
         interface, netns, slot_ms, link_mbps, scheduling=scheduling, progress=progress, enforcer=enforcer
     )
     address = listen or default_address(interface)
+    identity = identity_of(Path(certificates[0]), certificates[1]) if certificates else None
     try:
         check_address(address, "--listen")
         if not address.startswith("unix:"):
             if allow_users:
                 raise BadInput(f"--allow-users: {address} does not tell who calls; listen at unix:PATH")
-            print(f"entrain-agent: whoever reaches {address} commands this agent", file=sys.stderr)
+            if identity is None:
+                check_local(address, "--listen", "add --certificates, or choose an address on loopback")
+                print("entrain-agent: any user of this machine commands this agent", file=sys.stderr)
+        elif identity is not None:
+            raise BadInput(f"--certificates: {address} tells who calls; remove one of the two")
         _open_many_files()
         with (
             noting_end() as until_ended,
             Agent.running(options) as agent,
-            serving(agent, address, metrics_port, users=allow_users) as port,
+            serving(agent, address, metrics_port, users=allow_users, identity=identity) as port,
         ):
             extra = f" metrics=127.0.0.1:{port}" if port else ""
             print(f"ready grpc={address}{extra} interface={interface}", flush=True)

@@ -78,7 +78,10 @@ def names_of(context: Any) -> tuple[str, ...]:
 
 
 def check_local(address: str, option: str, remedy: str) -> None:
-    """Raise BadInput unless only this machine reaches `address` (`unix:PATH`, or HOST:PORT on loopback)."""
+    """Raise BadInput unless only this machine reaches `address` (`unix:PATH`, or HOST:PORT on loopback).
+
+    The error names `option`, which gave the address, and the `remedy`.
+    """
     if address.startswith("unix:"):
         return
     host = address.rpartition(":")[0].strip("[]")
@@ -87,6 +90,5 @@ def check_local(address: str, option: str, remedy: str) -> None:
     except ValueError:
         local = host == "localhost"
     if not local:
-        raise BadInput(
-            f"{option} {address}: other machines reach it, and nobody would check who calls; {remedy}"
-        )
+        name = f"{option} {address}".strip()
+        raise BadInput(f"{name}: other machines reach it, and nobody would check who calls; {remedy}")

@@ -14,26 +14,38 @@ from machine.record import Record
 from mininet_topos.network import Network
 
 
-def switch_file(switch: Switch, listen: str, slot_ms: float = 60.0) -> str:
+def switch_file(switch: Switch, listen: str, slot_ms: float = 60.0, certificates: Path | None = None) -> str:
     """Return the configuration file of the emulated switch for `switch` (`hostbpf.emulated.server`)."""
     lines = [f"name = {json.dumps(switch.name)}", f"listen = {json.dumps(listen)}", f"slot_ms = {slot_ms}"]
+    if certificates is not None:
+        lines.append(f"certificates = {json.dumps(str(certificates.absolute()))}")
     for port in switch.ports:
         lines += ["", f"[[port]]  # to {port.peer}"]
         lines += [f"number = {port.number}", f"rate_mbps = {port.rate_mbps}"]
     return "\n".join(lines) + "\n"
 
 
-def paths_file(topology: Topology, routing: Routing, source: Host, addresses: Mapping[str, str]) -> str:
+def paths_file(
+    topology: Topology,
+    routing: Routing,
+    source: Host,
+    addresses: Mapping[str, str],
+    certificates: Path | None = None,
+) -> str:
     """Return the paths file of host `source` (`hostbpf.emulated.client`), with the switches' `addresses`.
 
     Raises BadInput if a path is not fixed.
     """
     lines = []
+    if certificates is not None:
+        lines += [f"certificates = {json.dumps(str(certificates.absolute()))}"]
+        lines += [f"host = {json.dumps(source.name)}", ""]
     for destination in topology.hosts:
         if destination == source:
             continue
         hops = ", ".join(
-            f"{{ switch = {json.dumps(addresses[switch])}, port = {port} }}"
+            f"{{ switch = {json.dumps(addresses[switch])}, port = {port}"
+            + (f", name = {json.dumps(switch)} }}" if certificates else " }")
             for switch, port in fixed_path(topology, routing, source, destination)
         )
         lines += [f"[[path]]  # to {destination.name}", f'destination = "{destination.ip}"']
@@ -47,13 +59,20 @@ def write_files(
     directory: Path,
     addresses: Mapping[str, str],
     slot_ms: float = 60.0,
+    certificates: Path | None = None,
 ) -> tuple[dict[str, Path], dict[str, Path]]:
     """Write all files into `directory`. Return the switches' files and the hosts' paths files, by name.
 
-    Raises BadInput if a path is not fixed, before writing anything.
+    With the directory of `certificates`, switches and hosts speak TLS. Raises BadInput if a path is not
+    fixed, before writing anything.
     """
-    paths = {host.name: paths_file(topology, routing, host, addresses) for host in topology.hosts}
-    switches = {each.name: switch_file(each, addresses[each.name], slot_ms) for each in topology.switches}
+    paths = {
+        host.name: paths_file(topology, routing, host, addresses, certificates) for host in topology.hosts
+    }
+    switches = {
+        each.name: switch_file(each, addresses[each.name], slot_ms, certificates)
+        for each in topology.switches
+    }
     directory.mkdir(parents=True, exist_ok=True)
     written: list[dict[str, Path]] = []
     for texts, suffix in ((switches, "switch"), (paths, "paths")):

@@ -35,14 +35,22 @@ PATH = click.Path(path_type=Path)
     show_default=True,
     help="With --write: the first switch's port; the others follow.",
 )
-def command(file: Path, directory: Path | None, routing: Routing, address: str, first_port: int) -> None:
+@click.option("--certificates", type=PATH, help="With --write: their directory (`entrain certs`).")
+def command(
+    file: Path,
+    directory: Path | None,
+    routing: Routing,
+    address: str,
+    first_port: int,
+    certificates: Path | None,
+) -> None:
     """Emulate the load table of the switch in FILE until SIGTERM or SIGINT.
 
     Hosts announce schedules to it and query loads. With --write, write a file for each switch of a topology,
     and for each host the paths file of its agent (`entrain-agent --schedule --loads emulated --paths`).
     """
     if directory is not None:
-        _write(file, directory, routing, address, first_port)
+        _write(file, directory, routing, address, first_port, certificates)
         return
     from hostbpf.emulated.server import load_switch, serving
 
@@ -52,14 +60,24 @@ def command(file: Path, directory: Path | None, routing: Routing, address: str, 
         until_ended()
 
 
-def _write(file: Path, directory: Path, routing: Routing, address: str, first_port: int) -> None:
+def _write(
+    file: Path,
+    directory: Path,
+    routing: Routing,
+    address: str,
+    first_port: int,
+    certificates: Path | None,
+) -> None:
     from entrain.experiment import load_network
+    from machine.tls import check_local
     from mininet_topos.emulated_switches import write_files
 
+    if certificates is None:
+        check_local(f"{address}:{first_port}", "--address", "add --certificates (`entrain certs` makes them)")
     topology = load_network(file)
     addresses = {
         switch.name: f"{address}:{first_port + number}" for number, switch in enumerate(topology.switches)
     }
-    switches, paths = write_files(topology, routing, directory, addresses)
+    switches, paths = write_files(topology, routing, directory, addresses, certificates=certificates)
     for path in (*switches.values(), *paths.values()):
         click.echo(path)

@@ -31,6 +31,7 @@ from machine.address import check_address
 from machine.errors import BadInput, EntrainError
 from machine.record import RECORDS, Resource
 from machine.state import own_directory
+from machine.tls import OPERATOR, Identity, names_of
 from wire.slot_header import LANES, RATE_UNIT_MBPS
 
 _ANSWERING = 8
@@ -262,12 +263,18 @@ def default_address(interface: str) -> str:
 
 @contextlib.contextmanager
 def serving(
-    agent: Agent, address: str, metrics_port: int | None = None, *, users: bool = False
+    agent: Agent,
+    address: str,
+    metrics_port: int | None = None,
+    *,
+    users: bool = False,
+    identity: Identity | None = None,
 ) -> Iterator[int | None]:
     """Within, the agent answers at `address` (`unix:PATH` or HOST:PORT); yields the metrics' port.
 
     A Unix socket is open to root alone, or with `users` to all users of the machine. At HOST:PORT everybody
-    has root's rights, because TCP does not tell who calls. `metrics_port` 0 takes a free one, None serves no
+    has root's rights, because TCP does not tell who calls; with an `identity`, operators have them, and other
+    clients with a certificate may only read. `metrics_port` 0 takes a free one, None serves no
     metrics. Raises BadInput for an address that cannot be, EntrainError when an address is taken.
     """
     check_address(address)
@@ -275,7 +282,8 @@ def serving(
         if address.startswith("unix:"):
             stack.enter_context(_admitting(agent, Path(address.removeprefix("unix:")), users))
         else:
-            stack.enter_context(_answering(agent, address, lambda _: rights.ROOT))
+            user = operator if identity is not None else _anybody
+            stack.enter_context(_answering(agent, address, user, identity))
         yield stack.enter_context(_http(agent, metrics_port)) if metrics_port is not None else None
 
 
@@ -295,13 +303,24 @@ def _admitting(agent: Agent, path: Path, users: bool) -> Iterator[None]:
         yield
 
 
+def _anybody(context: Any) -> int:
+    return rights.ROOT
+
+
+def operator(context: Any) -> int:
+    """Return root's number for a caller with an operator's certificate. Raises Denied for others."""
+    if OPERATOR not in (names := names_of(context)):
+        raise rpc.Denied(f"the certificate is for {', '.join(names) or 'nobody'}; this takes {OPERATOR}")
+    return rights.ROOT
+
+
 def _answering(
-    agent: Agent, address: str, user: Callable[[Any], int]
+    agent: Agent, address: str, user: Callable[[Any], int], identity: Identity | None = None
 ) -> contextlib.AbstractContextManager[int]:
     def add(server: Any) -> None:
         add_HostServicer_to_server(HostService(agent, user), server)
 
-    return rpc.serving(add, address, threads=rights.WATCHERS + _ANSWERING)
+    return rpc.serving(add, address, rights.WATCHERS + _ANSWERING, identity)
 
 
 @contextlib.contextmanager

@@ -22,13 +22,14 @@ from typing import Annotated, Any
 
 import grpc
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from hostbpf.emulated.server import Address
 from hostbpf.rpc import calls as rpc
 from hostbpf.rpc import emulated_switch_pb2 as pb
 from hostbpf.rpc.emulated_switch_pb2_grpc import EmulatedSwitchStub
 from hostbpf.scheduling.loads import RATE_UNIT, OwnLink, PathLoads, Receivers, in_units
+from machine import tls
 from machine.toml import Strict, check, read_toml
 from schedulers.compiled import Floats
 from schedulers.slots.table import in_window
@@ -49,6 +50,8 @@ class HopTable(Strict):
 
     switch: Address
     port: Annotated[int, Field(ge=0)]
+    name: str | None = None
+    """The switch's name in its certificate; default: its address."""
 
 
 class PathTable(Strict):
@@ -81,12 +84,33 @@ class PathsFile(Strict):
     """Which emulated switches the flows of one host pass."""
 
     deadline_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 20.0
+    certificates: Annotated[Path, Field(strict=False)] | None = None
+    host: str | None = None
+    """The name of this host's certificate."""
     path: Annotated[tuple[PathTable, ...], Field(min_length=1, strict=False)]
+
+    @model_validator(mode="after")
+    def _certificate_has_a_name(self) -> PathsFile:
+        if (self.certificates is None) != (self.host is None):
+            raise ValueError("certificates and host: give both, or neither")
+        return self
+
+
+def channel(hop: HopTable, paths: PathsFile) -> Any:
+    """Return a channel to the emulated switch of `hop`: over TLS where the file names certificates."""
+    if paths.certificates is None or paths.host is None:
+        return grpc.insecure_channel(hop.switch, options=_CHANNEL)
+    credentials = tls.channel_credentials(tls.identity_of(paths.certificates, paths.host))
+    options = [*_CHANNEL, *(tls.channel_options(hop.name) if hop.name else ())]
+    return grpc.secure_channel(hop.switch, credentials, options=options)
 
 
 def load_paths(path: Path) -> PathsFile:
     """The paths of one host; raises BadInput that names file, key and remedy."""
-    return check(PathsFile, read_toml(path), str(path))
+    found = check(PathsFile, read_toml(path), str(path))
+    if found.certificates is None:
+        return found
+    return found.model_copy(update={"certificates": path.parent / found.certificates})
 
 
 @dataclass(frozen=True)
@@ -121,14 +145,16 @@ class _Answer:
 class _Switch:
     """This host's side of one emulated switch: a thread that tells what is new, and then asks."""
 
-    def __init__(self, address: str, deadline_s: float, deliver: Callable[[_Answer], None]) -> None:
+    def __init__(
+        self, address: str, channel: Any, deadline_s: float, deliver: Callable[[_Answer], None]
+    ) -> None:
         self.plans: dict[Flow, _Plan] = {}  # changed by the scheduler's thread alone
         self.counts: Counter[str] = Counter()
         self.problem = ""
         self._address = address
         self._deadline_s = deadline_s
         self._deliver = deliver
-        self._channel = grpc.insecure_channel(address, options=_CHANNEL)
+        self._channel = channel
         self._stub = EmulatedSwitchStub(self._channel)
         self._instance: int | None = None
         self._slot = 0
@@ -264,9 +290,10 @@ class Emulated:
         )
         self._paths: dict[str, tuple[HopTable, ...] | None] = {}  # by destination
         self._answers: SimpleQueue[_Answer] = SimpleQueue()
-        addresses = dict.fromkeys(hop.switch for each in paths.path for hop in each.hops)
+        hops = {hop.switch: hop for each in paths.path for hop in each.hops}
         self._switches = {
-            address: _Switch(address, paths.deadline_ms / 1e3, self._answers.put) for address in addresses
+            address: _Switch(address, channel(hop, paths), paths.deadline_ms / 1e3, self._answers.put)
+            for address, hop in hops.items()
         }
         self._slot = 0
         self._asked_at = 0.0

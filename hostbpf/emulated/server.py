@@ -25,6 +25,7 @@ from hostbpf.rpc import calls as rpc
 from hostbpf.rpc import emulated_switch_pb2 as pb
 from hostbpf.rpc.emulated_switch_pb2_grpc import EmulatedSwitchServicer, add_EmulatedSwitchServicer_to_server
 from machine.errors import BadInput
+from machine.tls import check_local, identity_of, names_of
 from machine.toml import Strict, check, read_toml
 from schedulers.compiled import Floats
 from schedulers.slots.table import LoadTable, warm_up
@@ -49,6 +50,7 @@ class SwitchFile(Strict):
 
     name: str
     listen: Address
+    certificates: Annotated[Path, Field(strict=False)] | None = None
     slot_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
     port: Annotated[tuple[PortTable, ...], Field(min_length=1, strict=False)]
 
@@ -69,7 +71,12 @@ class SwitchFile(Strict):
 
 def load_switch(path: Path) -> SwitchFile:
     """The file of an emulated switch; raises BadInput that names file, key and remedy."""
-    return check(SwitchFile, read_toml(path), str(path))
+    found = check(SwitchFile, read_toml(path), str(path))
+    if found.certificates is not None:
+        return found.model_copy(update={"certificates": path.parent / found.certificates})
+    remedy = "add certificates (`entrain certs` makes them), or listen on loopback"
+    check_local(found.listen, f"{path}: listen", remedy)
+    return found
 
 
 class EmulatedSwitch:
@@ -131,10 +138,22 @@ class EmulatedSwitch:
 
 
 class _Service(EmulatedSwitchServicer):
-    """Service `EmulatedSwitch`."""
+    """Service `EmulatedSwitch`. If it `knows` hosts by certificates, each plans for its own addresses."""
 
-    def __init__(self, switch: EmulatedSwitch) -> None:
+    def __init__(self, switch: EmulatedSwitch, knows: bool) -> None:
         self._switch = switch
+        self._knows = knows
+
+    def _check(self, context: Any, flows: Iterable[Flow]) -> None:
+        if not self._knows:
+            return
+        names = names_of(context)
+        for flow in flows:
+            if flow.source not in names:
+                raise rpc.Denied(
+                    f"switch {self._switch.name}, flow {flow}: the certificate is for "
+                    f"{', '.join(names) or 'nobody'}; a host plans for its own addresses only"
+                )
 
     @rpc.answers
     def FetchFeedback(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -149,14 +168,17 @@ class _Service(EmulatedSwitchServicer):
 
     @rpc.answers
     def UpdateSchedule(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._check(context, (rpc.flow_of(each.hop.flow) for each in request.schedules))
         for each in request.schedules:
             self._switch.update(rpc.flow_of(each.hop.flow), each.hop.port, each.slot, each.rates)
         return pb.UpdateScheduleResponse()
 
     @rpc.answers
     def ForgetFlow(self, request: Any, context: Any) -> Any:  # noqa: N802
-        for flow in request.flows:
-            self._switch.forget(rpc.flow_of(flow))
+        flows = [rpc.flow_of(flow) for flow in request.flows]
+        self._check(context, flows)
+        for flow in flows:
+            self._switch.forget(flow)
         return pb.ForgetFlowResponse()
 
 
@@ -171,8 +193,9 @@ def serving(config: SwitchFile, present: Callable[[], int] | None = None) -> Ite
     warm_up()
 
     def add(server: Any) -> None:
-        add_EmulatedSwitchServicer_to_server(_Service(switch), server)
+        add_EmulatedSwitchServicer_to_server(_Service(switch, identity is not None), server)
 
-    with rpc.serving(add, config.listen, threads=1) as port:
+    identity = identity_of(config.certificates, config.name) if config.certificates else None
+    with rpc.serving(add, config.listen, 1, identity) as port:
         host, colon, _ = config.listen.rpartition(":")
         yield config.listen if config.listen.startswith("unix:") else f"{host}{colon}{port}"

@@ -17,6 +17,7 @@ from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.peers import somebody_listens
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
+from machine.tls import Identity, check_local, server_credentials
 from wire.flow import Flow
 
 STREAMS = 16
@@ -113,20 +114,28 @@ def counts_of(message: Any) -> Counts:
 
 
 @contextlib.contextmanager
-def serving(add: Callable[[Any], None], address: str, threads: int) -> Iterator[int]:
+def serving(
+    add: Callable[[Any], None], address: str, threads: int, identity: Identity | None = None
+) -> Iterator[int]:
     """Within, the service that `add` adds to a server answers at `address` (`unix:PATH` or HOST:PORT).
 
-    Yields the port (HOST:0 takes a free one). Raises BadInput for an address that cannot be, EntrainError for
-    one that is taken.
+    With an `identity` it answers over TLS, and only clients with a certificate. Yields the port (HOST:0 takes
+    a free one). Raises BadInput for an address that cannot be, or that other machines reach though there is
+    no `identity`, and EntrainError for one that is taken.
     """
     check_address(address)
+    if identity is None:
+        check_local(address, "", "give certificates (`entrain certs`), or an address on loopback")
     if _somebody_listens(address):
         raise EntrainError(f"{address}: another process listens there; end it, or choose another address")
     options = [("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", STREAMS)]
     server = grpc.server(futures.ThreadPoolExecutor(threads), options=options)
     add(server)
     try:
-        port = server.add_insecure_port(address)
+        if identity is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, server_credentials(identity))
     except RuntimeError as error:
         raise EntrainError(f"{address}: cannot be served; is it in use?") from error
     if not port:

@@ -15,6 +15,8 @@ from typing import Any
 import grpc
 import pytest
 
+from controlplane.topology import dumbbell
+from entrain.certificates import issue
 from hostbpf.agent import rights, service
 from hostbpf.agent.service import HostService
 from hostbpf.carriers.carriers import Feedback
@@ -26,6 +28,7 @@ from hostbpf.rpc.agent_pb2_grpc import HostStub, add_HostServicer_to_server
 from hostbpf.rpc.calls import message_of
 from machine.errors import BadInput, EntrainError
 from machine.record import Record
+from machine.tls import OPERATORS, channel_credentials, channel_options, identity_of
 from wire.flow import Flow
 from wire.slot_header import LANES, Lane, SlotHeader
 
@@ -248,7 +251,15 @@ def _agent(*options: str, user: int | None = None) -> subprocess.CompletedProces
     return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False, user=user)
 
 
-@pytest.mark.parametrize("options", [["--listen", ":99999"], ["--listen", "127.0.0.1:0", "--allow-users"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--listen", ":99999"],
+        ["--listen", "127.0.0.1:0", "--allow-users"],
+        ["--listen", "0.0.0.0:0"],
+        ["--certificates", "certs", "h1"],
+    ],
+)
 def test_the_agent_refuses_such_an_address(options: list[str]) -> None:
     done = _agent(*options)
     assert (done.returncode, done.stdout) == (2, "")
@@ -261,3 +272,32 @@ def test_an_ordinary_user_is_told_what_the_agent_needs() -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert "root" in done.stderr and "sudo" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_with_certificates_operators_command_and_other_hosts_only_read(
+    tmp_path: Path,
+) -> None:
+    issue(dumbbell(hosts_per_side=1), tmp_path, days=1)
+    agent = BareAgent()
+
+    def add(server: Any) -> None:
+        add_HostServicer_to_server(HostService(agent, service.operator), server)  # type: ignore[arg-type]
+
+    request = pb.SetJobRequest(job=3, params=pb.Params(slope=1, intercept=1))
+    with rpc.serving(add, "127.0.0.1:0", 1, identity_of(tmp_path, "h1")) as port:
+
+        def call(identity: str) -> grpc.StatusCode:
+            credentials = channel_credentials(identity_of(tmp_path, identity))
+            options = channel_options("h1")
+            with grpc.secure_channel(f"127.0.0.1:{port}", credentials, options) as channel:
+                try:
+                    HostStub(channel).SetJob(request, timeout=10)
+                except grpc.RpcError as error:
+                    code: grpc.StatusCode = error.code()
+                    return code
+            return OK
+
+        assert call("h2") == DENIED
+        assert agent.params == {}
+        assert call(OPERATORS) == OK
+        assert agent.params.keys() == {3}

@@ -12,8 +12,9 @@ import grpc
 import pytest
 
 from controlplane.topology import dumbbell, leaf_spine
+from entrain.certificates import issue
 from hostbpf.clock import SlotClock
-from hostbpf.emulated.client import load_paths
+from hostbpf.emulated.client import channel, load_paths
 from hostbpf.emulated.server import TOLERANCE, EmulatedSwitch, PortTable, SwitchFile, load_switch, serving
 from hostbpf.rpc import calls as rpc
 from hostbpf.rpc import emulated_switch_pb2 as pb
@@ -208,7 +209,7 @@ def test_wrong_paths_files_name_file_and_key(tmp_path: Path, text: str, message:
 def test_files_are_written_for_a_topology(tmp_path: Path) -> None:
     topology = leaf_spine(2, 2, 2, uplink_rate_mbps=400)
     addresses = {switch.name: f"10.9.9.9:{9000 + n}" for n, switch in enumerate(topology.switches)}
-    switches, paths = write_files(topology, "source", tmp_path, addresses)
+    switches, paths = write_files(topology, "source", tmp_path, addresses, certificates=tmp_path / "certs")
     assert load_switch(switches["leaf1"]).capacities == {1: 1000, 2: 1000, 3: 400, 4: 400}
     assert load_switch(switches["spine2"]).listen == "10.9.9.9:9003"
     [far] = [
@@ -263,3 +264,66 @@ def test_a_wrong_file_ends_the_process_with_status_2(tmp_path: Path) -> None:
     _, said = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "missing.toml: cannot be read" in said
+
+
+# --- with certificates ---
+
+
+@pytest.fixture
+def certified(tmp_path: Path) -> tuple[SwitchFile, dict[str, Path]]:
+    """An emulated switch on loopback, and the paths files of its two hosts."""
+    topology = dumbbell(hosts_per_side=1)
+    issue(topology, tmp_path / "certs", days=1)
+    addresses = {switch.name: f"127.0.0.1:{n}" for n, switch in enumerate(topology.switches)}
+    switches, paths = write_files(topology, "source", tmp_path, addresses, certificates=tmp_path / "certs")
+    return load_switch(switches["left"]), paths
+
+
+def test_a_host_plans_for_its_own_address_only(
+    certified: tuple[SwitchFile, dict[str, Path]], present: Present
+) -> None:
+    config, paths = certified
+    own, others = Flow("10.1.1.2", 1, "10.2.1.2", 7000), Flow("10.2.1.2", 1, "10.1.1.2", 7000)
+    file = load_paths(paths["h1"])
+    with serving(config, present) as address:
+        stub = EmulatedSwitchStub(channel(file.path[0].hops[0].model_copy(update={"switch": address}), file))
+
+        def plan(flow: Flow) -> None:
+            hop = pb.Hop(flow=rpc.message_of(flow), port=1)
+            schedules = [pb.Schedule(hop=hop, slot=present.slot, rates=[5])]
+            stub.UpdateSchedule(pb.UpdateScheduleRequest(schedules=schedules), timeout=10)
+
+        plan(own)
+        for refused in (
+            lambda: plan(others),
+            lambda: stub.ForgetFlow(pb.ForgetFlowRequest(flows=[rpc.message_of(others)]), timeout=10),
+        ):
+            with pytest.raises(grpc.RpcError) as raised:
+                refused()
+            assert raised.value.code() == grpc.StatusCode.PERMISSION_DENIED
+            assert "its own addresses only" in raised.value.details()
+        asked = pb.FetchFeedbackRequest(slot=present.slot, hops=[pb.Hop(flow=rpc.message_of(others), port=1)])
+        assert stub.FetchFeedback(asked, timeout=10).loads[0].load[0] == 5
+
+
+def test_who_has_no_certificate_gets_no_answer(
+    certified: tuple[SwitchFile, dict[str, Path]], present: Present
+) -> None:
+    with serving(certified[0], present) as address, grpc.insecure_channel(address) as plain:
+        with pytest.raises(grpc.RpcError) as raised:
+            EmulatedSwitchStub(plain).FetchFeedback(pb.FetchFeedbackRequest(), timeout=10)
+        assert raised.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def test_an_address_that_others_reach_needs_certificates(tmp_path: Path) -> None:
+    file = tmp_path / "s1.toml"
+    file.write_text(FILE.replace("127.0.0.1:0", "10.0.0.5:9700"))
+    with pytest.raises(BadInput, match=r"s1\.toml: listen 10\.0\.0\.5:9700: other machines reach it"):
+        load_switch(file)
+
+
+def test_certificates_and_host_belong_together(tmp_path: Path) -> None:
+    file = tmp_path / "h1.paths.toml"
+    file.write_text('certificates = "certs"\n[[path]]\ndestination = "10.0.0.1"\nhops = []\n')
+    with pytest.raises(BadInput, match="certificates and host: give both, or neither"):
+        load_paths(file)
