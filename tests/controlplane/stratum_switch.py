@@ -149,6 +149,8 @@ class StratumSwitch(FakeSwitch):
                     return "Querying an indirect counter without counter id is not supported."
             case "register_entry" | "meter_entry" | "digest_entry" | "direct_counter_entry":
                 pass
+            case "packet_replication_engine_entry" | "extern_entry":
+                pass
             case other:  # barefoot/bfrt_node.cc, ReadForwardingEntries
                 return f"Unsupported entity type: {other}"
         return None

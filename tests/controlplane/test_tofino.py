@@ -11,15 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import finsy as fy
+import grpc
 import pytest
-from finsy.proto import p4r
+from finsy.proto import U128, p4r
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from controlplane.bf_pipeline_pb2 import BfPipelineConfig
 from controlplane.entries import ecmp
 from controlplane.p4client import Refused, SwitchClient
 from controlplane.pipeline import BUILD, Pipeline
-from controlplane.routing import desired_state
+from controlplane.routing import FabricPolicy, desired_state
 from controlplane.tofino import COMPILE, pack
 from controlplane.topology import leaf_spine, load_topology
 from machine.errors import BadInput
@@ -209,28 +211,113 @@ def test_the_topology_of_the_guide_is_one(tmp_path: Path) -> None:
     assert all(states[switch.name] for switch in topology.switches)
 
 
-REFUSED = (
-    ("watch port", lambda group: setattr(group.members[0], "watch_port", b"\1"), "Watch ports"),
-    ("weight", lambda group: setattr(group.members[0], "weight", 2), "greater than 1"),
-    ("size", lambda group: group.ClearField("max_size"), "max_size 0 is not in 1..64"),
-)
+def _set(**fields: Any) -> Callable[[Any], Any]:
+    """A change of an entry, or of the first member of a group, or of a request."""
+
+    def change(message: Any) -> None:
+        for name, value in fields.items():
+            setattr(message, name, value)
+
+    return change
 
 
-@pytest.mark.parametrize(("change", "told"), [case[1:] for case in REFUSED], ids=[c[0] for c in REFUSED])
-def test_the_fake_has_stratums_rules_for_groups(
-    change: Callable[[Any], Any], told: str, tmp_path: Path
+BROKEN: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "a watched port": ("group", lambda g: _set(watch_port=b"\1")(g.members[0]), "Watch ports are not"),
+    "a weight of 2": ("group", lambda g: _set(weight=2)(g.members[0]), "greater than 1 are not supported"),
+    "a weight of 0": ("group", lambda g: _set(weight=0)(g.members[0]), "Zero member weights"),
+    "a group of any size": ("group", _set(max_size=0), "max_size 0 is not in 1..64"),
+    "a group of 65": ("group", _set(max_size=65), "max_size 65 is not in 1..64"),
+    "another profile's group": ("group", _set(action_profile_id=7), "Unable to find bfrt id"),
+    "a priority of an exact match": ("link", _set(priority=1), "Non-zero priority"),
+    "no priority of a ternary match": ("source_route", _set(priority=0), "Zero priority"),
+    "too high a priority": ("source_route", _set(priority=1 << 24), "kMaxPriority"),
+    "a match on anything": (
+        "route",
+        lambda entry: _set(prefix_len=0)(entry.match[1].lpm),
+        "must be omitted",
+    ),
+    "an entry without an action": ("link", lambda entry: entry.ClearField("action"), "Unsupported action"),
+    "atomicity": ("request", _set(atomicity=p4r.WriteRequest.ROLLBACK_ON_ERROR), "is not supported"),
+}
+
+
+@pytest.mark.parametrize(("what", "change", "told"), BROKEN.values(), ids=BROKEN)
+def test_what_breaks_a_rule_of_stratum_is_refused(
+    what: str, change: Callable[[Any], Any], told: str, tmp_path: Path
 ) -> None:
+    """Each rule of the fake refuses something, and nothing that the controller writes itself."""
+    pipeline = packed_pipeline(tmp_path / "out")
+    topology = leaf_spine(2, 2, 2)
+    entities = [e.encode(pipeline.schema) for e in desired_state(topology, FabricPolicy("source"))["leaf1"]]
+    entities += [entity.encode(pipeline.schema) for entity in ecmp({(1, 2): 7})]
+    first = {
+        pipeline.schema.tables[e.table_entry.table_id].alias: e.table_entry
+        for e in reversed(entities)
+        if e.HasField("table_entry")
+    }
+    request = p4r.WriteRequest(device_id=1)
+    broken: Any = request
+    if what == "group":
+        request.updates.extend(p4r.Update(type=p4r.Update.INSERT, entity=e) for e in entities)
+        broken = next(
+            u.entity.action_profile_group
+            for u in request.updates
+            if u.entity.HasField("action_profile_group")
+        )
+    elif what != "request":
+        request.updates.add(type=p4r.Update.INSERT).entity.table_entry.CopyFrom(first[what])
+        broken = request.updates[0].entity.table_entry
+    else:
+        request.updates.add(type=p4r.Update.INSERT).entity.table_entry.CopyFrom(first["link"])
+
+    async def answer(request: Any) -> str:
+        fake = StratumSwitch(1)
+        fake.config = pipeline.schema.get_pipeline_config()
+        await fake.start()
+        switch = replace(topology.switches[0], grpc_port=fake.port)
+        client = SwitchClient(switch, pipeline)
+        try:
+            await client.connect(5)
+            request.election_id.CopyFrom(U128.encode(client.primary_id))
+            await client._stub.Write(request)
+        except grpc.aio.AioRpcError as error:
+            return f"{error.details()} {fy.P4ClientError(error, 'Write').details}"
+        finally:
+            await client.close()
+            await fake.stop()
+        return ""
+
+    sound = p4r.WriteRequest()
+    sound.CopyFrom(request)
+    assert asyncio.run(answer(sound)) == ""
+    change(broken)
+    assert told in asyncio.run(answer(request))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        (fy.P4ActionProfileMember(), "Reading all action profiles is not supported yet"),
+        (fy.P4ActionProfileGroup(), "Unable to find bfrt id from p4info id: 0"),
+        (fy.P4CounterEntry(), "without counter id is not supported"),
+        (fy.P4DirectMeterEntry(), "Unsupported entity type"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+def test_what_stratum_does_not_read_is_refused(wanted: Any, told: str, tmp_path: Path) -> None:
     pipeline = packed_pipeline(tmp_path / "out")
 
     async def test() -> None:
         fake = StratumSwitch(1)
         fake.config = pipeline.schema.get_pipeline_config()
-        updates = [
-            p4r.Update(type=p4r.Update.INSERT, entity=each.encode(pipeline.schema))
-            for each in ecmp({(1,): 7})
-        ]
-        change(updates[1].entity.action_profile_group)
-        assert fake._apply(updates[0]) is None
-        assert told in (fake._apply(updates[1]) or "")
+        await fake.start()
+        client = SwitchClient(replace(leaf_spine(1, 1, 1).switches[0], grpc_port=fake.port), pipeline)
+        try:
+            await client.connect(5)
+            with pytest.raises(Refused, match=told):
+                await client.read([wanted])
+        finally:
+            await client.close()
+            await fake.stop()
 
-    asyncio.run(test())
+    run(test)
