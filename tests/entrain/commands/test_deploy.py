@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from tests.controlplane.fake_switch import FakeSwitch
 from tests.controlplane.stratum_switch import StratumSwitch, compiled
+from tests.controlplane.test_fabric import until
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -85,3 +87,83 @@ def test_a_wrong_device_id_is_told_in_the_switchs_words(tmp_path: Path) -> None:
     assert status == 1
     assert "s1 (bmv2 at 127.0.0.1:" in stderr
     assert "this is device 7, not 1" in stderr
+
+
+CLUSTER = """
+[topology]
+target = "tofino"
+
+[cluster]
+strategy = "vclos"
+gpus_per_server = 1
+
+[[switch]]
+name = "leaf1"
+role = "leaf"
+grpc_port = {}
+
+[[switch]]
+name = "spine1"
+role = "spine"
+grpc_port = {}
+
+[[host]]
+name = "h1"
+
+[[link]]
+a = "leaf1"
+a_port = 132
+b = "h1"
+
+[[link]]
+a = "leaf1"
+a_port = 140
+b = "spine1"
+b_port = 300
+"""
+
+
+@pytest.mark.root
+def test_a_controller_keeps_switches_of_metal(tmp_path: Path) -> None:
+    """`entrain controller` sets what its two options name, as `entrain deploy` does."""
+    name = f"rack{os.getpid() % 10000}"
+    file, conf = tmp_path / f"{name}.toml", compiled(tmp_path / "out")
+    p4info = ROOT / "p4src/build/fabric.p4info.txtpb"
+    command = [
+        sys.executable,
+        "-m",
+        "entrain.cli",
+        "controller",
+        str(file),
+        "--state",
+        str(tmp_path / "state"),
+    ]
+
+    async def controller(*arguments: str) -> Any:
+        pipe = asyncio.subprocess.PIPE
+        return await asyncio.create_subprocess_exec(*command, *arguments, stdout=pipe, stderr=pipe, cwd=ROOT)
+
+    async def test() -> None:
+        fakes = [StratumSwitch(1), StratumSwitch(2)]
+        for fake in fakes:
+            await fake.start()
+        file.write_text(CLUSTER.format(*(fake.port for fake in fakes)))
+        try:
+            process = await controller()
+            _, stderr = await asyncio.wait_for(process.communicate(), 60)
+            assert process.returncode == 1
+            assert "p4c makes both" in " ".join(stderr.decode().split())
+            process = await controller("--program", str(conf), "--p4info", str(p4info))
+            try:
+                while b"primary: controls 2 switches" not in (line := await process.stdout.readline()):
+                    assert line, (await process.stderr.read()).decode()
+                await asyncio.wait_for(until(lambda: all(fake.entities for fake in fakes)), 60)
+                assert {fake.pipelines_set for fake in fakes} == {1}
+            finally:
+                process.terminate()
+                await process.wait()
+        finally:
+            for fake in fakes:
+                await fake.stop()
+
+    asyncio.run(test())
