@@ -25,6 +25,7 @@ from simulation.results import (
     Row,
     Settings,
     Summary,
+    Trained,
     Unfairness,
 )
 
@@ -401,6 +402,29 @@ def _matrix(summary: Summary) -> Figure:
     )
 
 
+def _trained(summary: Summary) -> Figure:
+    """Draw the mean completion time of each workload beside the published one."""
+    rows = summary.rows(Trained)
+    figure, axes = _panels(1)
+    places = np.arange(len(rows))
+    look = style("pollux")
+    axes[0].bar(
+        places - 0.2, [row.figures.mean_jct_s for row in rows], 0.4, color=look.colour, label="entrain"
+    )
+    axes[0].bar(
+        places + 0.2,
+        [row.figures.published_jct_s or 0.0 for row in rows],
+        0.4,
+        color="0.75",
+        label="the authors' simulator",
+    )
+    axes[0].set_xticks(places, [str(row.at.workload) for row in rows])
+    axes[0].set_xlabel("workload")
+    axes[0].set_ylabel("mean job completion time (s)")
+    _legend(axes, "simulator")
+    return figure
+
+
 def _latency(summary: Summary) -> Figure:
     """Draw the distribution of decision times, with a panel per number of flows; a diamond shows the paper's
     value."""
@@ -522,6 +546,7 @@ OWN: dict[str, Callable[[Summary], Figure | None]] = {
     "slots-models": _models,
     "cassini-unfairness": _unfairness,
     "matrix": _matrix,
+    "pollux-jct": _trained,
     "vclos-512": _cluster,
     "vclos-2048": _cluster,
     "vclos-load": _cluster,

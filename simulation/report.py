@@ -29,6 +29,7 @@ from simulation.results import (
     Remedy,
     Row,
     Summary,
+    Trained,
     Unfairness,
     figures_by_name,
     read_summary,
@@ -384,6 +385,41 @@ def _matrix(summary: Summary) -> str:
     return text
 
 
+def _trained(summary: Summary) -> str:
+    """Return a table with a row per workload, and the mean over them."""
+    found = [row.figures for row in summary.rows(Trained)]
+    rows = [
+        [
+            str(row.at.workload),
+            *(f"{each:.0f}" for each in (row.figures.mean_jct_s, row.figures.p99_jct_s)),
+            f"{row.figures.makespan_s / 3600:.1f}",
+            *(f"{row.figures.mean_restarts:.1f}", f"{row.figures.mean_waiting_s:.0f}"),
+            *_beside(row.figures.mean_jct_s, row.figures.published_jct_s),
+        ]
+        for row in summary.rows(Trained)
+    ]
+    published = [each.published_jct_s for each in found if each.published_jct_s is not None]
+    means = [
+        f"{sum(values) / len(found):{form}}"
+        for form, values in (
+            (".0f", [each.mean_jct_s for each in found]),
+            (".0f", [each.p99_jct_s for each in found]),
+            (".1f", [each.makespan_s / 3600 for each in found]),
+            (".1f", [each.mean_restarts for each in found]),
+            (".0f", [each.mean_waiting_s for each in found]),
+        )
+    ]
+    mean = sum(each.mean_jct_s for each in found) / len(found)
+    theirs = sum(published) / len(found) if len(published) == len(found) else None
+    rows.append(["mean", *means, *_beside(mean, theirs)])
+    head = ["workload", "mean JCT (s)", "p99 JCT (s)", "last job ends (h)", "restarts per job"]
+    return "\n" + table([*head, "waits per job (s)", "published mean JCT (s)", "difference"], rows)
+
+
+def _beside(ours: float, theirs: float | None) -> tuple[str, str]:
+    return ("", "") if theirs is None else (f"{theirs:.0f}", f"{100 * (ours / theirs - 1):+.1f} %")
+
+
 # -- vClos
 
 _COLUMNS = ("ocs-vclos", "vclos", "best", "source", "balanced-ecmp", "ecmp", "ocs-relaxed")
@@ -580,6 +616,7 @@ SECTIONS: dict[str, Callable[[Summary], str]] = {
     "cassini-unfairness": _unfairness,
     "cassini-timeline": _timeline,
     "matrix": _matrix,
+    "pollux-jct": _trained,
     "vclos-512": _strategies,
     "vclos-2048": _strategies,
     "vclos-load": _load,

@@ -65,6 +65,8 @@ class Parameters:
     sharing: str | None = None
     sizes: str | None = None
     """The distribution of the jobs' sizes."""
+    workload: int | None = None
+    """Its number, where the authors published several."""
 
     def given(self) -> dict[str, Any]:
         """Return the parameters that the experiment has, by name."""
@@ -90,6 +92,7 @@ LABELS = {
     "order": "order of the queue",
     "sharing": "share of a link",
     "sizes": "sizes of jobs",
+    "workload": "workload",
     "scale": "divisors: iterations / arrival times",
     "flows": "flows",
     "horizon": "horizon (slots)",
@@ -316,7 +319,24 @@ class Remedy:
     """What Cassini says of the jobs beforehand, under this routing."""
 
 
-Figures = Completion | Iterations | Unfairness | Latency | ClusterTimes | Collisions | Remedy
+@with_config(_WHOLE)
+@dataclass(frozen=True)
+class Trained:
+    """Times of jobs that trained on a cluster whose scheduler moved them, s."""
+
+    mean_jct_s: float
+    p99_jct_s: float
+    max_jct_s: float
+    makespan_s: float
+    """When the last job ended."""
+    mean_restarts: float
+    mean_waiting_s: float
+    """Time without a GPU."""
+    published_jct_s: float | None = None
+    """The mean JCT that the authors' simulator reports."""
+
+
+Figures = Completion | Iterations | Unfairness | Latency | ClusterTimes | Collisions | Remedy | Trained
 F = TypeVar("F", bound=Figures)
 
 

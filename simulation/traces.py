@@ -283,6 +283,55 @@ def read_pollux_placements(path: Path) -> list[Measurement]:
     ]
 
 
+@dataclass(frozen=True)
+class Average:
+    """The same by numbers of nodes and of GPUs, however these are placed."""
+
+    nodes: int
+    gpus: int
+    batch_size: int
+    step_s: float
+    sync_s: float
+
+
+def read_pollux_scalability(path: Path) -> list[Average]:
+    """Read measured times of many nodes: num_nodes, num_replicas, local_bsz, step_time, sync_time."""
+    return [
+        Average(
+            place.integer("num_nodes", row["num_nodes"], low=1),
+            place.integer("num_replicas", row["num_replicas"], low=1),
+            place.integer("local_bsz", row["local_bsz"], low=1),
+            place.number("step_time", row["step_time"], exclusive=True),
+            place.number("sync_time", row["sync_time"]),
+        )
+        for place, row in _rows(path, ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time"))
+    ]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """An epoch of training with a batch: `progress` until its end (steps of the smallest batch), the squared
+    norm of the gradient, and its variance at the smallest batch."""
+
+    batch_size: int
+    progress: float
+    square: float
+    variance: float
+
+
+def read_pollux_validation(path: Path) -> list[Epoch]:
+    """Read the epochs of training with several batches: batch_size, progress, grad_sqr, grad_var."""
+    return [
+        Epoch(
+            place.integer("batch_size", row["batch_size"], low=1),
+            place.number("progress", row["progress"], exclusive=True),
+            place.number("grad_sqr", row["grad_sqr"]),
+            place.number("grad_var", row["grad_var"], exclusive=True),
+        )
+        for place, row in _rows(path, ("batch_size", "progress", "grad_sqr", "grad_var"))
+    ]
+
+
 def read_vclos_elastic(path: Path) -> list[TrainingJob]:
     """Read blank-separated rows of time, GPUs and duration; return them sorted by time, unlike the file."""
     jobs, places = [], []

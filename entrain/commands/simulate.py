@@ -93,18 +93,19 @@ def command(
 ) -> None:
     """Simulate experiment NAME (parrot-jct, parrot-readings, parrot-scale, parrot-eta, parrot-theta,
     parrot-load, parrot-ps, slots-jct, slots-models, slots-tau, slots-latency, coflow-fb2010,
-    mltcp-two-jobs, cassini-unfairness, cassini-timeline, matrix, vclos-512, vclos-2048, vclos-load,
-    vclos-order, vclos-tpu, vclos-shape, vclos-sizes, vclos-share, vclos-testbed, vclos-hash), or find out
-    how well the jobs of a file fit together (cassini-score, with --profiles; docs/cassini.md describes the
-    file and the output).
+    mltcp-two-jobs, cassini-unfairness, cassini-timeline, matrix, pollux-jct, vclos-512, vclos-2048,
+    vclos-load, vclos-order, vclos-tpu, vclos-shape, vclos-sizes, vclos-share, vclos-testbed, vclos-hash),
+    or find out how well the jobs of a file fit together (cassini-score, with --profiles; docs/cassini.md
+    describes the file and the output).
 
     \b
     Files in --out and their columns. Columns for the parameters that the
     experiment varies (policy, gbps, ...) follow.
       summary.json  totals per point, decision latency, the paper's claims
       jobs.csv      job, arrival_s, jct_s, waiting_s (with bytes to send, but
-                    sending none; for vclos-...: in the queue),
-                    lower_bound_s (alone in the network)
+                    sending none; for vclos-...: in the queue; for pollux-jct:
+                    without a GPU), lower_bound_s (alone in the network; for
+                    pollux-jct: on the GPUs that suit it best)
       coflows.csv   coflow, arrival_s, cct_s, bytes
       flows.csv     with --flows: coflow, src, dst (hosts), bytes, arrival_s, fct_s
       rates.csv     for cassini-timeline: job, time_s, gbit_s; iterations.csv: job,
@@ -219,6 +220,8 @@ _SHOWN = (
     "mean_jrt_s",
     "mean_jwt_s",
     "mean_slowdown",
+    "published_jct_s",
+    "mean_restarts",
     "fragmentation_network",
     "lower_bound_s",
     "mean_iteration_s",

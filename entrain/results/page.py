@@ -22,7 +22,7 @@ The commands at the top of each section produced its figures. These commands wri
 
     for name in parrot-jct parrot-readings parrot-scale parrot-eta parrot-theta parrot-load parrot-ps \\
             slots-jct slots-models slots-tau slots-latency mltcp-two-jobs cassini-unfairness \\
-            cassini-timeline matrix vclos-512 vclos-2048 vclos-load vclos-order vclos-tpu \\
+            cassini-timeline matrix pollux-jct vclos-512 vclos-2048 vclos-load vclos-order vclos-tpu \\
             vclos-testbed vclos-hash vclos-shape vclos-sizes vclos-share; do
         entrain simulate $name --out results/$name
     done
