@@ -41,8 +41,8 @@ class Server:
         raise NotImplementedError
 
     @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[Server]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+    async def serving(self, port: int = 0) -> AsyncIterator[Server]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", port)
         host, port = server.sockets[0].getsockname()
         self.address = f"{host}:{port}"
         try:
@@ -178,8 +178,9 @@ class Tl1Server(Server):
 
 @dataclass
 class ScpiServer(Server):
-    """Speaks SCPI, with inputs 1 to 8 and outputs 9 to 16."""
+    """Speaks SCPI, with inputs 1 to `ports` and as many outputs after them."""
 
+    ports: int = 8
     errors: list[str] = field(default_factory=list)
     end = b"\n"
 
@@ -199,37 +200,37 @@ class ScpiServer(Server):
             case "*opc?":
                 return "1"
             case ":oxc:swit:size?":
-                return "8,8"
+                return f"{self.ports},{self.ports}"
             case ":syst:err?":
                 return self.errors.pop(0) if self.errors else '0,"No error"'
             case ":oxc:swit:conn:stat?":
                 pairs = sorted(self.there)
-                inputs, outputs = ",".join(str(a) for a, _ in pairs), ",".join(str(b + 8) for _, b in pairs)
-                return f"(@{inputs}),(@{outputs})"
+                ends = zip(*((a, b + self.ports) for a, b in pairs), strict=True)
+                return ",".join(f"(@{','.join(map(str, some))})" for some in ends) or "(@),(@)"
             case ":oxc:swit:port:stat?":
                 fibres = map(int, re.findall(r"\d+", arguments))
                 return "({})".format(
-                    ",".join("F" if (each - 1) % 8 + 1 in self.failed else "E" for each in fibres)
+                    ",".join("F" if (each - 1) % self.ports + 1 in self.failed else "E" for each in fibres)
                 )
         if fault == "error":
             self.errors.append('-200,"Execution error;no light"')
         if fault in ("error", "lies"):
             return None
         lists = re.findall(r"\(@([\d,]*)\)", arguments)
-        pairs = set(zip(*([int(each) for each in text.split(",")] for text in lists), strict=True))
-        pairs = {(a, b - 8) for a, b in pairs}
+        inputs, outputs = ([int(each) for each in text.split(",")] for text in lists)
+        asked = {(a, b - self.ports) for a, b in zip(inputs, outputs, strict=True)}
         match name:
             case ":oxc:swit:conn:sub":
-                if not pairs <= self.there:
+                if not asked <= self.there:
                     self.errors.append('-221,"Settings conflict"')
-                self.there -= pairs
+                self.there -= asked
             case ":oxc:swit:conn:add":
-                inputs, outputs = {a for a, _ in self.there}, {b for _, b in self.there}
+                taken = {a for a, _ in self.there}, {b for _, b in self.there}
                 broken = self.failed | self.stubborn
-                if any(a in inputs or b in outputs or broken & {a, b} for a, b in pairs):
+                if any(a in taken[0] or b in taken[1] or broken & {a, b} for a, b in asked):
                     self.errors.append('-221,"Settings conflict"')
                 else:
-                    self.there |= pairs
+                    self.there |= asked
             case _:
                 self.errors.append('-113,"Undefined header"')
         return None
