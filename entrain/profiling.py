@@ -41,7 +41,7 @@ class Measured:
     flows: tuple[Flow, ...]
     links: Mapping[str, Estimate]
     busiest: str
-    """The link that carries most of it."""
+    """The link that carries most of it, relative to the link's capacity."""
     begins: Floats
 
     @property
@@ -161,7 +161,7 @@ def measured(
         for link in shared_links(topology, routing, {name: flows}):
             own = (series[flow] for flow in flows if link.name in paths[flow])
             passed = _passed(times, _sum(own, times), link.capacity)
-            carried[link.name] = float(passed[-1])
+            carried[link.name] = float(passed[-1]) / link.capacity
             links[link.name] = estimate(times, passed, number)
         found[name] = Measured(name, tuple(flows), links, max(carried, key=carried.__getitem__), begins)
     return found

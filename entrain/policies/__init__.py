@@ -6,12 +6,13 @@ from entrain.policies.mltcp import Mltcp
 from entrain.policies.none import Plain
 from entrain.policies.policy import Policy
 from entrain.policies.slots import Slots
+from entrain.policies.unfair import Unfair
 from machine.plugins import extended
 
 GROUP = "entrain.policies"
 """Entry point group through which other distributions register policies."""
 
-OURS: dict[str, Policy] = {"none": Plain(), "mltcp": Mltcp(), "slots": Slots()}
+OURS: dict[str, Policy] = {"none": Plain(), "mltcp": Mltcp(), "slots": Slots(), "unfair": Unfair()}
 
 
 def policies() -> dict[str, Policy]:

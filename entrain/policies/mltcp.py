@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from entrain.policies.policy import ExperimentSpec, Policy, Run, Session
+from entrain.policies.policy import ExperimentSpec, JobOnHosts, Policy, Run, Session
 from entrain.policies.reports import Learned, Report
 from hostbpf.flow import netns_cookie
 from hostbpf.mltcp import PLAIN, VARIANTS, JobKey, Jobs, Params
@@ -55,13 +55,20 @@ class Learning(Session):
 @contextlib.contextmanager
 def learning(run: Run) -> Iterator[Session]:
     """Set each job's MLTCP parameters, and remove the jobs at the end."""
+    with in_force(run, lambda job: parameters(job.tables[NAME])):
+        yield Session() if run.mltcp is None else Learning(run, run.mltcp)
+
+
+@contextlib.contextmanager
+def in_force(run: Run, of: Callable[[JobOnHosts], Params]) -> Iterator[None]:
+    """Within, each job has the parameters that `of` returns, if the run has entrain's controls."""
     if run.mltcp is None:
-        yield Session()
+        yield
         return
     for job in run.jobs:
-        run.mltcp.set_params(job.mark, parameters(job.tables[NAME]))
+        run.mltcp.set_params(job.mark, of(job))
     try:
-        yield Learning(run, run.mltcp)
+        yield
     finally:
         for job in run.jobs:
             run.mltcp.remove(job.mark)
@@ -75,15 +82,16 @@ def parameters(table: Any) -> Params:
 class Mltcp(Policy):
     """Each congestion control's MLTCP variant."""
 
+    name: ClassVar[str] = NAME
     label = "MLTCP"
-    table = MltcpTable
+    table: ClassVar[type[Strict]] = MltcpTable
     per_job = True
 
     def check(self, experiment: ExperimentSpec, table: Any) -> None:
         """Require at least one congestion control that has an MLTCP variant."""
         if not set(experiment.controls) & set(VARIANT):
             raise BadInput(
-                f"[experiment], congestion_control: policy mltcp needs one of {', '.join(VARIANT)}"
+                f"[experiment], congestion_control: policy {self.name} needs one of {', '.join(VARIANT)}"
             )
 
     def controls(self, chosen: Sequence[str]) -> tuple[str | None, ...]:

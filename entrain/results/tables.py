@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from entrain.experiment import Experiment
+from entrain.results.gains import MEETING, Gain, gains
 from entrain.results.values import (
     CONVERGED,
     HELD,
@@ -142,6 +143,23 @@ def settling(runs: Sequence[RunResult]) -> Table:
     return result
 
 
+UNFAIR_LEGEND = f"""score: how well the job fits with those that share its links (1: no phases
+collide). fair, unfair: mean iteration time under policies none and unfair, without
+the first {MEETING:.0%} of iterations. gain: fair / unfair"""
+
+
+def unfairness(found: Sequence[Gain]) -> Table:
+    """Return a table of each job's gain beside its score (table 3.1 of the Cassini and MLTCP thesis)."""
+    result = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    result.add_column("job", overflow="fold")
+    for heading in ("score", "fair\nms", "unfair\nms", "gain"):
+        result.add_column(heading, justify="right", no_wrap=True)
+    for each in found:
+        score = "-" if each.score is None else f"{each.score:.2f}"
+        result.add_row(each.job, score, f"{each.fair_ms:.1f}", f"{each.unfair_ms:.1f}", f"{each.gain:.2f}")
+    return result
+
+
 CLUSTER_LEGEND = """JRT, JWT, JCT: running, waiting and completion time of the jobs, all seeds.
 alone: iteration time over the same job's alone, p99. flows: largest number of
 simultaneous flows on one fabric link, of all jobs. waits: failed attempts to
@@ -190,6 +208,9 @@ def show(experiment: Experiment, runs: Sequence[RunResult], console: Console) ->
     if experiment.controls:
         console.print(settling(runs))
         console.print(SETTLING_LEGEND)
+    if found := gains(experiment, runs):
+        console.print(unfairness(found))
+        console.print(UNFAIR_LEGEND)
 
 
 def remarks(runs: Sequence[RunResult]) -> Iterable[str]:

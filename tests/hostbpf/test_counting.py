@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from ebpf import in_netns
 from hostbpf.counting import counting
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.calls import counts_of
@@ -52,7 +53,7 @@ def test_an_agent_streams_counts_and_the_beginnings_of_iterations(
     assert agent.ready.startswith("ready"), agent.process.communicate()[1]
     connection = connect(mark=9)
     flow = Flow.of(connection.sender)
-    with Publisher("training", directory=directory) as publisher:
+    with in_netns(pair.a, lambda: Publisher("training", directory=directory)) as publisher:
         watch = agent.stub.WatchFlows(pb.WatchFlowsRequest(bin_ms=1.0), timeout=60)
         assert ("subscribed", "true") in watch.initial_metadata()
         stream = iter(watch)
