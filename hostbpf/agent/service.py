@@ -117,16 +117,18 @@ class HostService(HostServicer):
                     yield _feedback(waiting.get(timeout=_WATCH_POLL_S))
 
     def WatchFlows(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
-        user = self._user(context)
-        with self._watching(user, context):
-            try:
-                if user != rights.ROOT:
-                    raise rpc.Denied("only root may see what all flows of the host send")
-                with self._agent.counting(request.bin_ms) as counter:
-                    context.send_initial_metadata(_SUBSCRIBED)
-                    yield from _counted(counter, request.bin_ms / 1e3, context)
-            except EntrainError as error:
-                rpc.abort(context, error)
+        try:
+            user = self._user(context)
+            if user != rights.ROOT:
+                raise rpc.Denied("only root may see what all flows of the host send")
+            with (
+                self._watching(user, context),
+                self._agent.counting(request.bin_ms) as counter,
+            ):
+                context.send_initial_metadata(_SUBSCRIBED)
+                yield from _counted(counter, request.bin_ms / 1e3, context)
+        except EntrainError as error:
+            rpc.abort(context, error)
 
     @contextlib.contextmanager
     def _watching(self, user: int, context: Any) -> Iterator[None]:
