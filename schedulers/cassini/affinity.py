@@ -70,7 +70,7 @@ Fits = dict[tuple[object, ...], Fit]
 """Solved links, by profiles, perimeter and capacity."""
 
 
-def _components(jobs: Sequence[str], links: Sequence[Link]) -> list[list[str]]:
+def components(jobs: Sequence[str], links: Sequence[Link]) -> list[list[str]]:
     """Return the jobs that links connect, directly or through others, in the order of `jobs`."""
     near: dict[str, set[str]] = {job: set() for job in jobs}
     for link in links:
@@ -223,7 +223,7 @@ def interleave(
     loops: list[str] = []
     apart: list[str] = []
     shared = [link for link in links if len(link.jobs) > 1]
-    for jobs in _components(list(profiles), shared):
+    for jobs in components(list(profiles), shared):
         if len(jobs) == 1:
             reasons[jobs[0]] = "shares no link"
             continue

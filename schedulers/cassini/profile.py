@@ -78,6 +78,17 @@ class Profile:
             raise ValueError(f"an iteration of {self.period} s does not fit a period of {period} s")
         return Profile((*self.phases, Phase(rest, 0.0))) if rest > 1e-12 * period else self
 
+    def padded(self, seconds: float) -> Profile:
+        """Return the profile whose Up phases last longer by `seconds`, or as long as Down phases allow."""
+        phases: list[Phase] = []
+        for before, phase in zip((self.phases[-1], *self.phases), self.phases, strict=False):
+            if before.rate > 0.0 and phase.rate == 0.0:
+                more = min(seconds, phase.seconds)
+                phases += [Phase(more, before.rate), Phase(phase.seconds - more, 0.0)]
+            else:
+                phases.append(phase)
+        return Profile(tuple(phase for phase in phases if phase.seconds > 0.0))
+
 
 def up_down(down_s: float, up_s: float, rate: float) -> Profile:
     """Return the profile that computes for `down_s` and then sends at `rate` for `up_s`."""

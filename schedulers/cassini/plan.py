@@ -1,0 +1,138 @@
+"""Paces for jobs that run: their shifts, on grids of time (Cassini, 4.4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from schedulers.cassini.affinity import THRESHOLD, Interleaving, Link, components, interleave
+from schedulers.cassini.circle import wrapped
+from schedulers.cassini.profile import Profile
+
+SLACK = 0.01
+"""By how much periods are longer than iterations, as a fraction: a late job then catches up by itself."""
+FITS = 0.99
+"""A link with this score needs no longer periods: the search is as exact as that."""
+_ROUNDS = 4
+_HALVINGS = 6
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A job's iterations start at `anchor` plus whole periods (both s)."""
+
+    anchor: float
+    period: float
+
+    def next(self, time: float) -> float:
+        """Return the first start that is not before `time` (s)."""
+        return time + (self.anchor - time) % self.period
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Jobs' `grids`, and `shifts`: by how much a job delays the start of its next iteration, s. `reasons`
+    says of the jobs without a grid, why they have none. `score` is that of the jobs' profiles."""
+
+    grids: Mapping[str, Grid]
+    shifts: Mapping[str, float]
+    reasons: Mapping[str, str]
+    score: float
+    groups: tuple[tuple[str, ...], ...]
+    """Jobs with grids that links connect: only delays within a group matter."""
+
+
+def plan(
+    profiles: Mapping[str, Profile],
+    links: Sequence[Link],
+    starts: Mapping[str, float],
+    *,
+    threshold: float = THRESHOLD,
+    slack: float = SLACK,
+    bound: float = 0.0,
+    seed: int = 0,
+) -> Plan:
+    """Return paces by which jobs that share links send at different times.
+
+    `starts` has a start of an iteration of each job (s). Solutions in which all jobs that links connect are
+    delayed alike are equal; of these it takes the one that moves fewest. A job stays if it starts at most
+    `bound` (a fraction of its period) after its place. If phases collide whatever the shifts, periods become
+    longer by the time that the excess takes on the link, for these jobs would be late otherwise.
+    """
+    found = best = interleave(profiles, links, threshold=threshold, seed=seed)
+    for _ in range(_ROUNDS):
+        longer = _longer(best)
+        if all(factor == 1.0 for factor in longer.values()):
+            break
+        waiting = {job: each.waiting(each.period * longer[job]) for job, each in best.profiles.items()}
+        best = interleave(waiting, links, threshold=threshold, seed=seed)
+    best = _roomy(best, links, threshold, seed)
+    grids: dict[str, Grid] = {}
+    shifts: dict[str, float] = {}
+    groups = _connected(links, [job for job in profiles if job not in found.reasons])
+    for jobs in groups:
+        relative = {
+            job: Grid(best.shifts[job] * (1.0 + slack), best.profiles[job].period * (1.0 + slack))
+            for job in jobs
+        }
+        chosen = min((_placed(relative, starts, job, bound) for job in jobs), key=_moved)
+        grids.update({job: grid for job, (grid, _) in chosen.items()})
+        shifts.update({job: wait for job, (_, wait) in chosen.items()})
+    return Plan(grids, shifts, found.reasons, found.score, tuple(map(tuple, groups)))
+
+
+def _roomy(found: Interleaving, links: Sequence[Link], threshold: float, seed: int) -> Interleaving:
+    """Return shifts that are as good and leave the most time between phases, so that a late job meets none.
+
+    Best shifts make phases meet edge to edge. Those of profiles whose Up phases are longer, and still do not
+    collide, do not.
+    """
+    shared = [each for each in found.links if len(each.link.jobs) > 1]
+    low, high = 0.0, max((each.period for each in found.profiles.values()), default=0.0) / 2.0
+    best = found
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        padded = {job: each.padded(middle) for job, each in found.profiles.items()}
+        tried = interleave(padded, links, threshold=threshold, seed=seed)
+        scores = {each.link.name: each.shifted for each in tried.links}
+        if all(scores[each.link.name] >= min(each.shifted, FITS) for each in shared):
+            low, best = middle, tried
+        else:
+            high = middle
+    return replace(found, shifts=best.shifts)
+
+
+_Placed = Mapping[str, tuple[Grid, float]]
+"""Jobs' grids, and by how much their next iterations are delayed, s; 0 for one that stays."""
+
+
+def _placed(relative: Mapping[str, Grid], starts: Mapping[str, float], kept: str, bound: float) -> _Placed:
+    """Return grids by which the job `kept` stays, and the others have their places relative to it."""
+    origin = starts[kept] - relative[kept].anchor
+    placed = {}
+    for job, grid in relative.items():
+        wait = wrapped(origin + grid.anchor - starts[job], grid.period)
+        stays = grid.period - wait <= bound * grid.period  # it is hardly late
+        placed[job] = Grid(origin + grid.anchor, grid.period), 0.0 if stays else wait
+    return placed
+
+
+def _moved(placed: _Placed) -> tuple[int, float]:
+    """Return how many jobs are moved, and by how much at most, as a fraction of a period."""
+    waits = [wait / grid.period for grid, wait in placed.values()]
+    return sum(wait > 0.0 for wait in waits), max(waits)
+
+
+def _connected(links: Sequence[Link], jobs: Sequence[str]) -> list[list[str]]:
+    return components(jobs, [link for link in links if set(link.jobs) <= set(jobs)])
+
+
+def _longer(found: Interleaving) -> dict[str, float]:
+    """Return by what factor each job's period has to grow, so that what exceeds a link is sent as well."""
+    shifted = [job for job in found.profiles if job not in found.reasons]
+    factors = dict.fromkeys(found.profiles, 1.0)
+    for jobs in _connected([each.link for each in found.links], shifted):
+        worst = min(each.shifted for each in found.links if each.link.jobs[0] in jobs)
+        if worst < FITS:
+            factors.update(dict.fromkeys(jobs, 2.0 - worst))
+    return factors
