@@ -124,6 +124,7 @@ class JobTable(Strict):
     scale: Factor = 1.0
     compute_ms: Milliseconds | None = None
     compute_scale: Factor = 1.0
+    jitter_ms: Milliseconds = 0.0
     iterations: Positive = 10
     start_ms: Milliseconds = 0.0
     barrier: bool = False

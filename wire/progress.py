@@ -12,6 +12,9 @@ The process keeps its file locked for as long as it lives, and the kernel unlock
 It is a record lock (fcntl(2), F_SETLK): a forked child does not inherit it, and the kernel tells the agent
 who holds it, by the number that this process has in the agent's PID namespace. A process must not open its
 own file a second time: closing any descriptor of the file gives up the lock.
+
+Behind the entries the agent writes when iterations are to start (`Publisher.pace`), and the process says when
+they did (`Publisher.started`). A process that does not ask starts when it likes.
 """
 
 from __future__ import annotations
@@ -43,11 +46,18 @@ CAPACITY = 64
 CAPACITY_MAX = 1024
 HEADER = struct.Struct("<8sIIII8xQ64s24x")
 ENTRY = struct.Struct("<Q4s4sHHBBBxIIQQQQQQQ40x")
+PACE = struct.Struct("<QQQQQ24x")
+STARTS = struct.Struct("<QQQQqQQQ")
 
 _SO_NETNS_COOKIE = 71
 # The 8-byte words of an entry that change; each is written by one store.
 _KEY, _PHASE, _ITERATION, _TOTAL, _READY, _DONE, _CARRIED, _CHUNK, _UPDATED = range(2, 11)
 _DIRECTION = 0xFF << 40  # its place in the word
+
+_PACE_WORDS = range(5)
+_STARTS_WORDS = range(8, 16)
+_U64 = (1 << 64) - 1
+_ATTEMPTS = 1000  # at reading the pace; the agent writes it within microseconds
 
 Address = tuple[str, int, str, int, int]
 """A flow as its sender sees it (`wire.flow.Flow`): source, port, destination, port, protocol."""
@@ -99,6 +109,45 @@ class Fields(NamedTuple):
     carried: int
     chunk: int
     updated_ns: int
+
+
+class PaceFields(NamedTuple):
+    """The 64 bytes behind the entries, which the agent writes; an odd `sequence` means that it is writing.
+
+    Times are CLOCK_MONOTONIC. `schedulers.cassini.pace.Pace` says what they mean; a `period_ns` of 0 means
+    none, and after `until_ns` it is not followed: an agent that lives puts that off again and again.
+    """
+
+    sequence: int
+    anchor_ns: int
+    period_ns: int
+    bound_ns: int
+    until_ns: int
+
+
+class StartFields(NamedTuple):
+    """The 64 bytes behind those, which the process writes; an odd `sequence` means that it is writing."""
+
+    sequence: int
+    starts: int
+    """Iterations that have begun."""
+    started_ns: int
+    """When the last one started, after waiting (CLOCK_MONOTONIC)."""
+    lasted_ns: int
+    """From the start of the one before it to when the last one could have started without waiting."""
+    drift_ns: int
+    """How much later than its pace says the last one started."""
+    waited_ns: int
+    """All waiting so far."""
+    shifts: int
+    """How often it waited because the pace was new."""
+    corrections: int
+    """How often it waited because it had drifted."""
+
+
+def pace_offset(capacity: int) -> int:
+    """Return where the pace stands in a file with room for `capacity` flows."""
+    return HEADER.size + capacity * ENTRY.size
 
 
 def progress_directory() -> Path:
@@ -189,7 +238,7 @@ class Publisher:
             raise BadInput(f"name {name!r}: must be a file name")
         directory = directory or progress_directory()
         self.path = directory / f"{name}{SUFFIX}"
-        size = HEADER.size + capacity * ENTRY.size
+        size = pace_offset(capacity) + PACE.size + STARTS.size
         header = Header(MAGIC, VERSION, capacity, 0, self._pid, _netns_cookie(), job.encode()[:63])
         try:
             if not directory.is_dir():
@@ -202,6 +251,28 @@ class Publisher:
         self._view = memoryview(self._memory)
         self._capacity = capacity
         self._entries: list[Entry] = []
+        self._words = self._view[pace_offset(capacity) :].cast("Q")
+
+    def pace(self, now_ns: int) -> PaceFields | None:
+        """The pace that the agent has set, or None: none, one that is being written, or one that has expired
+        by `now_ns`.
+        """
+        words = self._words
+        for _ in range(_ATTEMPTS):
+            found = PaceFields._make(words[n] for n in _PACE_WORDS)
+            if found.sequence % 2 == 0 and found.sequence == words[0]:
+                return found if found.period_ns and now_ns <= found.until_ns else None
+        return None
+
+    def started(self, starts: StartFields) -> None:
+        """Say how iterations have started so far; `starts.sequence` is not used."""
+        words = self._words
+        first = _STARTS_WORDS[0]
+        sequence = words[first] + 1
+        words[first] = sequence
+        for place, value in zip(_STARTS_WORDS[1:], starts[1:], strict=True):
+            words[place] = value & _U64  # negative values as in two's complement
+        words[first] = sequence + 1
 
     def flow(
         self, flow: Address, direction: Direction | int, role: int = 0, group: int = 0, chunk: int = 0
@@ -241,6 +312,7 @@ class Publisher:
             return
         for entry in self._entries:
             entry.close()
+        self._words.release()
         self._view.release()
         if os.getpid() == self._pid:
             with contextlib.suppress(OSError):

@@ -22,6 +22,7 @@ from wire.progress import Publisher
 from workloads.collectives import DDP, contributors, tasks
 from workloads.connections import HEADER_BYTES, Incoming, Outgoing, PeerLost, connect_all, raw
 from workloads.jobs import JobSpec
+from workloads.pacing import Pacing
 from workloads.pattern import Buffer, Pattern
 from workloads.progress import Reported, reported
 from workloads.rendezvous import Control, JobAborted, JobFailed
@@ -139,9 +140,10 @@ class Engine:
         self._sent = 0  # bytes of values in an iteration
         self._marks = 0  # segments that met an ECN mark
         self._publisher: Publisher | None = None
+        self._pacing: Pacing | None = None  # of a rank that computes, if the job publishes its progress
         self._reported: dict[int, Reported] = {}  # by descriptor; empty unless the job publishes its progress
         self._flows: list[tuple[int, int, int, int, int]] = []  # step, peer, bytes, start, end
-        self._stall_s = job.timeout_s + 2 * job.compute_s()  # a peer may be computing
+        self._stall_s = job.timeout_s + 2 * (job.compute_s() + job.jitter_ms / 1e3)  # a peer may be computing
 
     def connect(self) -> None:
         """Open all connections of the job."""
@@ -176,6 +178,8 @@ class Engine:
         self._publisher = Publisher(self._job.name, directory=directory, name=name, capacity=capacity)
         transfers = [(each.connection, each.size) for some in self._waiting.values() for each in some]
         self._reported = reported(self._publisher, self._job, self._rank, transfers)
+        if self._rank in self._program.sources:
+            self._pacing = Pacing(self._publisher)
 
     def run(self, start_ns: int) -> None:
         """Run all iterations, the first at `start_ns`."""
@@ -183,14 +187,17 @@ class Engine:
         finished: dict[str, Any] | None = None
         for iteration in range(self._job.iterations):
             begin = time.monotonic_ns()
+            begun = self._pacing.begin() if self._pacing else None
+            start = begun.at_ns if begun else begin
             if finished:  # check and record during the next compute phase, which delays no other rank
                 self._finish(finished)
             self._memory.fill(iteration)
             for each in self._reported.values():
                 each.compute(iteration)
+            self._idle(start)
             computes = self._rank in self._program.sources  # a parameter server does not
             if computes:
-                self._compute(begin + round(self._job.compute_s() * 1e9))
+                self._compute(start + self._job.compute_ns(self._rank, iteration))
             compute_end = time.monotonic_ns()
             self._communicate(iteration)
             if not computes:  # its communication begins with the first transfer to it
@@ -205,6 +212,7 @@ class Engine:
                 "end_ns": time.monotonic_ns(),
                 "bytes": self._sent,
                 "marks": self._new_marks(),
+                **(begun.record() if begun else {}),
             }
         if finished:
             self._finish(finished)

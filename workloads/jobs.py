@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -46,6 +47,8 @@ class JobSpec(BaseModel):
     compute_ms: Annotated[float | None, Field(ge=0)] = None
     """Computation per iteration; default: the model's, divided by `compute_scale`; 0 without a model."""
     compute_scale: Annotated[float, Field(gt=0)] = 1.0
+    jitter_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Each rank's computation takes longer in each iteration by a random time of at most this."""
     iterations: Annotated[int, Field(ge=1)] = 10
     busy: bool = False
     """Whether to compute by busy waiting instead of sleeping."""
@@ -150,6 +153,11 @@ class JobSpec(BaseModel):
         if self.compute_ms is not None:
             return self.compute_ms / 1e3
         return MODELS[self.model].compute_ms / self.compute_scale / 1e3 if self.model else 0.0
+
+    def compute_ns(self, rank: int, iteration: int) -> int:
+        """Return how long a rank computes in an iteration, in ns, with its jitter."""
+        extra_ms = random.Random(f"{self.seed}/{self.name}/{rank}/{iteration}").uniform(0, self.jitter_ms)
+        return round(self.compute_s() * 1e9 + extra_ms * 1e6)
 
     @property
     def exits(self) -> Path:

@@ -37,7 +37,9 @@ class Clock:
 class Iteration:
     """One iteration of one rank: computation, then communication. `bytes` is what the rank sent, and
     `marks` is how many of its segments were acknowledged with an ECN mark since the record before. `loss` is
-    the trained model's loss, None without training."""
+    the trained model's loss, None without training. `pace` says how its start followed the job's pace (a
+    `schedulers.cassini.pace.Kind` in lower case), with the drift found and the time waited; None without one.
+    """
 
     job: str
     rank: int
@@ -48,6 +50,9 @@ class Iteration:
     bytes: int
     loss: float | None = None
     marks: int = 0
+    pace: str | None = None
+    drift_ns: int = 0
+    waited_ns: int = 0
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from schedulers.slots.roles import Role
 from wire.progress import JOB_VARIABLE, Direction, Entry, Phase, Publisher
+from workloads.pacing import Begun, Pacing
 from workloads.tcp_counters import (
     CONTROL_VARIABLE,
     MARK_VARIABLE,
@@ -128,12 +129,26 @@ class _Process:
         self._models: dict[int, _Gradients] = {}
         self._communicating = threading.Event()
         self._sampler: threading.Thread | None = None
+        self._pacing: Pacing | None = None
+        self._reduced = False  # whether the model has communicated since its last forward pass began
+        self.begun: Begun | None = None  # how the present iteration started
 
     def add(self, ranks: int) -> int:
         """Add a model, and return its number."""
         with self.lock:
             self._models[len(self._models)] = _Gradients(ranks)
             return len(self._models) - 1
+
+    def forward(self) -> None:
+        """Note that a forward pass begins. If an iteration begins with it, wait until that is to start."""
+        self._start()
+        if self.begun and not self.ended:
+            time.sleep(max(0.0, (self.begun.at_ns - time.monotonic_ns()) / 1e9))
+
+    @_harmless
+    def _start(self) -> None:
+        self.begun = self._pacing.begin() if self._pacing and self._reduced else None
+        self._reduced = False
 
     @_harmless
     def begin(self, number: int, size: int, last: bool) -> None:
@@ -155,6 +170,7 @@ class _Process:
         if not model.last_begun or model.reduced < model.begun:
             return
         self._communicating.clear()
+        self._reduced = True
         self._publish(Phase.COMMUNICATING, over=True)
         for each in self._watched:
             _, sent, received = each.since()
@@ -198,6 +214,7 @@ class _Process:
         name = os.environ.get(JOB_VARIABLE) or Path(sys.argv[0]).stem or "python"
         publisher = Publisher(name, capacity=len(senders) + len(receivers))
         self._publisher = publisher
+        self._pacing = Pacing(publisher)
         atexit.register(self.end)
         for each in senders:
             flow = (*each.connection.local, *each.connection.remote, 6)
@@ -237,7 +254,7 @@ class _Process:
     def _forget(self) -> None:
         if self._publisher:
             self._publisher.close()
-            self._publisher = None
+            self._publisher = self._pacing = None
         self._watched = []
 
     def end(self) -> None:
@@ -251,6 +268,11 @@ class _Process:
             self._communicating.wait()
             self.sample()
             time.sleep(SAMPLE_S)
+
+
+def begun() -> Begun | None:
+    """Return how the present iteration started, or None if nothing is published yet."""
+    return _process.begun
 
 
 def _alike(a: int, b: int) -> bool:
@@ -295,7 +317,8 @@ _watched_models: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def watch(ddp: Any) -> bool:
-    """Publish the progress of a DistributedDataParallel model from its next backward pass on.
+    """Publish the progress of a DistributedDataParallel model from its next backward pass on, and start its
+    iterations when the host's agent says.
 
     Return whether it will be published. A model with its own communication hook keeps that hook, and with
     gradients that are views of the buckets our hook may round differently (see docs/monitor.md). Both cause a
@@ -319,6 +342,7 @@ def watch(ddp: Any) -> bool:
         warnings.warn(f"entrain: the progress of this model is not published: {reason}", stacklevel=2)
         return False
     _watched_models.add(ddp)
+    ddp.register_forward_pre_hook(lambda *_: _process.forward())
     return True
 
 

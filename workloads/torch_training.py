@@ -126,7 +126,9 @@ class Training:
             self._optimizer.step()
             self._optimizer.zero_grad()
         loss = self._task.loss(self._model, self._rows(iteration))
-        computed = begin + round(self._job.compute_s() * 1e9)
+        begun = torch_monitor.begun()
+        waited = begun.waited_ns if begun else 0
+        computed = begin + waited + self._job.compute_ns(self._rank, iteration)
         while (left := computed - time.monotonic_ns()) > 0:
             time.sleep(left / 1e9)
         compute_end = time.monotonic_ns()
@@ -145,6 +147,7 @@ class Training:
                 "bytes": sum(sent for sent, _ in moved.values()),
                 "loss": loss.item(),
                 "marks": self._new_marks(),
+                **(begun.record() if begun else {}),
             }
         )
         source, received = max(moved.items(), key=lambda each: each[1][1])
