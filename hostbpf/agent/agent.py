@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 
 from ebpf import in_netns
 from ebpf.namespaces import netns_path
+from hostbpf.agent.paces import Paces
 from hostbpf.carriers import carriers
 from hostbpf.carriers.carriers import Carriers, Feedback
 from hostbpf.carriers.skew import Offset
@@ -108,6 +109,7 @@ class Agent:
         self._carriers = own
         self._cookie = cookie
         self.enforcers = enforcers
+        self.paces = Paces(options.progress, options.netns)
         self._schedules = Schedules(
             shared.schedules, clock, netns=cookie, link_mbps=options.link_mbps, enforcement=enforcers
         )
@@ -416,6 +418,7 @@ class Agent:
                     ):
                         yield agent
                 finally:
+                    agent.paces.close()
                     agent._stop.set()
                     for thread in threads:
                         thread.join()

@@ -16,6 +16,7 @@ from typing import Any
 
 from hostbpf.agent import rights
 from hostbpf.agent.agent import Agent
+from hostbpf.agent.paces import Starts
 from hostbpf.carriers.carriers import Feedback
 from hostbpf.counting import FlowCounter
 from hostbpf.mltcp import VARIANTS, Params
@@ -32,6 +33,7 @@ from machine.errors import BadInput, EntrainError
 from machine.record import RECORDS, Resource
 from machine.state import own_directory
 from machine.tls import OPERATOR, Identity, names_of
+from schedulers.cassini.pace import Pace
 from wire.slot_header import LANES, RATE_UNIT_MBPS
 
 _ANSWERING = 8
@@ -169,6 +171,26 @@ class HostService(HostServicer):
         return pb.RemoveJobResponse()
 
     @answers
+    def SetPace(self, request: Any, context: Any) -> Any:  # noqa: N802
+        given = request.pace
+        try:
+            pace = Pace(given.anchor_ns, given.period_ns, given.bound_ns)
+        except ValueError as error:
+            raise BadInput(f"pace: {error}") from None
+        self._agent.paces.set(self._user(context), request.job, pace)
+        return pb.SetPaceResponse()
+
+    @answers
+    def ClearPace(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._agent.paces.clear(self._user(context), request.job)
+        return pb.ClearPaceResponse()
+
+    @answers
+    def ListStarts(self, request: Any, context: Any) -> Any:  # noqa: N802
+        found = self._agent.paces.starts(self._user(context))
+        return pb.Starts(now_ns=time.monotonic_ns(), processes=[_starts(each) for each in found])
+
+    @answers
     def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
         return pb.Jobs(
             jobs=[
@@ -234,6 +256,23 @@ def _feedback(feedback: Feedback) -> Any:
                 headroom_mbps=-1 if lane.left is None else max(lane.left, 0) * RATE_UNIT_MBPS,
             )
             for number, lane in enumerate(header.lanes)
+        ],
+    )
+
+
+def _starts(found: Starts) -> Any:
+    return pb.ProcessStarts(
+        job=found.job,
+        process_id=found.pid,
+        paced=found.paced,
+        starts=found.said.starts,
+        started_ns=found.said.started_ns,
+        waited_ms=found.said.waited_ns / 1e6,
+        shifts=found.said.shifts,
+        corrections=found.said.corrections,
+        recent=[
+            pb.Start(number=each.number, lasted_ms=each.lasted_s * 1e3, drift_ms=each.drift_s * 1e3)
+            for each in found.recent
         ],
     )
 

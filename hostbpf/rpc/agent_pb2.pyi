@@ -264,3 +264,79 @@ class JobState(_message.Message):
     learned_total_bytes: int
     learned_gap_ms: float
     def __init__(self, netns: _Optional[int] = ..., iteration: _Optional[int] = ..., bytes: _Optional[int] = ..., last_bytes: _Optional[int] = ..., learned_total_bytes: _Optional[int] = ..., learned_gap_ms: _Optional[float] = ...) -> None: ...
+
+class SetPaceRequest(_message.Message):
+    __slots__ = ("job", "pace")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PACE_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    pace: Pace
+    def __init__(self, job: _Optional[str] = ..., pace: _Optional[_Union[Pace, _Mapping]] = ...) -> None: ...
+
+class Pace(_message.Message):
+    __slots__ = ("anchor_ns", "period_ns", "bound_ns")
+    ANCHOR_NS_FIELD_NUMBER: _ClassVar[int]
+    PERIOD_NS_FIELD_NUMBER: _ClassVar[int]
+    BOUND_NS_FIELD_NUMBER: _ClassVar[int]
+    anchor_ns: int
+    period_ns: int
+    bound_ns: int
+    def __init__(self, anchor_ns: _Optional[int] = ..., period_ns: _Optional[int] = ..., bound_ns: _Optional[int] = ...) -> None: ...
+
+class SetPaceResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ClearPaceRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
+
+class ClearPaceResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListStartsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Starts(_message.Message):
+    __slots__ = ("now_ns", "processes")
+    NOW_NS_FIELD_NUMBER: _ClassVar[int]
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    now_ns: int
+    processes: _containers.RepeatedCompositeFieldContainer[ProcessStarts]
+    def __init__(self, now_ns: _Optional[int] = ..., processes: _Optional[_Iterable[_Union[ProcessStarts, _Mapping]]] = ...) -> None: ...
+
+class ProcessStarts(_message.Message):
+    __slots__ = ("job", "process_id", "paced", "starts", "started_ns", "waited_ms", "shifts", "corrections", "recent")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    PACED_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    STARTED_NS_FIELD_NUMBER: _ClassVar[int]
+    WAITED_MS_FIELD_NUMBER: _ClassVar[int]
+    SHIFTS_FIELD_NUMBER: _ClassVar[int]
+    CORRECTIONS_FIELD_NUMBER: _ClassVar[int]
+    RECENT_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    process_id: int
+    paced: bool
+    starts: int
+    started_ns: int
+    waited_ms: float
+    shifts: int
+    corrections: int
+    recent: _containers.RepeatedCompositeFieldContainer[Start]
+    def __init__(self, job: _Optional[str] = ..., process_id: _Optional[int] = ..., paced: _Optional[bool] = ..., starts: _Optional[int] = ..., started_ns: _Optional[int] = ..., waited_ms: _Optional[float] = ..., shifts: _Optional[int] = ..., corrections: _Optional[int] = ..., recent: _Optional[_Iterable[_Union[Start, _Mapping]]] = ...) -> None: ...
+
+class Start(_message.Message):
+    __slots__ = ("number", "lasted_ms", "drift_ms")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    LASTED_MS_FIELD_NUMBER: _ClassVar[int]
+    DRIFT_MS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    lasted_ms: float
+    drift_ms: float
+    def __init__(self, number: _Optional[int] = ..., lasted_ms: _Optional[float] = ..., drift_ms: _Optional[float] = ...) -> None: ...

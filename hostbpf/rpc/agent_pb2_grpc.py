@@ -74,6 +74,21 @@ class HostStub:
                 request_serializer=hostbpf_dot_rpc_dot_agent__pb2.ListJobsRequest.SerializeToString,
                 response_deserializer=hostbpf_dot_rpc_dot_agent__pb2.Jobs.FromString,
                 _registered_method=True)
+        self.SetPace = channel.unary_unary(
+                '/entrain.host.v1.Host/SetPace',
+                request_serializer=hostbpf_dot_rpc_dot_agent__pb2.SetPaceRequest.SerializeToString,
+                response_deserializer=hostbpf_dot_rpc_dot_agent__pb2.SetPaceResponse.FromString,
+                _registered_method=True)
+        self.ClearPace = channel.unary_unary(
+                '/entrain.host.v1.Host/ClearPace',
+                request_serializer=hostbpf_dot_rpc_dot_agent__pb2.ClearPaceRequest.SerializeToString,
+                response_deserializer=hostbpf_dot_rpc_dot_agent__pb2.ClearPaceResponse.FromString,
+                _registered_method=True)
+        self.ListStarts = channel.unary_unary(
+                '/entrain.host.v1.Host/ListStarts',
+                request_serializer=hostbpf_dot_rpc_dot_agent__pb2.ListStartsRequest.SerializeToString,
+                response_deserializer=hostbpf_dot_rpc_dot_agent__pb2.Starts.FromString,
+                _registered_method=True)
 
 
 class HostServicer:
@@ -132,6 +147,27 @@ class HostServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetPace(self, request, context):
+        """When the iterations of a job start on this host; a user's pace holds for the user's own processes. A job's name
+        is that under which its processes publish their progress.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ClearPace(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListStarts(self, request, context):
+        """The training processes of this host, and how their iterations have started.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HostServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -174,6 +210,21 @@ def add_HostServicer_to_server(servicer, server):
                     servicer.ListJobs,
                     request_deserializer=hostbpf_dot_rpc_dot_agent__pb2.ListJobsRequest.FromString,
                     response_serializer=hostbpf_dot_rpc_dot_agent__pb2.Jobs.SerializeToString,
+            ),
+            'SetPace': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPace,
+                    request_deserializer=hostbpf_dot_rpc_dot_agent__pb2.SetPaceRequest.FromString,
+                    response_serializer=hostbpf_dot_rpc_dot_agent__pb2.SetPaceResponse.SerializeToString,
+            ),
+            'ClearPace': grpc.unary_unary_rpc_method_handler(
+                    servicer.ClearPace,
+                    request_deserializer=hostbpf_dot_rpc_dot_agent__pb2.ClearPaceRequest.FromString,
+                    response_serializer=hostbpf_dot_rpc_dot_agent__pb2.ClearPaceResponse.SerializeToString,
+            ),
+            'ListStarts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListStarts,
+                    request_deserializer=hostbpf_dot_rpc_dot_agent__pb2.ListStartsRequest.FromString,
+                    response_serializer=hostbpf_dot_rpc_dot_agent__pb2.Starts.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -392,6 +443,87 @@ class Host:
             '/entrain.host.v1.Host/ListJobs',
             hostbpf_dot_rpc_dot_agent__pb2.ListJobsRequest.SerializeToString,
             hostbpf_dot_rpc_dot_agent__pb2.Jobs.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/entrain.host.v1.Host/SetPace',
+            hostbpf_dot_rpc_dot_agent__pb2.SetPaceRequest.SerializeToString,
+            hostbpf_dot_rpc_dot_agent__pb2.SetPaceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClearPace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/entrain.host.v1.Host/ClearPace',
+            hostbpf_dot_rpc_dot_agent__pb2.ClearPaceRequest.SerializeToString,
+            hostbpf_dot_rpc_dot_agent__pb2.ClearPaceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListStarts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/entrain.host.v1.Host/ListStarts',
+            hostbpf_dot_rpc_dot_agent__pb2.ListStartsRequest.SerializeToString,
+            hostbpf_dot_rpc_dot_agent__pb2.Starts.FromString,
             options,
             channel_credentials,
             insecure,

@@ -38,6 +38,8 @@ from wire.progress import (
     ENTRY,
     HEADER,
     MAGIC,
+    PACE,
+    STARTS,
     SUFFIX,
     VERSION,
     Direction,
@@ -46,6 +48,7 @@ from wire.progress import (
     Phase,
     Publisher,
     make_directory,
+    pace_offset,
     progress_directory,
 )
 
@@ -97,6 +100,18 @@ class FlowProgress:
     carried: int
     chunk: int
     updated_ns: int
+
+
+class Process(NamedTuple):
+    """A process of this host that publishes: its job, its user, its number here, and its file, which the
+    monitor has open for reading until the process ends or the monitor is closed.
+    """
+
+    job: str
+    uid: int
+    pid: int
+    fd: int
+    capacity: int
 
 
 class _Refused(Exception):
@@ -212,6 +227,14 @@ class Monitor:
         self.refused["claimed twice"] += len(said) - len(found)
         claims = Counter(claim for claim, _ in said)
         return [each for claim, each in said if claims[claim] == 1]  # the others are not believed
+
+    def processes(self) -> list[Process]:
+        """The processes that the last reading has found, with a file that has room for a pace."""
+        return [
+            Process(file.job, file.uid, file.pid, file.fd, file.capacity)
+            for file in self._files.values()
+            if os.fstat(file.fd).st_size >= pace_offset(file.capacity) + PACE.size + STARTS.size
+        ]
 
     def _look(self, quotas: Quotas) -> None:
         """Take in what is new in the directory, and forget what is gone."""

@@ -18,6 +18,7 @@ import pytest
 from controlplane.topology import dumbbell
 from entrain.certificates import issue
 from hostbpf.agent import rights, service
+from hostbpf.agent.paces import Paces
 from hostbpf.agent.service import HostService
 from hostbpf.carriers.carriers import Feedback
 from hostbpf.rates import sockets
@@ -38,14 +39,16 @@ FLOWS = {Flow("10.0.0.1", port, "10.0.0.2", 7000): user for port, user in ((1, R
 OF_ROOT, OF_ANN, OF_BOB = FLOWS
 FEEDBACKS = 20_000  # more than any buffer on the way holds
 OK = grpc.StatusCode.OK
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
 DENIED, EXHAUSTED = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class BareAgent:
     """An agent's schedules, jobs and listeners without a network."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Path) -> None:
         self.options = SimpleNamespace(netns=None)
+        self.paces = Paces(progress, None)
         self.schedules: dict[Flow, list[float]] = {}
         self.params: dict[int, object] = {}
         self.listeners: list[tuple[Callable[[Feedback], None], Callable[[Flow], bool]]] = []
@@ -129,7 +132,7 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
     monkeypatch.setattr(
         sockets, "find", lambda flow, _: Socket(flow, "", 1, owners[flow]) if flow in owners else None
     )
-    agent = BareAgent()
+    agent = BareAgent(tmp_path / "progress")
 
     def user(context: Any) -> int:
         return int(dict(context.invocation_metadata())["user"])
@@ -144,6 +147,7 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
             options = [("grpc.use_local_subchannel_pool", 1)]
             return HostStub(stack.enter_context(grpc.insecure_channel(address, options)))
 
+        stack.callback(agent.paces.close)
         yield Served(agent, connect, owners)
 
 
@@ -195,6 +199,15 @@ def test_one_user_leaves_room_for_the_jobs_of_others(served: Served) -> None:
     assert served.set_job(BOB, 2000) == OK
     assert served.remove_job(ANN, 1) == OK
     assert served.set_job(ANN, 1024) == OK
+
+
+def test_a_pace_needs_a_period_and_a_smaller_bound(served: Served) -> None:
+    for pace in (pb.Pace(), pb.Pace(period_ns=100, bound_ns=50)):
+        assert served.status(ROOT, "SetPace", pb.SetPaceRequest(job="one", pace=pace)) == INVALID
+    pace = pb.Pace(anchor_ns=-7, period_ns=100, bound_ns=49)
+    assert served.status(ANN, "SetPace", pb.SetPaceRequest(job="one", pace=pace)) == OK
+    assert served.status(BOB, "ClearPace", pb.ClearPaceRequest(job="one")) == INVALID
+    assert served.status(ANN, "ClearPace", pb.ClearPaceRequest(job="one")) == OK
 
 
 def test_watchers_that_do_not_read_keep_nobody_from_an_answer(served: Served) -> None:

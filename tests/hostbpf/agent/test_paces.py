@@ -1,0 +1,105 @@
+"""Paces that an agent gives to training processes of its host."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hostbpf.agent import paces, rights
+from hostbpf.agent.paces import LEASE_S, Paces
+from hostbpf.rpc.calls import Exhausted
+from machine.errors import BadInput
+from schedulers.cassini.pace import PATIENCE, Kind, Pace
+from wire.progress import PACE, Publisher, pace_offset
+from workloads.pacing import Pacing
+
+ROOT, ANN = 0, 1001
+MINE = os.geteuid()
+S = 10**9
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Paces]:
+    each = Paces(tmp_path, None)
+    yield each
+    each.close()
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Publisher]:
+    with Publisher("mine", directory=tmp_path, capacity=3) as each:
+        yield each
+
+
+def ahead(seconds: float) -> Pace:
+    """A pace of 10 s by which an iteration starts after `seconds`."""
+    return Pace(time.monotonic_ns() + round(seconds * S), 10 * S, S // 2)
+
+
+def test_a_process_is_shifted_once_and_then_keeps_to_its_pace(agent: Paces, process: Publisher) -> None:
+    pacing = Pacing(process)
+    assert pacing.begin().kind is Kind.FREE
+    pace = ahead(3.0)
+    agent.set(MINE, "mine", pace)
+    shifted = pacing.begin()
+    assert (shifted.kind, shifted.at_ns) == (Kind.SHIFTED, pace.anchor_ns)
+    kinds = [pacing.begin().kind for _ in range(PATIENCE)]  # it has not waited
+    assert kinds[-1] is Kind.CORRECTED
+    agent.clear(MINE, "mine")
+    assert pacing.begin().kind is Kind.FREE
+    [found] = agent.starts(MINE)
+    assert (found.job, found.pid, found.paced) == ("mine", os.getpid(), False)
+    assert (found.said.starts, found.said.shifts, found.said.corrections) == (PATIENCE + 3, 1, 1)
+
+
+def test_a_pace_ends_with_the_agent(agent: Paces, process: Publisher) -> None:
+    agent.set(MINE, "mine", ahead(3.0))
+    now = time.monotonic_ns()
+    assert process.pace(now)
+    assert process.pace(now + round((LEASE_S + 1) * S)) is None  # it has died, and renews nothing
+    agent.close()
+    assert process.pace(time.monotonic_ns()) is None
+
+
+def test_a_living_agent_renews_paces(
+    monkeypatch: pytest.MonkeyPatch, agent: Paces, process: Publisher
+) -> None:
+    monkeypatch.setattr(paces, "LEASE_S", 0.4)
+    agent.set(MINE, "mine", ahead(3.0))
+    first = process.pace(time.monotonic_ns())
+    deadline = time.monotonic() + 30
+    while first and (last := process.pace(time.monotonic_ns())) and last.until_ns <= first.until_ns:
+        assert time.monotonic() < deadline
+
+
+def test_a_new_agent_goes_on_where_one_has_died_writing(agent: Paces, process: Publisher) -> None:
+    pacing = Pacing(process)
+    file = os.open(process.path, os.O_RDWR)  # closing it would give up the process's lock
+    os.pwrite(file, PACE.pack(7, 1, 2, 0, 2**63), pace_offset(3))
+    assert pacing.begin().kind is Kind.FREE
+    pace = ahead(4.0)
+    agent.set(MINE, "mine", pace)
+    assert pacing.begin().at_ns == pace.anchor_ns
+    os.close(file)
+
+
+def test_a_user_paces_the_users_own_processes_alone(agent: Paces, process: Publisher) -> None:
+    agent.set(ANN, "mine", ahead(3.0))
+    assert process.pace(time.monotonic_ns()) is None
+    assert agent.starts(ANN) == []
+    with pytest.raises(BadInput, match="has no pace"):
+        agent.clear(MINE, "mine")
+
+
+def test_one_user_leaves_room_for_the_paces_of_others(agent: Paces) -> None:
+    for number in range(rights.JOBS_PER_USER):
+        agent.set(ANN, f"job{number}", ahead(1.0))
+    with pytest.raises(Exhausted):
+        agent.set(ANN, "one-more", ahead(1.0))
+    agent.set(ROOT, "one-more", ahead(1.0))
+    with pytest.raises(BadInput, match="63 bytes"):
+        agent.set(ROOT, 64 * "x", ahead(1.0))
