@@ -23,6 +23,7 @@ def agents(
     scheduling: Scheduling | None = None,
     paths: Mapping[str, Path] | None = None,
     progress: Path | None = None,
+    vital: bool = True,
 ) -> Iterator[dict[str, str]]:
     """Run `entrain-agent` for every host of a running network. Yields gRPC addresses by host.
 
@@ -32,7 +33,8 @@ def agents(
 
     The agents stay in the caller's namespaces: only their eBPF programs are on the hosts. If the machine's
     congestion controls are not yet registered, the first agent registers them for all. `network.check` finds
-    an agent that has ended. Raises EntrainError, with the end of its log, for an agent that does not start.
+    an agent that has ended, if they are `vital`. Raises EntrainError, with the end of its log, for an agent
+    that does not start.
     """
     addresses, commands = {}, []
     for host in network.topology.hosts:
@@ -40,7 +42,7 @@ def agents(
         own_paths = (paths or {}).get(host.name)
         command = agent_command(network, host, address, slot_ms, scheduling, own_paths, progress)
         commands.append((f"the agent of host {host.name}", command, directory / f"agent-{host.name}.log"))
-    with network.serving(record, commands):
+    with network.serving(record, commands, vital=vital):
         yield addresses
 
 

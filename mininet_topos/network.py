@@ -229,10 +229,13 @@ class Network:
             self._watched = [child for child in self._watched if child not in children]
 
     @contextlib.contextmanager
-    def serving(self, record: Record, commands: Iterable[tuple[str, Sequence[str], Path]]) -> Iterator[None]:
+    def serving(
+        self, record: Record, commands: Iterable[tuple[str, Sequence[str], Path]], *, vital: bool = True
+    ) -> Iterator[None]:
         """Run processes of the network, each given as its name in messages, its command and its log.
 
-        They start at the same time, and say when they are ready. `check` then finds one that has ended.
+        They start at the same time, and say when they are ready. `check` then finds one that has ended, if
+        they are `vital`.
         Raises EntrainError, with the end of its log, for one that does not start.
         """
         with contextlib.ExitStack() as stack:
@@ -242,7 +245,7 @@ class Network:
                 stack.callback(children[-1].end)
             for child in children:
                 child.wait_ready(READY_TIMEOUT_S)
-            with self.watching(children):
+            with self.watching(children if vital else ()):
                 yield
 
     def popen(self, host: str, command: Sequence[str], log: Path | None = None) -> subprocess.Popen[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from entrain.policies.cassini import Cassini
 from entrain.policies.mltcp import Mltcp
 from entrain.policies.none import Plain
 from entrain.policies.policy import Policy
@@ -12,7 +13,13 @@ from machine.plugins import extended
 GROUP = "entrain.policies"
 """Entry point group through which other distributions register policies."""
 
-OURS: dict[str, Policy] = {"none": Plain(), "mltcp": Mltcp(), "slots": Slots(), "unfair": Unfair()}
+OURS: dict[str, Policy] = {
+    "none": Plain(),
+    "mltcp": Mltcp(),
+    "slots": Slots(),
+    "cassini": Cassini(),
+    "unfair": Unfair(),
+}
 
 
 def policies() -> dict[str, Policy]:

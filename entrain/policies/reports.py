@@ -97,6 +97,26 @@ def _percentiles(values: tuple[float, ...]) -> dict[str, float] | None:
 
 
 @dataclass(frozen=True)
+class Paced:
+    """How jobs were shifted against each other, and kept to it (policy `cassini`)."""
+
+    score: float | None = None
+    """The mean score of the links that jobs share, as first solved; None: there was nothing to solve."""
+    shifts_ms: Mapping[str, float] = field(default_factory=dict)
+    """By job: by how much it was delayed last."""
+    drift_ms_p99: float | None = None
+    """How much later than their pace ranks' iterations could have started, except when that was new."""
+    corrections: int = 0
+    """How often drift was corrected: by grids that were moved, and by jobs that waited for theirs."""
+    periods_ms: Mapping[str, float] = field(default_factory=dict)
+    """By job: the period of its pace, at the end."""
+    solved: int = 0
+    """How often shifts were solved for."""
+    events: tuple[str, ...] = ()
+    """What happened, in words."""
+
+
+@dataclass(frozen=True)
 class Report:
     """What a policy adds to the results of a run."""
 
@@ -104,5 +124,7 @@ class Report:
     """Key `learned` of `results.json`."""
     scheduling: tuple[HostReport, ...] = ()
     """Key `scheduling` of `results.json`."""
+    paced: Paced = field(default_factory=Paced)
+    """Keys `score`, `shifts_ms`, `drift_ms_p99`, `corrections` and `pacing` of `results.json`."""
     values: Mapping[str, JsonValue] = field(default_factory=dict)
     """Anything else, under the key `policy_report`."""

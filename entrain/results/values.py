@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from entrain.experiment import Combination, Experiment
 from entrain.policies import is_baseline, series
-from entrain.policies.reports import HostReport, Learned
+from entrain.policies.reports import HostReport, Learned, Paced
 from entrain.results.cluster import Stays, times
 from entrain.run.contention import LinkContention
 from entrain.run.samples import Throughput, Window
@@ -104,6 +104,8 @@ class RunResult:
     scheduling: tuple[HostReport, ...] = ()
     policy_report: Mapping[str, JsonValue] = field(default_factory=dict)
     """Anything else that the policy reports."""
+    paced: Paced = field(default_factory=Paced)
+    """How jobs were shifted against each other."""
     stays: Stays | None = None
     """How the jobs of a cluster came and went, in the order of `jobs`."""
 
@@ -385,6 +387,7 @@ def _run(run: RunResult) -> dict[str, Any]:
         "converged_at_iteration": converged_at(run),
         "fairness": asdict(fairness(run)),
         "learned": [asdict(each) for each in run.learned],
+        **_paced(run.paced),
         "jobs": _jobs(run),
         "links": [
             {
@@ -404,6 +407,20 @@ def _run(run: RunResult) -> dict[str, Any]:
         "scheduling": [host.document() for host in run.scheduling],
         "policy_report": dict(run.policy_report),
         "overhead": dict(run.overhead),
+    }
+
+
+def _paced(paced: Paced) -> dict[str, Any]:
+    return {
+        "score": paced.score,
+        "shifts_ms": dict(paced.shifts_ms),
+        "drift_ms_p99": paced.drift_ms_p99,
+        "corrections": paced.corrections,
+        "pacing": {
+            "periods_ms": dict(paced.periods_ms),
+            "solved": paced.solved,
+            "events": list(paced.events),
+        },
     }
 
 

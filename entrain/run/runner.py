@@ -538,6 +538,7 @@ def _result(
         told.learned,
         told.scheduling,
         told.values,
+        told.paced,
     )
 
 

@@ -1,0 +1,364 @@
+"""Policy `cassini`: jobs that share links start their iterations at different times (Cassini, chapter 4)."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import grpc
+import numpy as np
+from pydantic import Field
+
+from controlplane.topology import Topology
+from entrain.bound import bound_ms
+from entrain.policies.mltcp import learning
+from entrain.policies.policy import Policy, Run, Session
+from entrain.policies.reports import Paced, Report
+from entrain.shared_links import MBPS, shared_links
+from hostbpf.rpc import agent_pb2 as pb
+from hostbpf.rpc.agent_pb2_grpc import HostStub
+from machine.toml import Strict
+from mininet_topos.agents import agents
+from schedulers.cassini.affinity import THRESHOLD
+from schedulers.cassini.pace import Kind
+from schedulers.cassini.plan import SLACK, Grid, plan
+from schedulers.cassini.profile import Profile, up_down
+from workloads.connections import flows_of
+from workloads.jobs import JobSpec
+from workloads.records import read_records
+
+POLL_S = 0.1
+"""How often the agents are asked."""
+TIMEOUT_S = 2.0
+"""How long an agent may take to answer."""
+CLOCKS = 50
+"""Answers by the fastest of which a host's clock is compared."""
+REFINED = 8
+"""Iterations of each job after which periods are compared with how long iterations take."""
+NEAR = 0.005
+"""Periods that are off by less stay, as a fraction."""
+LONGER = 1.1
+"""By what factor periods grow at most."""
+MOVED = 0.5
+"""The part of the drift bound beyond which grids are moved."""
+
+
+class CassiniTable(Strict):
+    """The `[cassini]` table."""
+
+    threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=False)] = THRESHOLD
+    drift_bound: Annotated[float, Field(gt=0, lt=0.5, allow_inf_nan=False, strict=False)] = 0.05
+    slack: Annotated[float, Field(ge=0, le=0.2, allow_inf_nan=False, strict=False)] = SLACK
+    measured: Annotated[int, Field(ge=1)] = 5
+
+
+@dataclass
+class _Host:
+    """The agent of one host."""
+
+    name: str
+    stub: Any
+    answers: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=CLOCKS))
+    """Round trip times, s, and by how much the host's clock was ahead of ours, s."""
+    silent: str = ""
+    """Why it does not answer."""
+
+    @property
+    def ahead_s(self) -> float:
+        """By how much its clock is ahead of ours: as its fastest answer says, which is off by half of the
+        time that it took (Cristian's algorithm)."""
+        return min(self.answers)[1]
+
+    def ask(self) -> list[Any]:
+        """Return what its processes do."""
+        began = time.monotonic()
+        try:
+            found = self.stub.ListStarts(pb.ListStartsRequest(), timeout=TIMEOUT_S)
+        except grpc.RpcError as error:
+            self.silent = str(error.details() if isinstance(error, grpc.Call) else error)
+            return []
+        ended = time.monotonic()
+        self.silent = ""
+        self.answers.append((ended - began, found.now_ns / 1e9 - (began + ended) / 2))
+        return list(found.processes)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A job that runs: how many iterations all its ranks have begun, when the last of these started (s, by
+    our clock), and how long recent ones took, s, by their number."""
+
+    starts: int
+    started: float
+    lasted: Mapping[int, float]
+    drifts: Mapping[int, float]
+    """How much later than its pace says each of these started, s."""
+
+    def drift(self, after: int) -> float:
+        """Return the last drift, s; 0 if no iteration has begun after the one of number `after`."""
+        last = max(self.drifts, default=0)
+        return self.drifts[last] if last > after else 0.0
+
+
+class Pacing(Session):
+    """Sets the paces of a run's jobs, and changes them when a job comes or goes.
+
+    Agents are told a pace only when it changes: without this session, jobs run on at theirs.
+    """
+
+    def __init__(self, run: Run, addresses: Mapping[str, str], progress: Path, inner: Session) -> None:
+        self._run, self._progress, self._inner = run, progress, inner
+        self._table = CassiniTable.model_validate(run.table)
+        self._specs: dict[str, JobSpec] = {}
+        self._hosts_of = {job.name: job.hosts for job in run.jobs}
+        self._channels = {host: grpc.insecure_channel(address) for host, address in addresses.items()}
+        self._hosts = {host: _Host(host, HostStub(channel)) for host, channel in self._channels.items()}
+        self._solved_for: frozenset[str] = frozenset()
+        self._grids: dict[str, Grid] = {}
+        self._groups: tuple[tuple[str, ...], ...] = ()
+        self._periods: dict[str, float] = {}  # as solved, without slack, s
+        self._solved_at: dict[str, int] = {}  # the iteration of each job that was the last then
+        self._since: dict[str, int] = {}  # the iteration of each job after which its present pace holds
+        self._adjusted = 0
+        self.solved = 0
+        self._score: float | None = None
+        self.shifts: dict[str, float] = {}  # by job, the last, s
+        self.events: list[str] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._conduct, name="cassini")
+
+    def job(self, spec: JobSpec) -> JobSpec:
+        """Let the job publish its progress."""
+        self._specs[spec.name] = self._inner.job(spec).model_copy(update={"progress": self._progress})
+        return self._specs[spec.name]
+
+    @contextlib.contextmanager
+    def conducting(self) -> Iterator[None]:
+        """Pace jobs in this context."""
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Tell agents nothing any more. Jobs run on at their paces."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        for channel in self._channels.values():
+            channel.close()
+
+    # -- what it does all the time
+
+    def _conduct(self) -> None:
+        while not self._stop.wait(POLL_S):
+            seen = self._look()
+            present = frozenset(seen)
+            ready = all(each.starts > self._table.measured for each in seen.values())
+            if present != self._solved_for:
+                if ready:
+                    self._solve(seen)
+            elif self._grids:
+                self._keep(seen)
+
+    def _look(self) -> dict[str, _Seen]:
+        """Return the jobs that run, by name."""
+        ranks: dict[str, list[tuple[_Host, Any]]] = {}
+        for host in self._hosts.values():
+            was_silent = host.silent
+            for process in host.ask():
+                if process.starts and process.job in self._specs:
+                    ranks.setdefault(process.job, []).append((host, process))
+            if host.silent and not was_silent:
+                self._say(
+                    f"the agent of {host.name} does not answer: the drift of its jobs is not corrected any "
+                    f"more ({host.silent})"
+                )
+        found = {}
+        for job, some in ranks.items():
+            lasted: dict[int, float] = {}
+            drifts: dict[int, float] = {}
+            for _, process in some:
+                for each in process.recent:
+                    lasted[each.number] = max(lasted.get(each.number, 0.0), each.lasted_ms / 1e3)
+                    drifts[each.number] = max(drifts.get(each.number, 0.0), each.drift_ms / 1e3)
+            found[job] = _Seen(
+                min(process.starts for _, process in some),
+                max(process.started_ns / 1e9 - host.ahead_s for host, process in some),
+                dict(sorted(lasted.items())),
+                drifts,
+            )
+        return found
+
+    def _solve(self, seen: Mapping[str, _Seen]) -> None:
+        """Find paces for the jobs that run, and send them."""
+        self._solved_for = frozenset(seen)
+        profiles = {job: self._profile(job) for job in self._specs if job in seen}
+        topology, routing = self._run.network.topology, self._run.routing
+        links = shared_links(topology, routing, {job: flows_of(self._specs[job]) for job in profiles})
+        found = plan(
+            profiles,
+            links,
+            {job: each.started for job, each in seen.items()},
+            threshold=self._table.threshold,
+            slack=self._table.slack,
+            bound=self._table.drift_bound,
+        )
+        self.solved += 1
+        if self._score is None:
+            self._score = found.score
+        for job, shift in found.shifts.items():
+            self.shifts[job] = shift
+        for reason in dict.fromkeys(found.reasons.values()):
+            names = ", ".join(job for job, why in found.reasons.items() if why == reason)
+            self._say(f"not delayed: {names}: {reason}")
+        for job in self._grids.keys() - found.grids.keys():
+            if job in seen:
+                self._clear(job)
+        self._grids = dict(found.grids)
+        self._groups = found.groups
+        self._periods = {job: grid.period / (1.0 + self._table.slack) for job, grid in self._grids.items()}
+        self._solved_at = {job: seen[job].starts for job in self._grids}
+        for job in self._grids:
+            self._send(job, seen[job])
+        if found.grids:
+            shifts = ", ".join(f"{job} {1e3 * shift:.0f} ms" for job, shift in found.shifts.items())
+            self._say(f"score {found.score:.3f}; delayed: {shifts}")
+
+    def _keep(self, seen: Mapping[str, _Seen]) -> None:
+        """Correct drift: if a job is late, the grids of all that it may meet move by as much.
+
+        So these wait for as long as it is late. By itself, it would wait for the rest of its period.
+        """
+        for group in self._groups:
+            drifts = {job: seen[job].drift(after=self._since[job]) for job in group}
+            job, late = max(drifts.items(), key=lambda each: each[1])
+            if late > MOVED * self._table.drift_bound * self._grids[job].period:
+                self._move(group, seen, late, 1.0)
+                self._adjusted += 1
+                continue
+            self._refine(group, seen)
+
+    def _refine(self, group: Sequence[str], seen: Mapping[str, _Seen]) -> None:
+        """Fit the periods of a group to how long its iterations take; all by one factor."""
+        factors = []
+        for job in group:
+            times = [s for number, s in seen[job].lasted.items() if number > self._solved_at[job] + 2]
+            if len(times) < REFINED:
+                return
+            factors.append(median(times[-REFINED:]) / self._periods[job])
+        # A longer time is not a wrong period, but something else that goes on.
+        factor = min(max(factors) * (1.0 + self._table.slack), LONGER * (1.0 + self._table.slack))
+        change = factor * self._periods[group[0]] / self._grids[group[0]].period
+        if abs(change - 1.0) > NEAR:
+            self._move(group, seen, 0.0, change)
+            self._say(f"periods of {', '.join(group)} changed by {change - 1.0:+.2%}")
+
+    def _move(self, group: Sequence[str], seen: Mapping[str, _Seen], late: float, factor: float) -> None:
+        """Let a group's grids begin later by `late` (s) from now on, with periods that are longer by
+        `factor`. The jobs' order stays."""
+        slowest = max((self._grids[job] for job in group), key=lambda grid: grid.period)
+        origin = slowest.next(time.monotonic())
+        for job in group:
+            grid = self._grids[job]
+            ahead = grid.next(origin) - origin
+            self._grids[job] = Grid(origin + late + ahead * factor, grid.period * factor)
+            self._send(job, seen[job])
+
+    def _send(self, job: str, seen: _Seen) -> None:
+        self._since[job] = seen.starts
+        grid = self._grids[job]
+        period_ns = round(grid.period * 1e9)
+        for name in self._hosts_of[job]:
+            host = self._hosts[name]
+            if host.silent or not host.answers:
+                continue
+            pace = pb.Pace(
+                anchor_ns=round((grid.anchor + host.ahead_s) * 1e9),
+                period_ns=period_ns,
+                bound_ns=round(self._table.drift_bound * period_ns),
+            )
+            self._call(host, "SetPace", pb.SetPaceRequest(job=job, pace=pace))
+
+    def _clear(self, job: str) -> None:
+        for name in self._hosts_of[job]:
+            self._call(self._hosts[name], "ClearPace", pb.ClearPaceRequest(job=job))
+
+    def _call(self, host: _Host, method: str, request: Any) -> None:
+        try:
+            getattr(host.stub, method)(request, timeout=TIMEOUT_S)
+        except grpc.RpcError as error:
+            reason = error.details() if isinstance(error, grpc.Call) else error
+            self._say(f"the agent of {host.name} cannot be told: {reason}")
+
+    def _profile(self, job: str) -> Profile:
+        """Return what a job sends alone, from its definition."""
+        spec = self._specs[job]
+        rates = _rates(self._run.network.topology, self._hosts_of[job])
+        down = spec.compute_s() + spec.jitter_ms / 1e3
+        return up_down(down, bound_ms(spec, rates) / 1e3 - spec.compute_s(), min(rates) * MBPS)
+
+    def _say(self, text: str) -> None:
+        self.events.append(text)
+
+    def report(self) -> Report:
+        """Return the shifts, and how the jobs kept to them."""
+        self.end()
+        inner = self._inner.report()
+        starts = [
+            each for each in read_records(self._run.directory / "records").iterations if each.pace is not None
+        ]
+        drifts = [max(0, each.drift_ns) / 1e6 for each in starts if each.pace != Kind.SHIFTED.name.lower()]
+        corrected = {
+            (each.job, each.iteration) for each in starts if each.pace == Kind.CORRECTED.name.lower()
+        }
+        return Report(
+            learned=inner.learned,
+            paced=Paced(
+                score=self._score,
+                shifts_ms={job: 1e3 * shift for job, shift in self.shifts.items()},
+                drift_ms_p99=float(np.percentile(drifts, 99)) if drifts else None,
+                corrections=self._adjusted + len(corrected),
+                periods_ms={job: 1e3 * grid.period for job, grid in self._grids.items()},
+                solved=self.solved,
+                events=tuple(self.events),
+            ),
+        )
+
+
+def _rates(topology: Topology, hosts: Sequence[str]) -> tuple[float, ...]:
+    """Return the rates of the hosts' links in Mbit/s."""
+    rates = {end: link.rate_mbps for link in topology.links for end in (link.a, link.b)}
+    return tuple(rates[host] for host in hosts)
+
+
+class Cassini(Policy):
+    """Jobs keep the congestion control of the file; an MLTCP variant among these runs like any other."""
+
+    label = "Cassini"
+    table = CassiniTable
+
+    def series(self, control: str | None) -> str:
+        """Return the policy's name with the control's; an eBPF copy has that of the kernel's original."""
+        return f"cassini {(control or '').removeprefix('bpf_')}".strip()
+
+    @contextlib.contextmanager
+    def running(self, run: Run) -> Iterator[Session]:
+        """Run an agent on every host. Jobs publish their progress in the run's directory."""
+        progress = run.directory / "progress"
+        progress.mkdir()
+        with (
+            learning(run) as inner,
+            agents(run.network, run.record, run.directory, progress=progress, vital=False) as addresses,
+        ):
+            session = Pacing(run, addresses, progress, inner)
+            with session.conducting():
+                yield session
