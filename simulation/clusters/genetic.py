@@ -36,9 +36,10 @@ def fitness(counts: Counts, held: Counts, speedups: Floats, kept: Floats) -> flo
 
 
 @compiled
-def repair(counts: Counts, most: Ints, free: Ints) -> None:
+def repair(counts: Counts, least: Ints, most: Ints, free: Ints) -> None:
     """Make `counts` valid. A node has at most one job that is on other nodes, too (4.2: interference); no
-    job has more GPUs than `most`, and no node gives more than `free`. Earlier jobs go first.
+    job has more GPUs than `most`, and no node gives more than `free`. Earlier jobs go first. A job with fewer
+    than `least` gets none.
     """
     jobs, nodes = counts.shape
     taken = np.zeros(nodes, np.bool_)
@@ -66,6 +67,13 @@ def repair(counts: Counts, most: Ints, free: Ints) -> None:
         for j in range(jobs):
             counts[j, n] = min(counts[j, n], left)
             left -= counts[j, n]
+    for j in range(jobs):
+        has = 0
+        for n in range(nodes):
+            has += counts[j, n]
+        if has < least[j]:
+            for n in range(nodes):
+                counts[j, n] = 0
 
 
 @compiled
@@ -127,6 +135,7 @@ def evolve(
     held: Counts,
     speedups: Floats,
     kept: Floats,
+    least: Ints,
     most: Ints,
     free: Ints,
     size: int,
@@ -158,7 +167,7 @@ def evolve(
                 for n in range(nodes):
                     every[i, j, n] = every[parent, j, n]
             mutate(every[i], held, free)
-            repair(every[i], most, free)
+            repair(every[i], least, most, free)
             value[i] = fitness(every[i], held, speedups, kept)
         order = np.argsort(-value[: count + size])
         count = 0

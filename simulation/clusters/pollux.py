@@ -20,7 +20,7 @@ POPULATION, GENERATIONS = 100, 100
 PATIENCE = 25
 """Generations without a fitter allocation after which the search ends."""
 NEARLY = 0.99
-"""Allocations with this part of the best fitness are candidates, too."""
+"""Allocations with this part of the best fitness are candidates, too, if jobs have as many GPUs in them."""
 
 
 class Pollux:
@@ -60,6 +60,7 @@ class Pollux:
             held,
             _speedups(jobs, nodes, per_node),
             np.maximum(age - RESTART_S * restarts, 0.0) / (age + RESTART_S),
+            np.array([job.least for job in jobs]),
             np.array([job.limit for job in jobs]),
             np.full(nodes, per_node),
             POPULATION,
@@ -68,8 +69,9 @@ class Pollux:
             int(self._random.integers(2**31)),
         )
         self._population, self._names = population, [job.ident for job in jobs]
-        best = population[: int(np.searchsorted(-value, -NEARLY * value[0], "right"))]
-        alike = [best[0], *(self._elsewhere(best[0], held) for _ in range(CANDIDATES)), *best[1:]]
+        best, numbers = population[0], population.sum(axis=2)
+        near = (value >= NEARLY * value[0]) & (numbers == numbers[0]).all(axis=1)
+        alike = [best, *(self._elsewhere(best, held) for _ in range(CANDIDATES)), *population[near]]
         distinct = {counts.tobytes(): counts for counts in alike}
         return [_allocation(jobs, counts, per_node) for counts in list(distinct.values())[:CANDIDATES]]
 

@@ -178,18 +178,20 @@ def test_other_candidates_give_the_same_gpus_on_other_nodes() -> None:
     assert len(found) > 1
     assert found[0]["kept"] == (0, 1, 2, 3)
     numbers = [{ident: len(gpus) for ident, gpus in each.items()} for each in found]
-    assert numbers.count(numbers[0]) > 1
+    assert all(each == numbers[0] for each in numbers)
+    places = [{ident: [gpu // 4 for gpu in gpus] for ident, gpus in each.items()} for each in found]
+    assert all(a != b for n, a in enumerate(places) for b in places[:n])
 
 
-def test_repair_keeps_one_spread_job_on_a_node() -> None:
+def test_repaired_allocations_are_valid() -> None:
     generator = np.random.default_rng(5)
-    most, free = np.full(6, 5), np.full(4, 4)
+    least, most, free = np.full(6, 2), np.full(6, 5), np.full(4, 4)
     for _ in range(200):
         counts = generator.integers(0, 5, (6, 4)).astype(np.int8)
-        genetic.repair(counts, most, free)
+        genetic.repair(counts, least, most, free)
         assert (counts >= 0).all()
         assert (counts.sum(axis=0) <= 4).all()
-        assert (counts.sum(axis=1) <= 5).all()
+        assert set(counts.sum(axis=1).tolist()) <= {0, 2, 3, 4, 5}
         spread = (counts > 0) & ((counts > 0).sum(axis=1) > 1)[:, None]
         assert (spread.sum(axis=0) <= 1).all()
 
