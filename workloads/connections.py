@@ -11,11 +11,13 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import hmac
+import secrets
 import select
 import socket
 import struct
 import time
-import zlib
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +31,7 @@ from workloads.pattern import Buffer
 from workloads.rendezvous import Control, JobFailed
 from workloads.tcp_counters import marks
 
-_HELLO = struct.Struct("<4sII")  # magic, checksum of the job's name and seed, rank
+_HELLO = struct.Struct("<4sI32s")  # magic, rank, proof that it knows the job's secret
 _HEADER = struct.Struct("<4sIIxxxxQQ")  # magic, iteration, step, bytes, start in CLOCK_MONOTONIC ns
 HEADER_BYTES = _HEADER.size
 _MAGIC = b"ntrn"
@@ -45,6 +47,8 @@ _RCVLOWAT = 64 * 1024
 _SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes in the send queue that were never sent
 _PORT_ATTEMPTS = 64
 _HELLO_TIMEOUT_S = 5.0
+_SECRET_BYTES = 32
+"""Length of a job's secret, which rank 0 draws and tells the others over the rendezvous."""
 
 
 class PeerLost(EntrainError):
@@ -283,9 +287,10 @@ def connect_all(
     receivers = sorted({t.dst for t in transfers if t.src == rank})
     senders = {t.src for t in transfers if t.dst == rank}
     with _listen(job, rank) as listener:
-        control.barrier("listening")
+        secret = bytes.fromhex(control.barrier("listening", lambda: secrets.token_hex(_SECRET_BYTES)))
         outgoing = {
-            peer: Outgoing(_connect(job, rank, peer), peer, _where(job, peer), epoll) for peer in receivers
+            peer: Outgoing(_connect(job, rank, peer, secret), peer, _where(job, peer), epoll)
+            for peer in receivers
         }
         incoming: dict[int, Incoming] = {}
         deadline = time.monotonic() + job.timeout_s
@@ -299,7 +304,7 @@ def connect_all(
                 peers = ", ".join(f"{peer} at {job.hosts[peer]}" for peer in sorted(missing))
                 raise JobFailed(f"rank {rank}: no connection from rank {peers} within {job.timeout_s:g} s")
             if any(fd == listener.fileno() for fd, _ in events):
-                accepted = _accept(job, listener)
+                accepted = _accept(listener, rank, missing, secret)
                 if accepted:
                     sock, peer, address = accepted
                     incoming[peer] = Incoming(sock, peer, address, job.dtype, epoll)
@@ -311,8 +316,9 @@ def _where(job: JobSpec, rank: int) -> str:
     return f"{job.hosts[rank]}:{job.port_base}"
 
 
-def _check_sum(job: JobSpec) -> int:
-    return zlib.crc32(f"{job.name}/{job.seed}/{job.collective}".encode())
+def _proof(secret: bytes, sender: int, receiver: int) -> bytes:
+    """Return what a rank shows to another. It differs for each pair, so that nobody can pass on another's."""
+    return hmac.digest(secret, f"{sender}/{receiver}".encode(), "sha256")
 
 
 def _socket(job: JobSpec) -> socket.socket:
@@ -345,18 +351,18 @@ def _listen(job: JobSpec, rank: int) -> socket.socket:
             errno.EADDRNOTAVAIL: "this host lacks that address; start the rank on the host that has it",
         }.get(error.errno or 0, error.strerror)
         raise JobFailed(f"rank {rank} cannot listen on {_where(job, rank)}: {remedy}") from error
-    listener.listen(len(job.hosts))
+    listener.listen()
     return listener
 
 
-def _connect(job: JobSpec, rank: int, peer: int) -> socket.socket:
+def _connect(job: JobSpec, rank: int, peer: int, secret: bytes) -> socket.socket:
     for attempt in range(_PORT_ATTEMPTS):
         sock = _socket(job)
         try:
             sock.bind((str(job.hosts[rank]), source_port(job, rank, peer, attempt)))
             sock.settimeout(job.timeout_s)
             sock.connect((str(job.hosts[peer]), job.port_base))
-            sock.sendall(_HELLO.pack(_MAGIC, _check_sum(job), rank))
+            sock.sendall(_HELLO.pack(_MAGIC, rank, _proof(secret, rank, peer)))
             return sock
         except OSError as error:
             sock.close()
@@ -393,15 +399,18 @@ def _set_mark(sock: socket.socket, mark: int) -> None:
         ) from error
 
 
-def _accept(job: JobSpec, listener: socket.socket) -> tuple[socket.socket, int, tuple[str, int]] | None:
-    """Accept a peer's connection. Return it with rank and address, or None if it is not of this job."""
+def _accept(
+    listener: socket.socket, rank: int, senders: Collection[int], secret: bytes
+) -> tuple[socket.socket, int, tuple[str, int]] | None:
+    """Accept a peer's connection. Return it with rank and address, or None unless it is one of `senders`."""
     sock, address = listener.accept()
     sock.settimeout(_HELLO_TIMEOUT_S)
     with contextlib.suppress(OSError):
         hello = sock.recv(_HELLO.size, socket.MSG_WAITALL)
         if len(hello) == _HELLO.size:
-            magic, checksum, peer = _HELLO.unpack(hello)
-            if (magic, checksum) == (_MAGIC, _check_sum(job)) and peer < len(job.hosts):
+            magic, peer, proof = _HELLO.unpack(hello)
+            known = magic == _MAGIC and peer in senders
+            if known and hmac.compare_digest(proof, _proof(secret, peer, rank)):
                 return sock, peer, (address[0], address[1])
     sock.close()
     return None

@@ -349,6 +349,23 @@ c._listen = with_stranger
     assert run_job(patch=patch).returncode == 0
 
 
+def test_who_knows_all_of_a_job_but_its_secret_cannot_take_a_ranks_place(run_job: RunJob) -> None:
+    patch = """
+import workloads.connections as c, socket
+listen = c._listen
+strangers = []
+def with_impostors(job, rank):
+    listener = listen(job, rank)
+    for peer in range(len(job.hosts)):
+        for proof in (c._proof(b"", peer, rank), c._proof(b"guess", peer, rank), bytes(32)):
+            strangers.append(socket.create_connection(listener.getsockname()))
+            strangers[-1].sendall(c._HELLO.pack(c._MAGIC, peer, proof))
+    return listener
+c._listen = with_impostors
+"""
+    assert run_job(patch=patch, ranks=3).returncode == 0
+
+
 def test_two_jobs_start_together_when_told_to(job_file: JobFile, tmp_path: Path) -> None:
     paths, go = [], tmp_path / "go"
     for index, name in enumerate(("one", "two")):
