@@ -26,7 +26,7 @@ from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc import calls as rpc
 from hostbpf.rpc import peers
 from hostbpf.rpc.agent_pb2_grpc import HostServicer, add_HostServicer_to_server
-from hostbpf.rpc.calls import answers, counts_message, flow_of, message_of
+from hostbpf.rpc.calls import answers, counts_message, flow_of, message_of, streams
 from hostbpf.scheduling.thread import HostScheduler
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
@@ -104,6 +104,7 @@ class HostService(HostServicer):
             self._flows.remove(flow)
         return pb.ClearScheduleResponse()
 
+    @streams
     def WatchFeedback(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
         user = self._user(context)
         waiting: queue.Queue[Feedback] = queue.Queue(_QUEUED)
@@ -112,33 +113,25 @@ class HostService(HostServicer):
             with contextlib.suppress(queue.Full):
                 waiting.put_nowait(feedback)
 
-        with self._watching(user, context), self._agent.listening(put, partial(self._flows.sees, user)):
+        with self._watching(user), self._agent.listening(put, partial(self._flows.sees, user)):
             context.send_initial_metadata(_SUBSCRIBED)
             while context.is_active():
                 with contextlib.suppress(queue.Empty):
                     yield _feedback(waiting.get(timeout=_WATCH_POLL_S))
 
+    @streams
     def WatchFlows(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
-        try:
-            user = self._user(context)
-            if user != rights.ROOT:
-                raise rpc.Denied("only root may see what all flows of the host send")
-            with (
-                self._watching(user, context),
-                self._agent.counting(request.bin_ms) as counter,
-            ):
-                context.send_initial_metadata(_SUBSCRIBED)
-                yield from _counted(counter, request.bin_ms / 1e3, context)
-        except EntrainError as error:
-            rpc.abort(context, error)
+        user = self._user(context)
+        if user != rights.ROOT:
+            raise rpc.Denied("only root may see what all flows of the host send")
+        with self._watching(user), self._agent.counting(request.bin_ms) as counter:
+            context.send_initial_metadata(_SUBSCRIBED)
+            yield from _counted(counter, request.bin_ms / 1e3, context)
 
     @contextlib.contextmanager
-    def _watching(self, user: int, context: Any) -> Iterator[None]:
-        try:
-            with self._changing:
-                self._watchers.add(user)
-        except EntrainError as error:
-            rpc.abort(context, error)
+    def _watching(self, user: int) -> Iterator[None]:
+        with self._changing:
+            self._watchers.add(user)
         try:
             yield
         finally:

@@ -52,6 +52,19 @@ def answers(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def streams(method: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """The same for a method that yields answers."""
+
+    @functools.wraps(method)
+    def call(self: Any, request: Any, context: Any) -> Iterator[Any]:
+        try:
+            yield from method(self, request, context)
+        except EntrainError as error:
+            abort(context, error)
+
+    return call
+
+
 def abort(context: Any, error: EntrainError) -> NoReturn:
     """End the call: INVALID_ARGUMENT for bad input, PERMISSION_DENIED, RESOURCE_EXHAUSTED, or else
     FAILED_PRECONDITION.

@@ -228,9 +228,12 @@ def test_a_running_jobs_profile_is_that_of_its_definition(tmp_path: Path) -> Non
         sent = sum((phase["end_ms"] - phase["start_ms"]) * phase["gbps"] for phase in job["phases"])
         assert sent / 8e3 * 1e9 == pytest.approx(size, rel=0.1)
         assert max(phase["gbps"] for phase in job["phases"]) * 1e9 / 8 == pytest.approx(CAPACITY, rel=0.25)
-        # What a rank has handed to its kernel may still leave when the next iteration has begun.
-        longest = max(job["phases"], key=lambda phase: phase["end_ms"] - phase["start_ms"])
-        assert longest["start_ms"] == pytest.approx(compute_ms, rel=0.15)
+        # One rank may still send the rest of an iteration when another has begun the next.
+        late = sum(
+            max(phase["end_ms"] - max(phase["start_ms"], 0.9 * compute_ms), 0.0) * phase["gbps"]
+            for phase in job["phases"]
+        )
+        assert late > 0.8 * sent
     scored = subprocess.run(
         [*command, "simulate", "cassini-score", "--profiles", str(out), "--json"],
         cwd=ROOT,

@@ -192,6 +192,13 @@ def test_a_job_is_the_users_who_sets_it_first(served: Served) -> None:
     assert served.agent.params.keys() == {0}
 
 
+def test_only_root_sees_what_all_flows_send(served: Served) -> None:
+    stream = served.call(ANN, "WatchFlows", pb.WatchFlowsRequest(bin_ms=2.0))
+    with pytest.raises(grpc.RpcError) as refused:
+        next(stream)
+    assert refused.value.code() is DENIED  # type: ignore[attr-defined]
+
+
 def test_one_user_leaves_room_for_the_jobs_of_others(served: Served) -> None:
     results = [served.set_job(ANN, job) for job in range(1, 1025)]
     assert results.count(OK) == len(served.agent.params) == rights.JOBS_PER_USER
@@ -291,7 +298,7 @@ def test_with_certificates_operators_command_and_other_hosts_only_read(
     tmp_path: Path,
 ) -> None:
     issue(dumbbell(hosts_per_side=1), tmp_path, days=1)
-    agent = BareAgent()
+    agent = BareAgent(tmp_path / "progress")
 
     def add(server: Any) -> None:
         add_HostServicer_to_server(HostService(agent, service.operator), server)  # type: ignore[arg-type]
