@@ -45,7 +45,7 @@ def profiles(running: Running, iterations: int, report: Report) -> Iterator[Meas
             def told(what: str, part: float, number: int = number) -> None:
                 report(what, (number + part) / len(experiment.jobs))
 
-            with Counting(addresses) as counting:
+            with Counting({host: addresses[host] for host in job.hosts}) as counting:
                 run_one(replace(running, experiment=only), combination, told, name=f"profile-{job.name}")
                 counts = counting.counts()
             found = measured(topology, routing, counts, names)
