@@ -19,6 +19,7 @@ import numpy as np
 from machine.errors import EntrainError
 from machine.signals import handled_by
 from wire.progress import Publisher
+from workloads.barrier import StepBarrier
 from workloads.collectives import DDP, contributors, tasks
 from workloads.connections import HEADER_BYTES, Incoming, Outgoing, PeerLost, connect_all, raw
 from workloads.jobs import JobSpec
@@ -139,6 +140,7 @@ class Engine:
         self._pending: dict[int, deque[_Send | _Receive]] = {}  # by descriptor; the first is in progress
         self._sent = 0  # bytes of values in an iteration
         self._marks = 0  # segments that met an ECN mark
+        self._barrier: StepBarrier | None = None
         self._publisher: Publisher | None = None
         self._pacing: Pacing | None = None  # of a rank that computes, if the job publishes its progress
         self._reported: dict[int, Reported] = {}  # by descriptor; empty unless the job publishes its progress
@@ -147,7 +149,12 @@ class Engine:
 
     def connect(self) -> None:
         """Open all connections of the job."""
+        path, ranks = self._job.rendezvous / f"{self._job.name}.steps", len(self._job.hosts)
+        if self._job.barrier and self._rank == 0:
+            StepBarrier.create(path, ranks)
         self._outgoing, self._incoming = connect_all(self._job, self._rank, self._control, self._epoll)
+        if self._job.barrier:  # all ranks have connected, so rank 0 has created the file
+            self._barrier = StepBarrier(path, self._rank, ranks)
         for fd in self._control_fds:
             self._epoll.register(fd, select.EPOLLIN)
         self._divide()
@@ -243,8 +250,8 @@ class Engine:
         while True:
             while completed < len(self._program.steps) and not awaited[completed]:
                 completed += 1
-                if self._job.barrier:
-                    self._control.barrier(f"{iteration}/{completed}", timeout_s=self._stall_s)
+                if self._barrier is not None:
+                    self._barrier.wait(self._control.check, self._stall_s)
                 moving.extend(self._release(completed, iteration))
             if not self._pending:
                 return

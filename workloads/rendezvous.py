@@ -144,17 +144,15 @@ class Control:
             with contextlib.suppress(OSError):
                 peer.send(data)
 
-    def barrier(
-        self, name: str, value: Callable[[], Any] | None = None, *, timeout_s: float | None = None
-    ) -> Any:
+    def barrier(self, name: str, value: Callable[[], Any] | None = None) -> Any:
         """Wait for all ranks. Rank 0 then calls `value`, and all ranks return its result.
 
-        Each barrier has a name of its own. Raises JobAborted if a rank does not arrive within `timeout_s` (by
-        default the job's), which rank 0 enforces.
+        Each barrier has a name of its own. Raises JobAborted if a rank does not arrive within the job's
+        `timeout_s`, which rank 0 enforces.
         """
         arrived = self._arrived.setdefault(name, {})
         if self._rank == 0:
-            self._wait(arrived, name, self._timeout_s if timeout_s is None else timeout_s)
+            self._wait(arrived, name)
             result = value() if value else None
             self._broadcast({"barrier": name, "value": result})
         else:
@@ -165,13 +163,13 @@ class Control:
         del self._arrived[name]
         return result
 
-    def _wait(self, arrived: dict[int, Any], name: str, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
+    def _wait(self, arrived: dict[int, Any], name: str) -> None:
+        deadline = time.monotonic() + self._timeout_s
         while len(arrived) < self._ranks - 1:
             left = deadline - time.monotonic()
             if left <= 0:
                 missing = sorted(set(self._peers.values()) - set(arrived))
-                self._fail([f"{_ranks(missing)} did not reach {name!r} within {timeout_s:g} s"])
+                self._fail([f"{_ranks(missing)} did not reach {name!r} within {self._timeout_s:g} s"])
             self.check(left)
 
     def abort(self, reason: str) -> str:

@@ -226,11 +226,14 @@ def wait_for_iterations(path: Path, count: int) -> None:
 ENDLESS: dict[str, Any] = {"iterations": 1_000_000, "compute_ms": 5}
 
 
-@pytest.mark.parametrize("victim", [0, 1, 3])
+VICTIMS = [(0, False), (1, False), (3, False), (0, True), (2, True)]
+
+
+@pytest.mark.parametrize(("victim", "barrier"), VICTIMS)
 def test_when_a_rank_is_killed_the_others_name_it_and_end(
-    job_file: JobFile, tmp_path: Path, victim: int
+    job_file: JobFile, tmp_path: Path, victim: int, barrier: bool
 ) -> None:
-    path = job_file(**ENDLESS, collective="all-to-all")
+    path = job_file(**ENDLESS, collective="all-to-all", barrier=barrier)
     ranks = [worker(path, rank) for rank in range(4)]
     wait_for_iterations(path, 3)
     ranks[victim].kill()
