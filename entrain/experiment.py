@@ -25,10 +25,11 @@ key.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,15 +37,17 @@ from pydantic import BaseModel, Field, JsonValue, create_model
 
 from controlplane.routing import Routing, check_source_routing
 from controlplane.topology import TABLES, Host, Target, Topology, load_topology, parse_topology
+from entrain.bound import bound_ms
 from entrain.cluster import ArrivalsTable, ClusterPlan, LiveClusterTable, cluster_plan
 from entrain.paper import Paper, Papers
 from entrain.policies import policies
-from entrain.policies.policy import ExperimentSpec
+from entrain.policies.policy import ExperimentSpec, FileRouting
 from entrain.reserved import reserved
 from machine.errors import BadInput
 from machine.toml import NAME, Strict, check, matching, one_of, read_toml
 from mininet_topos.links import Shaping
 from schedulers.placement.strategies import STRATEGIES
+from workloads.collectives import DDP
 from workloads.jobs import JobSpec, parse_job
 
 Kind = Literal["jobs", "slot-rates"]
@@ -52,8 +55,6 @@ Kind = Literal["jobs", "slot-rates"]
 
 VCLOS = "vclos"
 """The routing that is source routing over links of the job's own, and a strategy of clusters."""
-
-FileRouting = Routing | Literal["vclos"]
 
 PolicyName = Annotated[str, one_of(policies)]
 """Name of a registered policy, which decides when and how fast flows send."""
@@ -65,6 +66,7 @@ Name = Annotated[str, NAME]
 Positive = Annotated[int, Field(ge=1)]
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)]
+Load = Annotated[float, Field(gt=0, lt=100, allow_inf_nan=False, strict=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
@@ -81,6 +83,7 @@ class ExperimentTable(Strict):
     policy: Annotated[tuple[PolicyName, ...], Field(min_length=1, strict=False)] = ("none",)
     congestion_control: Annotated[tuple[Control, ...], Field(min_length=1, strict=False)] | None = None
     seed: Annotated[tuple[Seed, ...], Field(min_length=1, strict=False)] = (1,)
+    load: Annotated[tuple[Load, ...], Field(strict=False)] = ()
     start_spread_ms: Milliseconds = 0.0
     alone_iterations: Annotated[int, Field(ge=0)] = 0
     sample_ms: Factor | None = None
@@ -181,6 +184,9 @@ class Combination:
     """The jobs' TCP congestion control, or None for the network's."""
     strategy: str | None = None
     """What places the jobs of a cluster. Where the file names their hosts, `VCLOS` or None."""
+    load: float | None = None
+    """Percent of an iteration that each job communicates alone; None: as its computation in the file has
+    it."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +203,7 @@ class Experiment:
     seeds: tuple[int, ...]
     timeout_s: float
     controls: tuple[str, ...] = ()
+    loads: tuple[float, ...] = ()
     start_spread_ms: float = 0.0
     """Each job starts after a random delay of at most this, drawn from the seed."""
     alone_iterations: int = 0
@@ -213,17 +220,34 @@ class Experiment:
 
     def combinations(self) -> Iterator[Combination]:
         """Yield every run, seeds innermost. Each policy chooses the congestion controls it runs with."""
-        for routing, strategy in self._routed():
+        for load, (routing, strategy) in itertools.product(self.loads or (None,), self._routed()):
             for policy in self.policy:
                 for control in policies()[policy].controls(self.controls):
                     for seed in self.seeds:
-                        yield Combination(routing, policy, seed, control, strategy)
+                        yield Combination(routing, policy, seed, control, strategy, load)
 
     def _routed(self) -> Iterator[tuple[Routing, str | None]]:
         for routing in self.routing:
             yield ("source", VCLOS) if routing == "vclos" else (routing, None)
         for strategy in self.cluster.table.strategy if self.cluster else ():
             yield ("ecmp" if STRATEGIES[strategy].routing == "ecmp" else "source"), strategy
+
+    def at(self, load: float | None) -> Experiment:
+        """Return the experiment whose jobs compute for so long that, alone in the network, they communicate
+        for `load` percent of an iteration."""
+        if load is None:
+            return self
+        jobs = []
+        for job in self.jobs:
+            idle = job.spec.model_copy(update={"compute_ms": 0.0})
+            compute_ms = bound_ms(idle, self.rates_mbps(job)) * (100.0 / load - 1.0)
+            jobs.append(replace(job, spec=job.spec.model_copy(update={"compute_ms": compute_ms})))
+        return replace(self, jobs=tuple(jobs))
+
+    def rates_mbps(self, job: Job) -> tuple[float, ...]:
+        """Return the link rates of the job's hosts, by rank."""
+        rates = {end: link.rate_mbps for link in self.topology.links for end in (link.a, link.b)}
+        return tuple(rates[host] for host in job.hosts)
 
     def start_offset_ms(self, seed: int, job: Job) -> float:
         """Return the random delay that `seed` adds to the job's start time in the file."""
@@ -272,13 +296,15 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
     controls = _unique(path, "congestion_control", table.congestion_control or ())
     for name in table.policy:
         try:
-            plain = tuple(each for each in table.routing if each != "vclos")
-            spec = ExperimentSpec(plain, controls, topology)
+            spec = ExperimentSpec(table.routing, controls, topology)
             policies()[name].check(spec, getattr(file, name, None))
         except BadInput as error:
             raise BadInput(f"{path}: {error}") from None
     of_policies = {name: getattr(file, name) for name, policy in policies().items() if policy.table}
     jobs = _jobs(path, file.job, topology, of_policies)
+    trained = [job.name for job in jobs if job.spec.collective == DDP]
+    if table.load and trained:
+        raise BadInput(f"{path}: [experiment], load: job {trained[0]} is really trained; leave out load")
     _check_vclos(path, file, topology, jobs)
     return Experiment(
         name=table.name,
@@ -291,6 +317,7 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
         seeds=seeds,
         timeout_s=table.timeout_s,
         controls=controls,
+        loads=_unique(path, "load", table.load),
         start_spread_ms=table.start_spread_ms,
         alone_iterations=table.alone_iterations,
         sample_ms=table.sample_ms,
@@ -330,7 +357,7 @@ def _cluster(
     given = file.experiment.model_fields_set
     foreign += [
         f"[experiment], {key}"
-        for key in ("routing", "topology", "start_spread_ms", "sample_ms")
+        for key in ("routing", "topology", "load", "start_spread_ms", "sample_ms")
         if key in given
     ]
     if foreign:
@@ -396,10 +423,8 @@ def _check_vclos(path: Path, file: ExperimentFile, topology: Topology, jobs: tup
     if VCLOS not in table.routing:
         return
     where = f'{path}: [experiment], routing: "vclos"'
-    if table.policy != ("none",) or file.cross:
-        raise BadInput(
-            f'{where} gives jobs links of their own, so use policy "none" and no [[cross]] with it'
-        )
+    if file.cross:
+        raise BadInput(f"{where} gives jobs links of their own, so use no [[cross]] with it")
     try:
         reserved(topology, jobs)
     except BadInput as error:

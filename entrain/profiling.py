@@ -16,7 +16,7 @@ import grpc
 import numpy as np
 
 from controlplane.topology import Topology
-from entrain.experiment import FileRouting
+from entrain.policies.policy import FileRouting
 from entrain.shared_links import crossed, shared_links
 from hostbpf.counting import BIN_MS, Counts, FlowCount
 from hostbpf.rpc import agent_pb2 as pb

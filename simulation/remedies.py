@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ def draw(cells: Mapping[tuple[str, str, str], Cell], note: str) -> Figure:
     figure, axes = pyplot.subplots(
         1,
         len(loads),
-        figsize=(1.2 + 1.15 * len(policies) * len(loads), 1.9 + 0.95 * len(routings)),
+        figsize=(max(1.2 + 1.15 * len(policies) * len(loads), 9.0), 2.1 + 0.95 * len(routings)),
         squeeze=False,
         sharey=True,
         layout="constrained",
@@ -66,7 +67,7 @@ def draw(cells: Mapping[tuple[str, str, str], Cell], note: str) -> Figure:
     bar.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
     bar.ax.minorticks_off()
     bar.set_label("iteration time / alone")
-    figure.supxlabel(note, fontsize=8)
+    figure.supxlabel("\n".join(textwrap.wrap(note, 150 if len(loads) > 1 else 120)), fontsize=8)
     return figure
 
 

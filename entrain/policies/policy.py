@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import JsonValue
 
@@ -23,12 +23,15 @@ from machine.toml import Strict
 from mininet_topos.network import Network
 from workloads.jobs import JobSpec
 
+FileRouting = Routing | Literal["vclos"]
+"""A routing of experiment files: `vclos` is source routing over links of the job's own."""
+
 
 @dataclass(frozen=True)
 class ExperimentSpec:
     """The part of an experiment that policies check before it runs."""
 
-    routing: tuple[Routing, ...]
+    routing: tuple[FileRouting, ...]
     controls: tuple[str, ...]
     """The congestion controls in the file."""
     topology: Topology
@@ -51,7 +54,7 @@ class JobOnHosts:
 class Run:
     """One run, as its policy sees it. The network is up, and no job has started."""
 
-    routing: Routing
+    routing: FileRouting
     control: str | None
     """The jobs' congestion control, or None for the network's."""
     table: Mapping[str, JsonValue]

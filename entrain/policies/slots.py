@@ -115,6 +115,8 @@ class Slots(Policy):
             return
         try:
             for routing in experiment.routing:
+                if routing == "vclos":
+                    raise BadInput("not with routing vclos, whose paths are the jobs' own")
                 for source, destination in itertools.permutations(experiment.topology.hosts, 2):
                     fixed_path(experiment.topology, routing, source, destination)
         except BadInput as error:
@@ -138,7 +140,7 @@ class Slots(Policy):
         scheduling = Scheduling(table.loads)
         with contextlib.ExitStack() as stack:
             paths: Mapping[str, Path] = {}
-            if table.loads == "emulated":
+            if table.loads == "emulated" and run.routing != "vclos":  # refused by check
                 emulated = emulated_switches(
                     run.network, run.routing, run.record, run.directory, slot_ms=table.slot_ms
                 )

@@ -23,7 +23,8 @@ NETWORK = Kind("network", TypeAdapter(Experiment), TypeAdapter(RunResult))
 def name(run: RunResult) -> str:
     """Return a file name for `run` that is unique in its experiment."""
     which = run.combination
-    parts = (strategy(which), which.policy, which.control, which.seed)
+    load = which.load and f"load{which.load:g}"
+    parts = (strategy(which), which.policy, which.control, load, which.seed)
     return "-".join(str(part) for part in parts if part is not None)
 
 
@@ -70,12 +71,21 @@ def write(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) ->
 
 def draw(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
     """Plot `runs` to `directory`. Raises OSError if a plot cannot be written."""
-    from entrain.results import cluster_plots, overhead, plots, timelines  # matplotlib takes a second to load
+    from entrain.results import (
+        cluster_plots,
+        overhead,
+        plots,
+        remedies,
+        timelines,
+    )  # matplotlib takes a second to load
 
     if experiment.cluster is not None:
         cluster_plots.plot(directory, experiment, runs)
         return
-    plots.plot(directory / "results.png", experiment, runs)
+    if remedies.suits(runs):
+        remedies.plot(directory / "remedies.png", experiment, runs)
+    if not experiment.loads:
+        plots.plot(directory / "results.png", experiment, runs)
     if has_delays(runs):
         overhead.plot(directory / "overhead.png", experiment, runs)
     if experiment.sample_ms is not None:

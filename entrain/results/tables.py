@@ -38,6 +38,8 @@ def label(run: RunResult, runs: Sequence[RunResult]) -> str:
     """Return the parameters that distinguish `run` from the other runs."""
     combination = run.combination
     parts: list[str] = []
+    if combination.load is not None:
+        parts.append(f"{combination.load:g} %")
     if len({strategy(other.combination) for other in runs}) > 1:
         parts.append(strategy(combination))
     if len({other.combination.policy for other in runs}) > 1:
@@ -92,15 +94,16 @@ def completion(runs: Sequence[RunResult]) -> Table:
     One row per routing, policy and congestion control, over all seeds, compared with the best plain TCP.
     """
     result = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    best = best_tcp_jct_s(runs)
     for heading in ("routing", "policy", "control"):
         result.add_column(heading)
     for heading in ("JCT\nmean", "\nmin", "\nmax", "\np99", "vs.\nTCP"):
         result.add_column(heading, justify="right", no_wrap=True)
     for group in summarized(runs):
         which = group.runs[0].combination
+        best = best_tcp_jct_s(runs, which.load)
+        load = "" if which.load is None else f"{which.load:g} %, "
         result.add_row(
-            *(strategy(which), which.policy, str(which.control or "")),
+            *(f"{load}{strategy(which)}", which.policy, str(which.control or "")),
             *(f"{value:.2f}" for value in group.completion.document().values()),
             f"{group.completion.mean / best - 1:+.1%}" if best else "-",
         )
@@ -125,11 +128,12 @@ def settling(runs: Sequence[RunResult]) -> Table:
     routings = len({strategy(run.combination) for run in runs})
     for group in summarized(runs):
         which = group.runs[0].combination
+        load = "" if which.load is None else f"{which.load:g} %, "
         at = [each for each in group.converged_at if each is not None]
         even = [fairness(run) for run in group.runs]
         figures = group.settled
         result.add_row(
-            f"{strategy(which)}, {which.policy}" if routings > 1 else which.policy,
+            load + (f"{strategy(which)}, {which.policy}" if routings > 1 else which.policy),
             str(which.control),
             f"{figures.over_ideal:.3f}" if figures else "-",
             f"{figures.over_bound:.3f}" if figures else "-",

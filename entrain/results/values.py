@@ -296,10 +296,13 @@ def summarized(runs: Sequence[RunResult]) -> list[Summarized]:
     return [Summarized(tuple(group)) for group in groups.values()]
 
 
-def best_tcp_jct_s(runs: Sequence[RunResult]) -> float | None:
-    """Return the shortest mean completion time of a plain TCP (policy none), or None if none was run."""
+def best_tcp_jct_s(runs: Sequence[RunResult], load: float | None) -> float | None:
+    """Return the shortest mean completion time of a plain TCP (policy none) at this load, or None if none was
+    run."""
     plain = [
-        group.completion.mean for group in summarized(runs) if is_baseline(group.runs[0].combination.policy)
+        group.completion.mean
+        for group in summarized([run for run in runs if run.combination.load == load])
+        if is_baseline(group.runs[0].combination.policy)
     ]
     return min(plain, default=None)
 
@@ -331,7 +334,10 @@ def document(experiment: Experiment, runs: Sequence[RunResult]) -> dict[str, Any
         "gap_ms": experiment.gap_ms,
         "losses_equal": losses_equal(runs),
         "runs": [_run(run) for run in runs],
-        "summary": [_summary(group, best_tcp_jct_s(runs)) for group in summarized(runs)],
+        "summary": [
+            _summary(group, best_tcp_jct_s(runs, group.runs[0].combination.load))
+            for group in summarized(runs)
+        ],
     }
 
 
@@ -344,6 +350,7 @@ def _summary(group: Summarized, best_tcp_s: float | None) -> dict[str, Any]:
         "routing": combination.routing,
         "policy": combination.policy,
         "congestion_control": combination.control,
+        "load": combination.load,
         "runs": len(group.runs),
         "converged": len(converged),
         "converged_at_iteration_median": median(converged) if converged else None,
@@ -370,6 +377,7 @@ def identity(run: RunResult) -> dict[str, Any]:
         "routing": run.combination.routing,
         "policy": run.combination.policy,
         "congestion_control": run.combination.control,
+        "load": run.combination.load,
         "target": run.target,
         "seed": run.combination.seed,
     }

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from entrain.experiment import Combination, Experiment, FileRouting
+from entrain.experiment import Combination, Experiment
+from entrain.policies.policy import FileRouting
 from entrain.profiling import Counting, Measured, measured
 from entrain.run.runner import Report, Running, run_one
 from machine.errors import EntrainError
@@ -21,7 +22,7 @@ def conditions(experiment: Experiment) -> tuple[FileRouting, Combination]:
     """Return how profiles are measured: as in the experiment's first run, but under plain TCP."""
     first = next(experiment.combinations())
     control = next(iter(experiment.controls), None)
-    return experiment.routing[0], Combination(first.routing, "none", first.seed, control, first.strategy)
+    return experiment.routing[0], replace(first, policy="none", control=control)
 
 
 def profiles(running: Running, iterations: int, report: Report) -> Iterator[Measured]:

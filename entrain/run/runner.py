@@ -223,7 +223,7 @@ def run_alone(running: Running, combination: Combination, report: Report) -> dic
         changes = {"iterations": experiment.alone_iterations, "start_ms": 0.0}
         spec = job.spec.model_copy(update=changes)
         alike = spec.model_dump_json(exclude={"name", "hosts", "port_base"})
-        what = (alike, json.dumps(job.tables, default=dict), *_rates(experiment, job))
+        what = (alike, json.dumps(job.tables, default=dict), *experiment.rates_mbps(job))
         if what not in measured:
             only = replace(experiment, jobs=(replace(job, spec=spec),), start_spread_ms=0.0, sample_ms=None)
             (result,) = run_one(
@@ -246,11 +246,13 @@ def run_one(
 
     `alone` is the result of `run_alone`; `name` distinguishes runs of the same combination.
     """
+    running = replace(running, experiment=running.experiment.at(combination.load))
     parts = (
         name or None,
         combination.strategy or combination.routing,
         combination.policy,
         combination.control,
+        combination.load and f"load{combination.load:g}",
         combination.seed,
     )
     name = "-".join(str(part) for part in parts if part is not None)
@@ -517,7 +519,7 @@ def _result(
         summary = summaries[job.name]
         if summary.error or summary.jct_s is None:
             raise RunFailed(f"job {job.name}: {summary.error or 'not all ranks finished their iterations'}")
-        bound = bound_ms(job.spec, _rates(experiment, job))
+        bound = bound_ms(job.spec, experiment.rates_mbps(job))
         jobs.append(
             JobResult(job.name, job.hosts, summary, bound, most.get(job.name, 0), alone.get(job.name))
         )
@@ -542,12 +544,6 @@ def _result(
     )
 
 
-def _rates(experiment: Experiment, job: Job) -> tuple[float, ...]:
-    """Return the link rates of the job's hosts in Mbit/s, by rank."""
-    rates = {end: link.rate_mbps for link in experiment.topology.links for end in (link.a, link.b)}
-    return tuple(rates[host] for host in job.hosts)
-
-
 def owners(found: Records) -> dict[Flow, str]:
     """Return, by flow, the job that sent it."""
     return {Flow(flow.src_ip, flow.src_port, flow.dst_ip, flow.dst_port): flow.job for flow in found.flows}
@@ -566,7 +562,7 @@ def _run_of(running: Running, combination: Combination, output: Path) -> Run:
     """Return the run as its policy sees it."""
     experiment = running.experiment
     return Run(
-        routing=combination.routing,
+        routing="vclos" if combination.strategy == VCLOS else combination.routing,
         control=combination.control,
         table=experiment.tables.get(combination.policy, {}),
         jobs=tuple(

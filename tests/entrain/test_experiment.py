@@ -9,6 +9,7 @@ import pytest
 
 from controlplane.routing import next_hops, source_port
 from controlplane.topology import Topology
+from entrain.bound import bound_ms
 from entrain.experiment import Combination, Job, load_experiment, load_network
 from entrain.policies.mltcp import parameters
 from entrain.reserved import reserved
@@ -16,6 +17,7 @@ from entrain.results.values import LEARNING, SETTLED_LEAST
 from entrain.trials import slot_rates
 from hostbpf.mltcp import Params
 from machine.errors import BadInput
+from simulation.experiments import matrix
 from workloads.collectives import steps
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -248,10 +250,11 @@ def test_vclos_gives_jobs_on_given_hosts_links_of_their_own(tmp_path: Path) -> N
         ('["h3", "h7"]', '["h2", "h7"]', "job b: h2 is another job's, too"),
         ('["h3", "h7"]', '["h3", "h4", "h7"]', "job b: there is no virtual Clos on its hosts"),
         ("links_per_pair = 2", "links_per_pair = 1", "job b: there is no virtual Clos on its hosts"),
+        ('hosts = ["h3", "h7"]\n', 'hosts = ["h3", "h7"]\n[[cross]]\n', "use no [[cross]]"),
         (
-            'routing = "vclos"',
-            'routing = "vclos"\npolicy = "mltcp"\ncongestion_control = "reno"',
-            'use policy "none"',
+            "[topology]",
+            'policy = "slots"\n[slots]\nloads = "emulated"\n[topology]',
+            '[slots], loads = "emulated": not with routing vclos',
         ),
     ],
 )
@@ -259,6 +262,45 @@ def test_vclos_without_links_for_each_job_is_refused(tmp_path: Path, old: str, n
     with pytest.raises(BadInput) as error:
         load_experiment(write(tmp_path, VCLOS.replace(old, new)))
     assert words in str(error.value)
+
+
+def test_every_policy_runs_on_the_links_of_a_virtual_clos(tmp_path: Path) -> None:
+    three = 'routing = "vclos"\npolicy = ["none", "mltcp", "slots"]\ncongestion_control = "reno"'
+    experiment = load_experiment(write(tmp_path, VCLOS.replace('routing = "vclos"', three)))
+    assert [each.policy for each in experiment.combinations()] == ["none", "mltcp", "slots"]
+    assert {each.strategy for each in experiment.combinations()} == {"vclos"}
+
+
+def test_load_sets_the_computation_of_every_job(tmp_path: Path) -> None:
+    text = VCLOS.replace('routing = "vclos"', 'routing = ["ecmp", "source"]\nload = [20, 50]')
+    experiment = load_experiment(write(tmp_path, text))
+    found = [(each.load, each.routing) for each in experiment.combinations()]
+    assert found == [(20.0, "ecmp"), (20.0, "source"), (50.0, "ecmp"), (50.0, "source")]
+    for load in (20.0, 50.0):
+        at = experiment.at(load)
+        for job, before in zip(at.jobs, experiment.jobs, strict=True):
+            alone = bound_ms(job.spec, at.rates_mbps(job))
+            assert bound_ms(before.spec, at.rates_mbps(job)) == pytest.approx(alone * load / 100)
+            assert (job.hosts, job.spec.bytes) == (before.hosts, before.spec.bytes)
+    assert experiment.at(None) == experiment
+
+
+def test_load_cannot_set_the_computation_of_a_trained_model(tmp_path: Path) -> None:
+    text = VCLOS.replace('routing = "vclos"', "load = 50")
+    trained = text.replace('bytes = 1000\ncollective = "ring"', 'model = "mlp"', 1)
+    with pytest.raises(BadInput, match=r"load: job a is really trained"):
+        load_experiment(write(tmp_path, trained))
+
+
+def test_the_live_matrix_has_the_simulated_jobs_by_scale() -> None:
+    experiment = load_experiment(EXPERIMENTS / "matrix.toml")
+    assert experiment.loads == matrix.LOADS
+    assert experiment.routing == matrix.ROUTINGS
+    sizes = [job.spec.bytes for job in experiment.jobs]
+    assert [size / max(sizes) for size in sizes] == [model / max(matrix.MODELS) for model in matrix.MODELS]
+    for job in experiment.jobs:
+        leaves = {experiment.topology.host_by_name[host].leaf for host in job.hosts}
+        assert len(leaves) == matrix.CLUSTER.leaves
 
 
 def test_source_routing_needs_leaves_and_spines(tmp_path: Path) -> None:
