@@ -37,7 +37,11 @@ CIRCUITS = "circuits.jsonl"
 
 def live() -> list[str]:
     """Return the strategies that a network can run; the others are for `entrain place` and the simulator."""
-    return [name for name, strategy in STRATEGIES.items() if strategy.routing in get_args(Routing)]
+    return [
+        name
+        for name, strategy in STRATEGIES.items()
+        if strategy.routing in get_args(Routing) and not strategy.priorities
+    ]
 
 
 def _not_on_paper(name: object) -> object:

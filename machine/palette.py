@@ -21,7 +21,7 @@ COLOURS = {
     "ocs-relaxed": "#E0A080",
     "balanced-ecmp": "#C0E0E0",
     "least-loaded": "#80A0A0",
-    "crux": "#D04040",
+    "crux": "#AA66FF",
     "best": "#6000C0",
     # congestion controls, and the slot scheduler
     "reno": "#E69F00",
@@ -52,7 +52,9 @@ JOBS = ("#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#44BB99", "#BBCC33", "#99DD
 CROSS = "#444444"
 """Colour of cross traffic."""
 
-_VARIANTS = {
+Line = str | tuple[int, tuple[int, ...]]
+
+_VARIANTS: dict[str, tuple[Line, str, str]] = {
     "": ("-", "o", ""),
     "mltcp": ("--", "s", "///"),
     "filling": ("--", "s", "///"),
@@ -73,7 +75,22 @@ _VARIANTS = {
 }
 """Line, marker and hatch, by an algorithm's variant."""
 
-_OTHER_VARIANT = ((0, (5, 4)), "D", "+++")
+_LOOKS: dict[str, tuple[Line, str]] = {
+    "best": ((0, (1, 1, 1, 1, 1, 1)), "*"),
+    "ocs-vclos": ("-", "o"),
+    "vclos": ("--", "s"),
+    "source": ("-.", "^"),
+    "least-loaded": ((0, (3, 1, 1, 1, 1, 1)), "v"),
+    "crux": ((0, (5, 1, 1, 1, 1, 1)), "D"),
+    "crux-ecmp": ((0, (5, 1, 1, 1, 1, 1)), "d"),
+    "balanced-ecmp": (":", "P"),
+    "recmp": ((0, (8, 2, 8, 2, 2, 2)), "X"),
+    "ecmp": ("-", "x"),
+    "ocs-relaxed": ("--", "<"),
+}
+"""Line and marker of strategies: their lines meet in one picture, also in grey."""
+
+_OTHER_VARIANT: tuple[Line, str, str] = ((0, (5, 4)), "D", "+++")
 
 
 @dataclass(frozen=True)
@@ -81,7 +98,7 @@ class Style:
     """A plot style, in matplotlib's terms."""
 
     colour: str
-    line: str | tuple[int, tuple[int, ...]] = "-"
+    line: Line = "-"
     marker: str = "o"
     hatch: str = ""
 
@@ -97,7 +114,9 @@ def style(name: str) -> Style:
     name = name.removeprefix("bpf_")
     family, variant = _split(name)
     colour = COLOURS.get(family) or SPARE[zlib.crc32(family.encode()) % len(SPARE)]
-    return Style(colour, *_VARIANTS.get(variant, _OTHER_VARIANT))
+    line, marker, hatch = _VARIANTS.get(variant, _OTHER_VARIANT)
+    line, marker = _LOOKS.get(name, (line, marker))
+    return Style(colour, line, marker, hatch)
 
 
 def _split(name: str) -> tuple[str, str]:

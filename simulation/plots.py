@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -56,12 +57,15 @@ def plot(path: Path, summary: Summary, results: Sequence[Result]) -> None:
     within = PAPER_WITHIN if summary.experiment == "parrot-jct" else {}
     if any(result.timeline for result in results):
         figure: Figure | None = _timelines(summary, results)
+    elif summary.experiment in ("vclos-512", "vclos-2048"):
+        figure = _waiting_and_running(summary, results)
     else:
         figure = own(summary) if own else _by_policy(summary, results, within)
     if figure is None:
         path.unlink(missing_ok=True)
         return
-    figure.suptitle(summary.title)
+    title = QUESTIONS.get(summary.experiment, summary.title)
+    figure.suptitle(textwrap.fill(title, int(9 * figure.get_figwidth())))
     if figure.get_layout_engine() is None:
         figure.tight_layout()
     figure.savefig(path, dpi=110)
@@ -316,12 +320,13 @@ def _unfairness(summary: Summary) -> Figure | None:
         return None
     figure, axes = _panels(len(models), width=4.6)
     for axis, model in zip(axes, models, strict=True):
-        for group, colour in zip(groups, SPARE, strict=True):
+        for group, colour, marker in zip(groups, SPARE, "osD^vP", strict=True):
             fair, unfair = (cell[group, model, policy] for policy in ("fair", "unfair"))
             gains = np.array(fair.iterations_s) / np.array(unfair.iterations_s)
-            axis.plot([fair.score] * len(gains), gains, "o-", color=colour, label=group, alpha=0.8)
+            look: dict[str, Any] = {"color": colour, "marker": marker, "alpha": 0.8, "mec": "black"}
+            axis.plot([fair.score] * len(gains), gains, label=group, **look)
         axis.axhline(1.0, color="black", linewidth=0.8)
-        axis.set_xlabel("score of the group")
+        axis.set_xlabel("Cassini's score of the group (1: jobs fit together)")
         axis.set_title(f"{model} model of DCQCN")
     axes[0].set_ylabel("fair / unfair iteration time of each job\n(above 1: unfairness helps the job)")
     _legend(axes, "group")
@@ -473,49 +478,95 @@ def _models(summary: Summary) -> Figure | None:
     return figure
 
 
-def _cluster(summary: Summary) -> Figure:
-    """Draw mean JCT over the time between arrivals if only that varies, else mean running and waiting times,
-    with a panel for each setting."""
+def _bars(axis: Axes, rows: Sequence[Row[ClusterTimes]]) -> None:
+    """Draw the mean times that jobs run and, hatched, that they wait, with a bar per strategy."""
+    from matplotlib.patches import Patch
+
+    policies = [row.at.policy for row in rows]
+    running = [row.figures.mean_jrt_s for row in rows]
+    waiting = [row.figures.mean_jwt_s for row in rows]
+    look: dict[str, Any] = {"color": [style(policy).colour for policy in policies], "edgecolor": "black"}
+    axis.bar(policies, running, **look)
+    bars = axis.bar(policies, waiting, bottom=running, hatch="///", alpha=0.5, **look)
+    axis.bar_label(bars, labels=[f"{row.figures.mean_jct_s:.0f}" for row in rows], fontsize=7, padding=1)
+    axis.margins(y=0.08)
+    axis.set_xticks(range(len(policies)), policies, rotation=40, ha="right", rotation_mode="anchor")
+    grey: dict[str, Any] = {"facecolor": "0.7", "edgecolor": "black"}
+    patches = [
+        Patch(**grey, hatch="///", alpha=0.5, label="waiting (JWT)"),
+        Patch(**grey, label="running (JRT)"),
+    ]
+    axis.legend(handles=patches, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _lines(summary: Summary, varied: str) -> Figure:
+    """Draw mean JCT over the parameter `varied`, with a line per strategy."""
     rows = summary.rows(ClusterTimes)
-    given = [{k: v for k, v in row.at.given().items() if k != "policy"} for row in rows]
-    varied = [k for k in given[0] if len({str(each[k]) for each in given}) > 1]
-    if varied == ["gap_s"]:
-        figure, axes = _panels(1)
-        for policy in dict.fromkeys(row.at.policy for row in rows):
-            mine = [row for row in rows if row.at.policy == policy]
-            look = style(policy)
-            gaps = [float(row.at.gap_s or 0) for row in mine]
-            means = [row.figures.mean_jct_s for row in mine]
-            axes[0].plot(gaps, means, marker=look.marker, ls=look.line, label=policy, color=look.colour)
-        axes[0].set_yscale("log")
-        axes[0].set_xlabel(LABELS["gap_s"])
-        axes[0].set_ylabel("mean JCT (s, logarithmic), lower is better")
-        _legend(axes, "strategy")
-        return figure
+    figure, axes = _panels(1)
+    for policy in dict.fromkeys(row.at.policy for row in rows):
+        mine = [row for row in rows if row.at.policy == policy]
+        look = style(policy)
+        x = [float(getattr(row.at, varied)) for row in mine]
+        means = [row.figures.mean_jct_s for row in mine]
+        axes[0].plot(x, means, marker=look.marker, ls=look.line, label=policy, color=look.colour)
+    _logarithmic(axes[0], "y")
+    axes[0].set_xlabel(LABELS[varied])
+    axes[0].set_ylabel("mean JCT (s, logarithmic), lower is better")
+    axes[0].grid(alpha=0.3)
+    _legend(axes, "strategy")
+    return figure
+
+
+def _cluster(summary: Summary) -> Figure:
+    """Draw mean JCT over what varies if that is a number, else mean running and waiting times, with a panel
+    for each setting."""
+    rows = summary.rows(ClusterTimes)
+    names = ("gap_s", "communication", "order", "sizes", "gpus_per_server", "spines", "sharing")
+    varied = [k for k in names if len({getattr(row.at, k) for row in rows}) > 1]
+    if varied in (["gap_s"], ["communication"]):
+        return _lines(summary, varied[0])
     panels: dict[str, list[Row[ClusterTimes]]] = {}
-    for row, its in zip(rows, given, strict=True):
-        panels.setdefault("\n".join(f"{LABELS.get(k, k)}: {its[k]}" for k in varied), []).append(row)
+    for row in rows:
+        given = {k: getattr(row.at, k) for k in varied}
+        title = "\n".join(f"{LABELS[k]}: {'drawn' if v is None else v}" for k, v in given.items())
+        panels.setdefault(title, []).append(row)
     figure, axes = _panels(len(panels), width=5.0)
     for axis, (title, here) in zip(axes, panels.items(), strict=True):
-        policies = [row.at.policy for row in here]
-        running = [row.figures.mean_jrt_s for row in here]
-        waiting = [row.figures.mean_jwt_s for row in here]
-        colours = [style(policy).colour for policy in policies]
-        axis.bar(policies, running, color=colours, edgecolor="black", label="running (JRT)")
-        bars = axis.bar(
-            policies,
-            waiting,
-            bottom=running,
-            color="white",
-            edgecolor=colours,
-            hatch="///",
-            label="waiting (JWT)",
-        )
-        axis.bar_label(bars, labels=[f"{row.figures.mean_jct_s:.0f}" for row in here], fontsize=7)
-        axis.set_xticks(range(len(policies)), policies, rotation=40, ha="right", rotation_mode="anchor")
+        _bars(axis, here)
+        if axis is not axes[-1] and (legend := axis.get_legend()):
+            legend.remove()
         axis.set_title(title, fontsize=9)
     axes[0].set_ylabel("mean time of a job (s), lower is better")
-    _legend(axes, "")
+    return figure
+
+
+def _waiting_and_running(summary: Summary, results: Sequence[Result]) -> Figure:
+    """Draw the distributions of waiting, running and completion times, with a line per strategy (vClos,
+    figure 12), and their means (figure 13)."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 4, figsize=(21.0, 4.8))
+    rows = summary.rows(ClusterTimes)
+    for row, result in zip(rows, results, strict=True):
+        look = style(row.at.policy)
+        jct = np.array([job.jct_s for job in result.jobs])
+        waiting = np.array([job.waiting_s for job in result.jobs])
+        parts = 100.0 * np.arange(1, len(jct) + 1) / len(jct)
+        for axis, times in zip(axes, (waiting, jct - waiting, jct), strict=False):
+            ordered = np.maximum(np.sort(times), 1.0)
+            axis.plot(ordered, parts, label=row.at.policy, color=look.colour, ls=look.line)
+    for axis, what in zip(
+        axes, ("waiting time, JWT", "running time, JRT", "completion time, JCT"), strict=False
+    ):
+        _logarithmic(axis, "x")
+        axis.set_xlabel(f"{what} (s, logarithmic)")
+        axis.set_ylim(0, 101)
+        axis.grid(alpha=0.3)
+    axes[0].set_xlabel("waiting time, JWT (s, logarithmic; below 1: as 1)")
+    axes[0].set_ylabel("jobs (%)")
+    axes[2].legend(fontsize=7, title="strategy", title_fontsize=8, loc="lower right")
+    _bars(axes[3], rows)
+    axes[3].set_ylabel("mean time of a job (s), lower is better")
     return figure
 
 
@@ -526,17 +577,34 @@ def _collisions(summary: Summary) -> Figure:
     figure, axes = _panels(len(policies))
     for axis, policy in zip(axes, policies, strict=True):
         here = [row for row in rows if row.at.policy == policy]
-        for i, row in enumerate(here):
+        for i, (row, hatch) in enumerate(zip(here, itertools.cycle(("", "///", "...", "xxx")), strict=False)):
             place = np.arange(1, 10) + (i - (len(here) - 1) / 2) * 0.8 / len(here)
             percent = [100 * part for part in row.figures.flows]
-            axis.bar(place, percent, 0.8 / len(here), color=JOBS[i], label=f"{row.at.gpus} GPUs")
+            look: dict[str, Any] = {"color": JOBS[i], "hatch": hatch, "edgecolor": "black", "lw": 0.5}
+            axis.bar(place, percent, 0.8 / len(here), label=f"{row.at.gpus:,} GPUs", **look)
         axis.set_xticks(range(1, 10), [*map(str, range(1, 9)), "more"])
         axis.set_xlabel("flows on the most used link of a flow's way")
-        axis.set_title(policy)
-    axes[0].set_ylabel("flows (%)")
+        axis.set_title(f"routing: {policy}")
+    axes[0].set_ylabel("part of all flows (%)")
     _legend(axes, "network")
     return figure
 
+
+QUESTIONS = {
+    "cassini-unfairness": "Which jobs gain when DCQCN shares a link unfairly? (Cassini, chapter 3)",
+    "vclos-512": "How long do jobs wait and run on 512 GPUs? (vClos, figures 12 and 13 a)",
+    "vclos-2048": "How long do jobs wait and run on 2,048 GPUs? (vClos, figure 13 b)",
+    "vclos-load": "What does each strategy lose as jobs arrive more often? (vClos, table 5)",
+    "vclos-order": "Does isolation cost less in another order of the queue? (vClos, table 6)",
+    "vclos-tpu": "What do large jobs gain by isolation? (vClos, table 7)",
+    "vclos-testbed": "What do jobs gain by isolation on the testbed's 32 GPUs? (vClos, table 4)",
+    "vclos-hash": "How many flows share a link? (vClos, figure 2)",
+    "vclos-shape": "What do servers and spines change for isolation?",
+    "vclos-sizes": "Which sizes of jobs leave links unused under isolation?",
+    "vclos-share": "Does it matter how flows share a link?",
+    "vclos-communication": "How much must jobs communicate for isolation to be worth its fragmentation?",
+}
+"""Titles of pictures, where that of the section does not ask what the picture answers."""
 
 OWN: dict[str, Callable[[Summary], Figure | None]] = {
     "parrot-scale": _scale,
@@ -547,9 +615,8 @@ OWN: dict[str, Callable[[Summary], Figure | None]] = {
     "cassini-unfairness": _unfairness,
     "matrix": _matrix,
     "pollux-jct": _trained,
-    "vclos-512": _cluster,
-    "vclos-2048": _cluster,
     "vclos-load": _cluster,
+    "vclos-communication": _cluster,
     "vclos-order": _cluster,
     "vclos-tpu": _cluster,
     "vclos-testbed": _cluster,

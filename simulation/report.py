@@ -483,11 +483,11 @@ def _strategies(summary: Summary) -> str:
     rows = summary.rows(ClusterTimes)
     found = {row.at.policy: row.figures for row in rows}
     text = f"\n{_cluster_text(rows[0].at)}. Without waiting, the jobs would use "
-    text += f"{_percent(rows[0].figures.offered_load)} of the GPUs. Times (s), and fragmentation counts:\n\n"
+    text += f"{_percent(rows[0].figures.offered_load)} of the GPUs. Times are in s.\n{_WORDS}\n"
     text += table(
         [
             *("strategy", "mean JRT", "mean JWT", "mean JCT", "p99 JCT", "mean slowdown", "p99", "stability"),
-            *("no GPUs", "no links"),
+            *("failed: GPUs", "failed: links"),
         ],
         [
             [
@@ -510,15 +510,28 @@ def _strategies(summary: Summary) -> str:
     return text + "\n" + claims_table("claim (means)", claims) if claims else text
 
 
-def _cluster_text(at: Parameters) -> str:
-    return f"{at.gpus} GPUs, T = {at.gpus_per_server}, {at.spines} spines, λ = {at.gap_s} s"
+_WORDS = """
+Slowdown is running time over that with links of its own. Stability is how much the JCT of jobs of one size
+differs (mean standard deviation, s). The last two columns count attempts to place a job that failed: too few
+GPUs were free, or GPUs sufficed and no free links joined them.
+"""
+
+
+def _cluster_text(at: Parameters, varied: Sequence[str] = ()) -> str:
+    parts = {"gpus_per_server": f"T = {at.gpus_per_server}", "spines": f"{at.spines} spines"}
+    words = [f"{at.gpus} GPUs", *(text for name, text in parts.items() if name not in varied)]
+    return ", ".join([*words, f"λ = {at.gap_s} s"] if "sizes" not in varied else words)
+
+
+def _strategies_of(rows: Sequence[Row[ClusterTimes]]) -> list[str]:
+    return list(dict.fromkeys(row.at.policy for row in rows))
 
 
 def _compared(varied: str, paper: Mapping[Any, Sequence[float | None]], summary: Summary) -> str:
     """Return mean JCT with a row per value of `varied`, the paper's in parentheses."""
     rows = summary.rows(ClusterTimes)
     cell = {(row.at.policy, getattr(row.at, varied)): row.figures.mean_jct_s for row in rows}
-    policies = list(dict.fromkeys(row.at.policy for row in rows))
+    policies = _strategies_of(rows)
     body = []
     for value in dict.fromkeys(getattr(row.at, varied) for row in rows):
         theirs = zip(_COLUMNS, paper.get(value, ()), strict=False)
@@ -546,23 +559,51 @@ def _load(summary: Summary) -> str:
 
 
 def _by_cluster(summary: Summary) -> str:
+    """Return the times with a row per strategy and value of what else varies."""
     rows = summary.rows(ClusterTimes)
-    return "\nTimes are in s:\n\n" + table(
+    names = ("communication", "sizes", "gpus_per_server", "spines", "sharing")
+    varied = [name for name in names if len({getattr(row.at, name) for row in rows}) > 1]
+    return f"\n{_cluster_text(rows[0].at, varied)}. Times are in s.\n{_WORDS}\n" + table(
         [
-            *("sizes", "T", "spines", "share of a link", "strategy"),
-            *("mean JRT", "mean JWT", "mean JCT", "no GPUs", "no links"),
+            *(LABELS[name] for name in varied),
+            *(
+                "strategy",
+                "mean JRT",
+                "mean JWT",
+                "mean JCT",
+                "mean slowdown",
+                "failed: GPUs",
+                "failed: links",
+            ),
         ],
         [
             [
-                *(row.at.sizes or "", str(row.at.gpus_per_server), str(row.at.spines)),
-                *(row.at.sharing or "", row.at.policy),
-                *(f"{row.figures.mean_jrt_s:.1f}", f"{row.figures.mean_jwt_s:.1f}"),
-                *(f"{row.figures.mean_jct_s:.1f}", str(row.figures.fragmentation_gpu)),
-                str(row.figures.fragmentation_network),
+                *("drawn" if (it := getattr(row.at, name)) is None else str(it) for name in varied),
+                *(row.at.policy, f"{row.figures.mean_jrt_s:.1f}", f"{row.figures.mean_jwt_s:.1f}"),
+                *(f"{row.figures.mean_jct_s:.1f}", f"{row.figures.mean_slowdown:.3f}"),
+                *(str(row.figures.fragmentation_gpu), str(row.figures.fragmentation_network)),
             ]
             for row in rows
         ],
     )
+
+
+def _communication(summary: Summary) -> str:
+    """Return mean JCT and slowdown by strategy, with a row per part of the time that jobs communicate."""
+    rows = summary.rows(ClusterTimes)
+    cell = {(row.at.policy, row.at.communication): row.figures for row in rows}
+    policies, parts = _strategies_of(rows), list(dict.fromkeys(row.at.communication for row in rows))
+    text = ""
+    for name, figure, digits in (
+        ("Mean JCT (s)", "mean_jct_s", 0),
+        ("Mean running time over that with links of one's own", "mean_slowdown", 3),
+    ):
+        body = [
+            [str(part), *(f"{getattr(cell[policy, part], figure):.{digits}f}" for policy in policies)]
+            for part in parts
+        ]
+        text += f"\n{name}:\n\n" + table([LABELS["communication"], *policies], body)
+    return text
 
 
 def _hash(summary: Summary) -> str:
@@ -626,6 +667,7 @@ SECTIONS: dict[str, Callable[[Summary], str]] = {
     "vclos-hash": _hash,
     "vclos-shape": _by_cluster,
     "vclos-share": _by_cluster,
+    "vclos-communication": _communication,
     "vclos-sizes": _by_cluster,
 }
 

@@ -67,6 +67,8 @@ class Parameters:
     """The distribution of the jobs' sizes."""
     workload: int | None = None
     """Its number, where the authors published several."""
+    communication: Number | None = None
+    """Part of a job's time that it communicates, %; None: drawn for each job."""
 
     def given(self) -> dict[str, Any]:
         """Return the parameters that the experiment has, by name."""
@@ -93,6 +95,8 @@ LABELS = {
     "sharing": "share of a link",
     "sizes": "sizes of jobs",
     "workload": "workload",
+    "communication": "communication (% of a job's time)",
+    "spines": "spines",
     "scale": "divisors: iterations / arrival times",
     "flows": "flows",
     "horizon": "horizon (slots)",

@@ -18,6 +18,7 @@ from functools import lru_cache
 import numpy as np
 
 from machine.errors import BadInput
+from schedulers.coflow.rivals import JobPriorities
 from schedulers.compiled import Floats, Ints, Routes, compiled
 from schedulers.placement.cluster import Cluster, Placement, Request, empty
 from schedulers.placement.queue import Job as QueuedJob
@@ -25,6 +26,7 @@ from schedulers.placement.queue import Outcome as Started
 from schedulers.placement.queue import Queue
 from schedulers.placement.strategies import Strategy
 from simulation.jobs import Coflow, Compute, Job, chain
+from simulation.scheduled import ScheduledTransport
 from simulation.sharing import SharedTransport, Sharing
 from simulation.topology import GBIT, Topology, mix
 from workloads.collectives import Options, program_of
@@ -51,6 +53,11 @@ class Tenant:
     def __post_init__(self) -> None:
         if not 0.0 <= self.share <= 1.0:
             raise BadInput(f"job {self.ident}: {self.share} of its time is communication; give 0 to 1")
+
+    @property
+    def intensity(self) -> float:
+        """GPU seconds of computation for each second of communication. Source: Crux, definition 2."""
+        return self.gpus * (1.0 - self.share) / self.share if self.share else math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,8 +363,13 @@ def _busiest(placement: Placement, phase: Phase) -> int:
     return max(load.values(), default=1)
 
 
-def transport(strategy: Strategy, network: ClusterNetwork, sharing: Sharing) -> SharedTransport:
-    """Return what moves the flows of a strategy's jobs."""
+def transport(
+    strategy: Strategy, network: ClusterNetwork, sharing: Sharing, tenants: Sequence[Tenant]
+) -> SharedTransport | ScheduledTransport:
+    """Return what moves the flows of a strategy's `tenants`. Priorities leave nothing to `sharing`."""
+    if strategy.priorities:
+        order = np.argsort([-tenant.intensity for tenant in tenants], kind="stable")
+        return ScheduledTransport(network.topology, JobPriorities(np.argsort(order)))
     if strategy.routing == "balanced-ecmp":
         return BalancedTransport(network, sharing=sharing)
     return SharedTransport(network.topology, sharing=sharing)

@@ -21,7 +21,8 @@ from machine.terminal import plain_table
 @click.option("--jobs", type=click.Path(path_type=Path), help="CSV file, a line for each job.")
 @click.option(
     "--strategy",
-    help="ecmp, balanced-ecmp, recmp, source, least-loaded, best, vclos, ocs-vclos or ocs-relaxed.",
+    help="ecmp, balanced-ecmp, recmp, source, least-loaded, crux, crux-ecmp, best, vclos, ocs-vclos or "
+    "ocs-relaxed.",
 )
 @click.option("--queue", default="fifo", show_default=True, help="fifo, edf or fewest-gpus.")
 @click.option("--backfill", is_flag=True, help="Start later jobs too, if that does not delay the first one.")

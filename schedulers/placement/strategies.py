@@ -26,7 +26,8 @@ class Place(Protocol):
 class Strategy:
     """One strategy.
 
-    `isolated`: no two jobs share a link. `ocs`: circuits are made. `locality`: a job that fits into one
+    `isolated`: no two jobs share a link. `priorities`: where they do, the job whose communication holds up
+    the most computation goes first. `ocs`: circuits are made. `locality`: a job that fits into one
     server gets GPUs of one, others get whole servers. `solver`: HiGHS instead of the search.
     """
 
@@ -34,6 +35,7 @@ class Strategy:
     routing: StrategyRouting
     places: Place
     isolated: bool = False
+    priorities: bool = False
     ocs: bool = False
     locality: bool = True
     solver: bool = False
@@ -78,13 +80,16 @@ STRATEGIES: dict[str, Strategy] = {
         Strategy("recmp", "ecmp", unreserved, links=_half_as_many_again),
         Strategy("source", "source", unreserved),
         Strategy("least-loaded", "least-loaded", unreserved),
+        Strategy("crux", "least-loaded", unreserved, priorities=True),
+        Strategy("crux-ecmp", "ecmp", unreserved, priorities=True),
         Strategy("best", "single-switch", unreserved),
         Strategy("ocs-relaxed", "source", ocs_vclos, isolated=True, ocs=True, locality=False),
         Strategy("vclos", "source", vclos, isolated=True),
         Strategy("ocs-vclos", "source", ocs_vclos, isolated=True, ocs=True),
     )
 }
-"""By the name that a user types. Sources: vClos, 8.1, 9.3 and table 5; `least-loaded` is not the paper's."""
+"""By the name that a user types. Sources: vClos, 8.1, 9.3 and table 5. `least-loaded` is not the paper's;
+`crux` and `crux-ecmp` follow Crux (Cao et al., SIGCOMM 2024)."""
 
 GROUP = "entrain.strategies"
 """Entry point group through which other distributions register strategies."""

@@ -7,7 +7,7 @@ within a server. docs/simulator.md has the reasons.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +27,9 @@ from simulation.topology import GBIT
 REQUESTS = PublicTrace("base_conf_template/request_sequence", "nothepeople/RapidNetSim", "none stated")
 
 PAPER_SET = ("best", "ocs-vclos", "vclos", "source", "balanced-ecmp", "ecmp")
-ALL_SET = (*PAPER_SET[:4], "least-loaded", "balanced-ecmp", "recmp", "ecmp")
+RIVALS = ("least-loaded", "crux", "crux-ecmp")
+"""What an operator can do without isolation, and not in the paper."""
+ALL_SET = (*PAPER_SET[:4], *RIVALS, "balanced-ecmp", "recmp", "ecmp")
 LOAD_SET = (*PAPER_SET, "ocs-relaxed")
 
 MEAN_DURATION_S = 2550.0
@@ -65,9 +67,12 @@ def _tenants(point: Point) -> list[Tenant]:
     trace = Path(point["trace"]) if "trace" in point else None
     sample = sized(point["sizes"], point["limit"] or point["tenants"], trace, point["seed"])
     sample = replace(sample, gpus=np.minimum(sample.gpus, point["gpus"]))
-    return tenants(
+    jobs = tenants(
         sample, point["gap_s"], point["duration_s"], seed=point["seed"], split=point["sizes"] == "testbed"
     )
+    if "communication" in point:
+        jobs = [replace(job, share=point["communication"] / 100) for job in jobs]
+    return jobs
 
 
 def run_cluster(point: Point) -> Result:
@@ -82,7 +87,7 @@ def run_cluster(point: Point) -> Result:
     tenancy = Tenancy(
         jobs, strategy, network, order=point["order"], rounds=point["rounds"], seed=point["seed"]
     )
-    moved = transport(strategy, network, point["sharing"])
+    moved = transport(strategy, network, point["sharing"], jobs)
     outcome = Simulation(tenancy.jobs(), moved, admission=tenancy, keep_coflows=False).run()
     start = np.array([record.start for record in outcome.jobs])
     finish = np.array([record.finish for record in outcome.jobs])
@@ -161,6 +166,10 @@ def _order_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
     return [_cluster(base, p, order=o) for o in ("fifo", "edf", "fewest-gpus") for p in policies]
 
 
+def _communication_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    return [_cluster(base, p, communication=c) for c in (5, 10, 20, 40, 60) for p in policies]
+
+
 def _tpu_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
     return [_cluster(base, p, sizes="tpu", gap_s=2400, duration_s=3856, tenants=500) for p in policies]
 
@@ -176,7 +185,13 @@ def _size_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
 
 
 def _share_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
-    return [_cluster(base, p, sharing=s) for s in ("max-min", "equal") for p in policies]
+    """With the communication that jobs have, and with more, so that they meet more often."""
+    return [
+        _cluster(base, p, **more, sharing=s)
+        for more in ({}, {"communication": 40})
+        for s in ("max-min", "equal")
+        for p in policies
+    ]
 
 
 def _testbed_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
@@ -221,129 +236,113 @@ def _hash_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
     ]
 
 
+def _of_cluster(
+    name: str,
+    title: str,
+    policies: tuple[str, ...],
+    points: Callable[[Point, tuple[str, ...]], list[Point]],
+    paper: dict[str, str] | None = None,
+    trace: PublicTrace | None = REQUESTS,
+) -> Experiment:
+    """Return an experiment that runs a queue of jobs at each point."""
+    return Experiment(
+        name, title, trace, policies, points, run_cluster, paper or {}, accepts=_names, sends_flows=False
+    )
+
+
 EXPERIMENTS: tuple[Experiment, ...] = (
-    Experiment(
+    _of_cluster(
         "vclos-512",
         "vClos, figures 12 and 13 (a): strategies on 512 GPUs",
-        REQUESTS,
         ALL_SET,
         _strategies_points,
-        run_cluster,
         {
             "JRT, ocs-vclos against source, against balanced-ecmp": "-3.1 %, -6.17 %",
             "JWT, ocs-vclos against source, against vclos": "-65.65 %, -20.35 %",
             "JCT, ocs-vclos against best": "+3.38 %",
         },
-        accepts=_names,
-        sends_flows=False,
     ),
-    Experiment(
+    _of_cluster(
         "vclos-2048",
         "vClos, figure 13 (b): strategies on 2,048 GPUs",
-        REQUESTS,
         ALL_SET,
         _large_points,
-        run_cluster,
         {
             "JRT, ocs-vclos against source": "-1.59 %",
             "JWT, ocs-vclos against source": "-64.91 %",
             "JWT, vclos against ocs-vclos": "+12.06 %",
         },
-        accepts=_names,
-        sends_flows=False,
     ),
-    Experiment(
+    _of_cluster(
         "vclos-load",
         "vClos, tables 2 and 5: time between arrivals",
-        REQUESTS,
         LOAD_SET,
         _load_points,
-        run_cluster,
         {
             "mean JCT at 120 s": "ocs-vclos 5229.9, vclos 5550.6, best 5053.0, source 6228.6, "
             "balanced-ecmp 7105.4, ecmp 23545.4, ocs-relaxed 11291.4 s",
             "ocs-vclos against best": "within 4 % at each load",
         },
-        accepts=_names,
-        sends_flows=False,
     ),
-    Experiment(
+    _of_cluster(
         "vclos-order",
         "vClos, table 6: order of the queue",
-        REQUESTS,
         PAPER_SET,
         _order_points,
-        run_cluster,
         {
             "mean JCT, edf": "vclos 4401.4, best 4176.5, source 4685.5, balanced-ecmp 5020.9, ecmp 7658.6 s",
             "mean JCT, fewest-gpus": "ocs-vclos 4081.6, vclos 4137.2, best 4029.9, source 4250.5, "
             "balanced-ecmp 4607.8, ecmp 6667.6 s",
         },
-        accepts=_names,
-        sends_flows=False,
     ),
-    Experiment(
+    _of_cluster(
+        "vclos-communication",
+        "vClos: share of communication in a job's time",
+        ("best", "ocs-vclos", "vclos", "source", *RIVALS, "balanced-ecmp", "ecmp"),
+        _communication_points,
+    ),
+    _of_cluster(
         "vclos-tpu",
         "vClos, table 7: large jobs, sizes of TPU v4 slices",
-        None,
-        PAPER_SET,
+        (*PAPER_SET[:4], "least-loaded", "crux-ecmp", *PAPER_SET[4:]),
         _tpu_points,
-        run_cluster,
         {
             "mean JWT": "ocs-vclos 8101.9, vclos 8102.8, best 8101.9, source 8115.7, balanced-ecmp 8160.2, "
             "ecmp 17839.8 s",
             "mean JCT": "ocs-vclos 11958.1, vclos 11958.9, best 11958.1, source 11973.7, "
             "balanced-ecmp 12021.8, ecmp 22808.7 s",
         },
-        accepts=_names,
-        sends_flows=False,
+        trace=None,
     ),
-    Experiment(
+    _of_cluster(
         "vclos-shape",
         "vClos: GPUs per server, and spines",
-        REQUESTS,
         ("best", "ocs-vclos", "vclos", "source"),
         _shape_points,
-        run_cluster,
-        {},
-        accepts=_names,
-        sends_flows=False,
     ),
-    Experiment(
+    _of_cluster(
         "vclos-sizes",
         "vClos: any multiples of a server, and powers of two",
-        None,
         ALL_SET,
         _size_points,
-        run_cluster,
-        {},
-        accepts=_names,
-        sends_flows=False,
+        trace=None,
     ),
-    Experiment(
+    _of_cluster(
         "vclos-share",
         "vClos: what a flow gets of a link that others use",
-        REQUESTS,
         ("source", "least-loaded", "balanced-ecmp", "ecmp"),
         _share_points,
-        run_cluster,
-        {},
-        accepts=_names,
-        sends_flows=False,
     ),
-    Experiment(
+    _of_cluster(
         "vclos-testbed",
         "vClos, table 4: 100 jobs on the testbed's 32 GPUs",
-        None,
-        ("best", "ocs-vclos", "vclos", "source", "recmp", "ecmp"),
+        ("best", "ocs-vclos", "vclos", "source", "least-loaded", "crux-ecmp", "recmp", "ecmp"),
         _testbed_points,
-        run_cluster,
         {
             "mean JRT": "ecmp 95.12, recmp 86.23, source 76.92, vclos 74.72 s",
             "mean JWT": "ecmp 72.64, recmp 60.73, source 50.19, vclos 45.56 s",
         },
-        accepts=_names,
-        sends_flows=False,
+        trace=None,
     ),
     Experiment(
         "vclos-hash",

@@ -33,7 +33,7 @@ def run(
     chosen = STRATEGIES[strategy]
     network = ClusterNetwork(chosen.cluster(cluster))
     tenancy = Tenancy(jobs, chosen, network, rounds=rounds)
-    moved = transport(chosen, network, sharing)
+    moved = transport(chosen, network, sharing, jobs)
     return Simulation(tenancy.jobs(), moved, admission=tenancy).run().jobs
 
 
@@ -50,7 +50,7 @@ def jobs(draw: st.DrawFn) -> list[Tenant]:
             draw(st.sampled_from([1, 2, 4, 6, 8, 12, 16])),
             draw(st.floats(0, 50)),
             draw(st.floats(1, 20)),
-            draw(st.floats(0, 1)),
+            round(draw(st.floats(0, 1)), 6),
             draw(st.sampled_from(PATTERNS)),
         )
         for number in range(draw(st.integers(1, 8)))
@@ -67,7 +67,7 @@ def test_a_job_with_links_of_its_own_takes_as_long_as_it_says(
         assert took == pytest.approx(job.duration_s)
 
 
-@pytest.mark.parametrize("strategy", ["ecmp", "balanced-ecmp", "recmp", "source", "least-loaded"])
+@pytest.mark.parametrize("strategy", ["ecmp", "balanced-ecmp", "recmp", "source", "least-loaded", "crux"])
 @pytest.mark.parametrize("sharing", ["max-min", "equal"])
 @given(given_jobs=jobs())
 @settings(max_examples=15, deadline=None)
@@ -103,6 +103,29 @@ def test_a_plan_avoids_the_link_on_which_source_routing_lets_jobs_meet() -> None
     assert times(run(TWO, "least-loaded", cluster)) == pytest.approx([10.0, 10.0])
     later = [Tenant(f"{t.ident}{n}", t.gpus, 20.0 * n, 10.0, 0.5) for n in range(5) for t in TWO]
     assert times(run(later, "least-loaded", cluster)) == pytest.approx([10.0] * 10)
+
+
+def test_priority_lets_the_job_that_holds_up_more_computation_run_as_if_alone() -> None:
+    """On one uplink; the first job computes for half of its time, the second for a fifth."""
+    cluster = Cluster(leaves=3, spines=1, servers_per_leaf=2, gpus_per_server=1)
+    busy, waits = Tenant("a", 3, 0.0, 10.0, 0.5), Tenant("b", 3, 0.0, 10.0, 0.8)
+    for pair in ([busy, waits], [waits, busy]):
+        records = {
+            tenant.ident: record for tenant, record in zip(pair, run(pair, "crux", cluster), strict=True)
+        }
+        assert records["a"].finish == pytest.approx(10.0)
+        assert records["b"].finish > 11.0
+
+
+@pytest.mark.parametrize("strategy", ["ecmp", "source"])
+@given(job=jobs().map(lambda drawn: drawn[0]))
+@settings(max_examples=25, deadline=None)
+def test_the_share_of_a_link_changes_nothing_for_a_job_whose_flows_meet_only_each_other(
+    strategy: str, job: Tenant
+) -> None:
+    """A step ends with the flows of its most used link, which have equal shares either way."""
+    (fair,), (equal,) = (times(run([job], strategy, SMALL, sharing)) for sharing in ("max-min", "equal"))
+    assert fair == pytest.approx(equal)
 
 
 def test_balanced_flows_spread_over_the_uplinks_with_the_fewest() -> None:
