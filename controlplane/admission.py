@@ -146,6 +146,7 @@ class Admission:
         self._leaving: dict[int, Over | Literal["waiting"]] = {}
         self._tables_agree = False
         self._circuits_agree = circuits is None
+        self._dark: set[int] = set()  # running jobs that may lack circuits
         self._asking: asyncio.Task[None] | None = None
         self._problem = ""
         self._told: Mapping[int, tuple[str, str | None]] = {}
@@ -385,7 +386,8 @@ class Admission:
         try:
             if not self._circuits_agree:
                 await self._agree(self._circuits)
-            elif self._circuits.failures().ports:
+            elif self._circuits.failures().ports or self._dark:
+                await self._light(self._circuits)
                 await self._rewire()
         except EntrainError:
             if not self._circuits.silence:
@@ -397,21 +399,31 @@ class Admission:
             self.look()
 
     async def _agree(self, circuits: Circuits) -> None:
-        """Let the jobs that run hold their circuits, and nobody else any. Make those that are missing."""
+        """Let nobody hold circuits but the jobs that there are, and each that runs its own."""
         names = {entry.name for entry in self._entries.values()}
         for owner in set(await circuits.owners()) - names:
             await circuits.release(owner)
-        for entry in list(self._entries.values()):
-            if entry.phase == "running" and entry.placement is not None and entry.placement.circuits:
-                try:
-                    await circuits.change(entry.name, entry.placement.circuits)
-                except EntrainError as error:  # it holds up nobody else
-                    if circuits.silence:
-                        raise
-                    self._entries[entry.id] = replace(entry, problem=str(error))
-                    self._on_event(f"job {entry.name}: {error}")
+        self._dark = {number for number, entry in self._entries.items() if entry.phase == "running"}
+        await self._light(circuits)
         await self._rewire()
         self._circuits_agree = True
+
+    async def _light(self, circuits: Circuits) -> None:
+        """Make the circuits of running jobs that may lack some. One that cannot be made holds nobody up."""
+        for number in list(self._dark):
+            entry = self._entries.get(number)
+            placement = entry.placement if entry is not None and entry.phase == "running" else None
+            if entry is not None and placement is not None and placement.circuits:
+                try:
+                    await circuits.change(entry.name, placement.circuits)
+                except EntrainError as error:
+                    if circuits.silence:
+                        raise
+                    if str(error) != entry.problem:
+                        self._entries[number] = replace(entry, problem=str(error))
+                        self._on_event(f"job {entry.name}: {error}")
+                    continue
+            self._dark.discard(number)
 
     def _exclude(self) -> bool:
         """Give no job what has failed; return whether that differs from before."""

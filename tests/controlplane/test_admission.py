@@ -430,6 +430,28 @@ def test_a_circuit_that_does_not_come_up_is_named_and_another_placement_taken(tm
     run(test)
 
 
+def test_a_running_job_s_circuit_that_cannot_be_made_again_holds_nobody_up(tmp_path: Path) -> None:
+    async def test() -> None:
+        world = World(tmp_path / "jobs")
+        async with world.controller() as admission:
+            await submit(admission, "a", 8)
+            [kept] = [each.entry.placement for each in admission.jobs()]
+        assert kept is not None
+        world.light.clear()  # the OCS has lost everything, and one port does not come back
+        world.held.clear()
+        world.broken = {kept.circuits[0].a}
+        async with world.controller() as admission:
+            assert not admission.problem
+            assert "no light" in status(admission, "a").entry.problem
+            assert (await submit(admission, "b", 4)).entry.phase == "running"
+            world.broken, world.failed = set(), Failures({}, {})
+            await admission.settled()
+            assert status(admission, "a").entry.placement == kept
+            world.agrees(admission)
+
+    run(test)
+
+
 def test_a_dead_switch_makes_a_job_take_others(tmp_path: Path) -> None:
     async def test() -> None:
         world = World(tmp_path / "jobs", "vclos")
