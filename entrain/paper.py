@@ -33,7 +33,17 @@ from machine.toml import Strict, check, one_of, read_toml
 
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 
-Tables = Literal["completion", "loss", "two-jobs", "tcp-flow", "overhead", "slot-rates", "mltcp", "cluster"]
+Tables = Literal[
+    "completion",
+    "loss",
+    "two-jobs",
+    "tcp-flow",
+    "overhead",
+    "slot-rates",
+    "mltcp",
+    "cluster",
+    "unfairness",
+]
 """The kinds of figures: what the tables of a section show, by `entrain.results.live`."""
 
 Measure = Literal[

@@ -9,6 +9,7 @@ from statistics import fmean, median
 
 import numpy as np
 
+from entrain.experiment import Experiment
 from entrain.paper import BEST_TCP, Measure, Paper
 from entrain.policies import is_baseline, mltcp
 from entrain.results.cluster import Stay, times
@@ -38,6 +39,8 @@ class Live:
     """The runs of all seeds, by scheduler (`values.scheduler`); on a cluster, by strategy."""
     trials: Sequence[TrialResult] = ()
     """The trials of an experiment of kind slot-rates."""
+    experiment: Experiment | None = None
+    """The experiment, unless it is of kind slot-rates."""
 
     def condition(self, figures: Sequence[str]) -> str:
         """Return its condition, which distinguishes it from other experiments of these figures."""

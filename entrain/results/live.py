@@ -28,6 +28,7 @@ from entrain.results.claims import (
     span,
 )
 from entrain.results.cluster import times
+from entrain.results.gains import gains
 from entrain.results.values import LEARNING, RunResult, fairness, scheduler, strategy
 from entrain.run.cross import NAME as CROSS
 from entrain.trials.slot_rates import KIND as SLOT_RATES
@@ -277,6 +278,27 @@ def _mltcp(section: Section, found: Found) -> str:
     return "\n" + table(head, rows) + _claims(section, found)
 
 
+# -- unfair sharing
+
+
+def _unfairness(section: Section, found: Found) -> str:
+    return _one_by_one(found, _gains) + _claims(section, found) + _busy(found)
+
+
+def _gains(live: Live) -> str:
+    runs = list(_runs(live))
+    rows = [
+        [
+            each.job,
+            "-" if each.score is None else f"{each.score:.2f}",
+            *(f"{value:.1f}" for value in (each.fair_ms, each.unfair_ms)),
+            f"{each.gain:.2f}",
+        ]
+        for each in (gains(live.experiment, runs) if live.experiment is not None else ())
+    ]
+    return "\n" + table(["job", "score", "fair, ms", "unfair, ms", "gain"], rows)
+
+
 # -- jobs on a cluster
 
 
@@ -326,6 +348,7 @@ TABLES: Mapping[Tables, Callable[[Section, Found], str]] = {
     "slot-rates": _slot_rates,
     "mltcp": _mltcp,
     "cluster": _cluster,
+    "unfairness": _unfairness,
 }
 
 
@@ -407,5 +430,5 @@ def _load(directories: Sequence[Path]) -> list[Live]:
             key = compared(run.combination)
             once(name, key, directory)
             runs[key] = [*runs.get(key, ()), run]
-        found[name] = Live(name, papers, runs)
+        found[name] = Live(name, papers, runs, experiment=held.experiment)
     return [live for live in found.values() if live.papers and (live.runs or live.trials)]

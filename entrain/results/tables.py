@@ -148,8 +148,8 @@ def settling(runs: Sequence[RunResult]) -> Table:
 
 
 UNFAIR_LEGEND = f"""score: how well the job fits with those that share its links (1: no phases
-collide). fair, unfair: mean iteration time under policies none and unfair, without
-the first {MEETING:.0%} of iterations. gain: fair / unfair"""
+collide). fair, unfair: mean iteration time under policies none and unfair,
+without the first {MEETING:.0%} of iterations. gain: fair / unfair"""
 
 
 def unfairness(found: Sequence[Gain]) -> Table:

@@ -135,13 +135,13 @@ def section(page: str, number: int) -> str:
 def test_no_experiment_is_forgotten() -> None:
     """Those that compare with a paper's figures are all in a section."""
     compared = {name for name in EXPERIMENTS if name.startswith(("slots-", "slot-rates", "mltcp-"))}
-    assert compared | {"vclos", "vclos-small"} == live.compared().keys()
+    assert compared | {"vclos", "vclos-small", "cassini-unfairness"} == live.compared().keys()
 
 
 def test_figures_are_compared_with_the_papers(everything: list[Path]) -> None:
     page = results_page.page(everything)
     assert list(results_page.split(page)) == list(live.titles())
-    completion, loss, two, tcp, overhead, rates, mltcp, vclos = (section(page, n) for n in range(8))
+    completion, loss, two, tcp, overhead, rates, mltcp, vclos, unfair = (section(page, n) for n in range(9))
     for speed in ("10", "16", "24"):
         paper = "at least -15 %"
         claim = f"| mean completion time, slots against reno, {speed} Gbit/s | {paper} | -21.1 % |"
@@ -162,6 +162,8 @@ def test_figures_are_compared_with_the_papers(everything: list[Path]) -> None:
     assert "| ecmp | 20.00, 20.00 | 5.00, 5.00 | 25.00, 25.00 | 3 | 7 | 5 | 12 | 1.20 | 30 % |" in vclos
     assert "| mean JRT, vclos against ecmp, 32 GPUs | -21.4 % | -50.0 % |" in vclos
     assert "| mean JWT, vclos against source, 32 GPUs | -9.2 % | -33.3 % |" in vclos
+    assert "| dlrm-one | 1.00 | 190.0 | 200.0 | 0.95 |" in unfair
+    assert "| mixed-bert | 0.80 | 190.0 | 200.0 | 0.95 |" in unfair
 
 
 def test_what_was_not_run_is_left_out_and_named(tmp_path: Path) -> None:
