@@ -11,7 +11,7 @@ class GetNetworkRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Network(_message.Message):
-    __slots__ = ("name", "routing", "namespace", "process_id", "switches", "topology_hash", "program")
+    __slots__ = ("name", "routing", "namespace", "process_id", "switches", "topology_hash", "program", "hosts")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROUTING_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class Network(_message.Message):
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     TOPOLOGY_HASH_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    HOSTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     routing: str
     namespace: str
@@ -26,7 +27,24 @@ class Network(_message.Message):
     switches: _containers.RepeatedCompositeFieldContainer[Switch]
     topology_hash: str
     program: str
-    def __init__(self, name: _Optional[str] = ..., routing: _Optional[str] = ..., namespace: _Optional[str] = ..., process_id: _Optional[int] = ..., switches: _Optional[_Iterable[_Union[Switch, _Mapping]]] = ..., topology_hash: _Optional[str] = ..., program: _Optional[str] = ...) -> None: ...
+    hosts: _containers.RepeatedCompositeFieldContainer[Host]
+    def __init__(self, name: _Optional[str] = ..., routing: _Optional[str] = ..., namespace: _Optional[str] = ..., process_id: _Optional[int] = ..., switches: _Optional[_Iterable[_Union[Switch, _Mapping]]] = ..., topology_hash: _Optional[str] = ..., program: _Optional[str] = ..., hosts: _Optional[_Iterable[_Union[Host, _Mapping]]] = ...) -> None: ...
+
+class Host(_message.Message):
+    __slots__ = ("name", "address", "interface", "switch", "port", "process_id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    INTERFACE_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    address: str
+    interface: str
+    switch: str
+    port: int
+    process_id: int
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., interface: _Optional[str] = ..., switch: _Optional[str] = ..., port: _Optional[int] = ..., process_id: _Optional[int] = ...) -> None: ...
 
 class Switch(_message.Message):
     __slots__ = ("name", "role", "target", "device_id", "grpc_address", "status", "certificates")

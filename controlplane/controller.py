@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -40,7 +40,7 @@ class Controller(api_grpc.ControllerServicer):
     With a `cluster` the network belongs to jobs, which `admission` admits; their ledger is the file `ledger`.
     `circuits` is the cluster's optical circuit switch. If not `strict`, it starts though switches are not
     ready, and `statuses` of the fabric tell. `pipeline` is by default the fabric's program for softswitch and
-    BMv2; `deploy` can replace it.
+    BMv2; `deploy` can replace it. `host_processes` has, by emulated host, a process in its network namespace.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Controller(api_grpc.ControllerServicer):
         on_step: Callable[[Entry, Step], None] = lambda *_: None,
         strict: bool = True,
         pipeline: Pipeline | None = None,
+        host_processes: Mapping[str, int] | None = None,
     ) -> None:
         self.topology = topology
         self.stopped = asyncio.Event()
@@ -81,6 +82,7 @@ class Controller(api_grpc.ControllerServicer):
         self._tenants: tuple[Tenant, ...] = ()
         self._strict = strict
         self._first_pipeline = pipeline
+        self._host_processes = host_processes or {}
         self._routing: Routing = routing
         self._namespace = namespace
         self._store = store
@@ -211,6 +213,17 @@ class Controller(api_grpc.ControllerServicer):
                     status=statuses[switch.name],
                 )
                 for switch in self.topology.switches
+            ],
+            hosts=[
+                api.Host(
+                    name=host.name,
+                    address=host.ip,
+                    interface=host.interface,
+                    switch=host.leaf,
+                    port=host.leaf_port,
+                    process_id=self._host_processes.get(host.name, 0),
+                )
+                for host in self.topology.hosts
             ],
         )
 

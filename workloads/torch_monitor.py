@@ -4,7 +4,7 @@ A communication hook sees each bucket of gradients when it is ready and when it 
 bit-identical to that of DDP without a hook. The connections' bytes are the kernel's counters, so the hook
 need not know how Gloo sends. The expected bytes per iteration of a flow are those of the previous iteration.
 
-    entrain exec -- python train.py              # the script as it is: torch_hook/sitecustomize.py
+    entrain train -- python train.py              # the script as it is: torch_hook/sitecustomize.py
     workloads.torch_monitor.watch(ddp_model)     # or one line in it
 """
 

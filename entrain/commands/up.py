@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 
 from machine.errors import BadInput, EntrainError
+
+if TYPE_CHECKING:
+    from controlplane.topology import Topology
 
 
 @click.command()
@@ -75,6 +78,19 @@ def command(file: Path, target: str | None, routing: str | None, as_json: bool) 
                 f"jobs: strategy {setup.strategy.name}, queue {setup.order}, {setup.cluster.gpus} GPUs; "
                 f"`entrain submit JOB.toml`"
             )
+        click.echo(_next_steps(topology, ready["namespace"]))
+
+
+def _next_steps(topology: Topology, namespace: str) -> str:
+    first, last = topology.switches[0], topology.switches[-1]
+    ports = f"{first.grpc_address} ({first.name})"
+    if last is not first:
+        ports += f" to {last.grpc_address} ({last.name})"
+    commands = ["entrain hosts", "entrain loads", "entrain down"]
+    if len(topology.hosts) > 1:
+        host, other = topology.hosts[0], topology.hosts[-1]
+        commands.insert(1, f"entrain exec {host.name} ping -c 1 {other.ip}")
+    return f"P4Runtime: {ports}, in the network namespace {namespace}\nnext: {'; '.join(commands)}"
 
 
 def _check_same(stub: Any, topology: Any, name: str) -> None:

@@ -106,6 +106,7 @@ async def _serve(
         cluster=setup,
         ledger=ledger,
         circuits=circuits_of(topology, setup, network.panel, directory / CIRCUITS),
+        host_processes={host.name: network.net[host.name].pid for host in topology.hosts},
     ) as controller:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, controller.stopped.set)
@@ -113,7 +114,8 @@ async def _serve(
         for stream in (1, 2):  # the parent exits now, so later output goes to the log
             os.dup2(log.fileno(), stream)
         with _restarting(network, on_event):
-            tell({"ready": {"seconds": time.monotonic() - began, "process_id": os.getpid()}})
+            seconds = time.monotonic() - began
+            tell({"ready": {"seconds": seconds, "process_id": os.getpid(), "namespace": namespace}})
             await controller.stopped.wait()
         await server.stop(1.0)
 

@@ -1,4 +1,4 @@
-"""DistributedDataParallel under `entrain exec`: the same numbers, bit for bit, and its progress published."""
+"""DistributedDataParallel under `entrain train`: the same numbers, bit for bit; its progress is published."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RANKS, ITERATIONS = 3, 6
 WATCHED = ("default", "views", "accumulating", "unused", "sparse")
 UNWATCHED = ("own-hook",)
-EXEC = [sys.executable, "-m", "entrain.cli", "exec", "--job", "mine", "--"]
+TRAIN = [sys.executable, "-m", "entrain.cli", "train", "--job", "mine", "--"]
 
 Results = dict[str, list[dict[str, Any]]]
 
@@ -68,7 +68,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, str]:
-    return _run(tmp_path_factory.mktemp("watched"), *WATCHED, *UNWATCHED, prefix=EXEC)
+    return _run(tmp_path_factory.mktemp("watched"), *WATCHED, *UNWATCHED, prefix=TRAIN)
 
 
 @pytest.mark.parametrize("scenario", [*WATCHED, *UNWATCHED])
@@ -109,10 +109,10 @@ def test_a_model_that_is_not_watched_says_so(watched: tuple[Results, str]) -> No
 
 
 def test_gradients_kept_as_views_are_watched_where_that_changes_no_bit(tmp_path: Path) -> None:
-    three, warnings = _run(tmp_path / "three", "views-kept", prefix=EXEC)
+    three, warnings = _run(tmp_path / "three", "views-kept", prefix=TRAIN)
     assert "may round otherwise" in warnings
     assert not any(each["progress"] for each in three["views-kept"])
-    two, _ = _run(tmp_path / "two", "views-kept", prefix=EXEC, ranks=2)
+    two, _ = _run(tmp_path / "two", "views-kept", prefix=TRAIN, ranks=2)
     without, _ = _run(tmp_path / "without", "views-kept", prefix=[], ranks=2)
     assert [each["digest"] for each in two["views-kept"]] == [
         each["digest"] for each in without["views-kept"]
@@ -137,7 +137,7 @@ def test_training_goes_on_where_progress_cannot_be_published(tmp_path: Path, pla
 
 def test_a_monitor_sees_iterations_and_phases_and_nothing_after_the_end(tmp_path: Path) -> None:
     directory = tmp_path / "progress"
-    command = [*EXEC, sys.executable, str(_script(tmp_path)), "2", "100000", "default"]
+    command = [*TRAIN, sys.executable, str(_script(tmp_path)), "2", "100000", "default"]
     process = subprocess.Popen(command, env=_environment(tmp_path), start_new_session=True)
     try:
         with Monitor(directory) as monitor:

@@ -1,4 +1,4 @@
-"""Watch DistributedDataParallel in every Python process of `entrain exec`, which puts this on PYTHONPATH.
+"""Watch DistributedDataParallel in every Python process of `entrain train`, which puts this on PYTHONPATH.
 
 Nothing is imported before the script imports PyTorch. None of our modules stays in `sys.modules`, so that a
 script's own `machine.py` or `workloads.py` is still found.

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from machine.record import RECORDS
@@ -65,9 +64,18 @@ def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def on_host(host: str, script: str) -> subprocess.Popen[str]:
     """Start a Python script on a host of the network."""
-    children = psutil.Process(controller_pid()).children(recursive=True)
-    [shell] = [child for child in children if child.cmdline()[-1:] == [f"mininet:{host}"]]
-    command = ["mnexec", "-a", str(shell.pid), sys.executable, "-c", script]
+    command = [
+        sys.executable,
+        "-m",
+        "entrain.cli",
+        "exec",
+        "--network",
+        NAME,
+        host,
+        sys.executable,
+        "-c",
+        script,
+    ]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -117,6 +125,31 @@ def controller_pid(name: str = NAME) -> int:
 def test_hosts_talk_without_any_setting_of_theirs(network: str, routing: str) -> None:
     entrain("deploy", "--target", network, "--network", NAME, "--routing", routing)
     assert talk() == "from 10.1.1.2"
+
+
+@pytest.mark.root
+def test_a_command_runs_on_the_host_that_the_list_names(network: str) -> None:
+    hosts = entrain_json("hosts", "--network", NAME)
+    assert [(host["name"], host["switch"]) for host in hosts] == [
+        ("h1", "leaf1"),
+        ("h2", "leaf1"),
+        ("h3", "leaf2"),
+        ("h4", "leaf2"),
+    ]
+    for host in hosts:
+        shown = entrain(
+            "exec", "--network", NAME, host["name"], "ip", "-brief", "address", "show", "up"
+        ).stdout
+        assert f"{host['interface']}" in shown
+        assert f"{host['address']}/" in shown
+    assert entrain("exec", "--network", NAME, "h1", "sh", "-c", "exit 7", "--json", status=7).stdout == ""
+    for arguments, told in (
+        (("h9", "true"), "h9: no such host in network"),
+        (("--", "python", "train.py"), "entrain train"),
+        (("h1",), "give a command"),
+        (("h1", "nonsense-of-ours"), "nonsense-of-ours: no such program"),
+    ):
+        assert told in entrain("exec", "--network", NAME, *arguments, status=2).stderr
 
 
 FORGE = """

@@ -1,4 +1,4 @@
-"""`entrain exec`: what a command gets, and that a script finds its own modules."""
+"""`entrain train`: what a command gets, and that a script finds its own modules."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ ROOT = Path(__file__).resolve().parents[3]
 HOOK = ROOT / "workloads" / "torch_hook"
 
 
-def _exec(directory: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def _train(directory: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "ENTRAIN_PROGRESS": str(directory / "progress"), **variables}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [variables.get("PYTHONPATH"), str(ROOT)]))
-    command = [sys.executable, "-m", "entrain.cli", "exec", *arguments]
+    command = [sys.executable, "-m", "entrain.cli", "train", *arguments]
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, cwd=directory, check=False
     )
 
 
 def test_the_command_s_status_is_ours_and_its_options_are_its_own(tmp_path: Path) -> None:
-    done = _exec(tmp_path, "--", "sh", "-c", "echo $1; exit 7", "sh", "--json")
+    done = _train(tmp_path, "--", "sh", "-c", "echo $1; exit 7", "sh", "--json")
     assert (done.returncode, done.stdout) == (7, "--json\n")
 
 
 def test_the_command_learns_job_control_and_directory(tmp_path: Path) -> None:
     where = tmp_path / "elsewhere"
-    done = _exec(
+    done = _train(
         tmp_path, "--job", "vgg", "--congestion-control", "reno", "--progress", str(where), "--", "env"
     )
     lines = done.stdout.splitlines()
@@ -41,13 +41,13 @@ def test_the_command_learns_job_control_and_directory(tmp_path: Path) -> None:
 
 @pytest.mark.root
 def test_the_command_learns_its_mark(tmp_path: Path) -> None:
-    assert "ENTRAIN_MARK=7" in _exec(tmp_path, "--mark", "7", "--", "env").stdout.splitlines()
+    assert "ENTRAIN_MARK=7" in _train(tmp_path, "--mark", "7", "--", "env").stdout.splitlines()
 
 
 @pytest.mark.root
 def test_a_mark_that_would_be_refused_is_refused_before_the_command_runs(tmp_path: Path) -> None:
     unable = ["setpriv", "--bounding-set", "-net_admin,-net_raw", "--inh-caps", "-net_admin,-net_raw"]
-    command = [*unable, sys.executable, "-m", "entrain.cli", "exec", "--mark", "7", "--", "touch", "ran"]
+    command = [*unable, sys.executable, "-m", "entrain.cli", "train", "--mark", "7", "--", "touch", "ran"]
     done = subprocess.run(
         command,
         env={**os.environ, "PYTHONPATH": str(ROOT), "ENTRAIN_PROGRESS": str(tmp_path / "progress")},
@@ -73,7 +73,7 @@ def test_a_mark_that_would_be_refused_is_refused_before_the_command_runs(tmp_pat
 def test_what_cannot_be_run_is_named(
     arguments: list[str], status: int, words: list[str], tmp_path: Path
 ) -> None:
-    done = _exec(tmp_path, *arguments)
+    done = _train(tmp_path, *arguments)
     assert done.returncode == status
     assert all(word in done.stderr for word in words), done.stderr
 
@@ -105,6 +105,6 @@ def test_a_script_s_own_modules_and_sitecustomize_are_found_as_ever(tmp_path: Pa
         "assert not any('schedulers' in name for name in sys.modules)\n"
         "print(DistributedDataParallel.__name__)\n"
     )
-    done = _exec(tmp_path, "--", sys.executable, "project/script.py", PYTHONPATH=str(site))
+    done = _train(tmp_path, "--", sys.executable, "project/script.py", PYTHONPATH=str(site))
     assert (done.returncode, done.stdout) == (0, "DistributedDataParallel\n"), done.stderr
     assert "progress will not be published" in done.stderr
