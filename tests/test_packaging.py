@@ -23,4 +23,4 @@ def test_every_package_and_the_included_data_are_installed() -> None:
     installed = {
         path for pattern in setuptools["package-data"]["data"] for path in (ROOT / "data").glob(pattern)
     }
-    assert installed == set((ROOT / "data").iterdir())
+    assert installed == {path for path in (ROOT / "data").rglob("*") if path.is_file()}
