@@ -29,6 +29,11 @@ COLOURS = {
     "dctcp": "#009E73",
     "bbr": "#CC79A7",
     "slots": "#D55E00",
+    # cluster schedulers
+    "ideal": "#000000",
+    "random": "#BBBBBB",
+    "themis": "#CC3311",
+    "pollux": "#0077BB",
     # policies of the simulator alone
     "parrot": "#332288",
     "aalo": "#88CCEE",
@@ -62,6 +67,7 @@ _VARIANTS: dict[str, tuple[Line, str, str]] = {
     "job": ("--", "s", "///"),
     "2": ("--", "s", "///"),
     "steps": ("--", "s", "///"),
+    "cassini": ("--", "s", "///"),
     "equal": ("--", "s", "///"),
     "ordered": ("-.", "^", "\\\\\\"),
     "factor": ("-.", "^", "\\\\\\"),

@@ -25,8 +25,10 @@ from simulation.results import (
     Result,
     Row,
     Settings,
+    Snapshot,
     Summary,
     Trained,
+    TrainingTimes,
     Unfairness,
 )
 
@@ -430,6 +432,57 @@ def _trained(summary: Summary) -> Figure:
     return figure
 
 
+def _training(summary: Summary) -> Figure:
+    """Draw the distributions of iteration times, with a panel per trace."""
+    traces: dict[str, list[Row[TrainingTimes]]] = {}
+    for row in summary.rows(TrainingTimes):
+        at = row.at
+        title = f"{at.arrivals}, {at.models} models"
+        title += f"\nload {at.load_percent} %" if at.arrivals == "poisson" else ""
+        title += f"\n{at.gpus_per_server} GPUs per server" if at.gpus_per_server != 1 else ""
+        traces.setdefault(title, []).append(row)
+    figure, axes = _panels(len(traces), width=3.4)
+    for axis, (title, rows) in zip(axes, traces.items(), strict=True):
+        for row in rows:
+            look = style(row.at.policy)
+            times = 1e3 * np.array(row.figures.percentiles_s)
+            axis.plot(times, range(101), color=look.colour, ls=look.line, label=row.at.policy)
+        axis.set_xlim(0, 1e3 * 1.1 * max(row.figures.p99_iteration_s for row in rows))
+        axis.set_xlabel("iteration time (ms)")
+        axis.set_title(title, fontsize=9)
+    axes[0].set_ylabel("iterations that take at most this long (%)")
+    _legend(axes)
+    return figure
+
+
+def _snapshots(summary: Summary) -> Figure:
+    """Draw the communication time of each job under each policy, with a panel per snapshot."""
+    rows = summary.rows(Snapshot)
+    groups = list(dict.fromkeys(row.at.group for row in rows))
+    figure, axes = _panels(len(groups), width=2.8)
+    for axis, group in zip(axes, groups, strict=True):
+        here = [row for row in rows if row.at.group == group]
+        for i, row in enumerate(here):
+            look = style(row.at.policy)
+            times = 1e3 * np.array(row.figures.communication_s)
+            place = np.arange(len(times)) + (i - (len(here) - 1) / 2) * 0.8 / len(here)
+            axis.bar(
+                place,
+                times,
+                0.8 / len(here),
+                color=look.colour,
+                hatch=look.hatch,
+                edgecolor="white",
+                label=row.at.policy,
+            )
+        axis.set_xticks(range(len(here[0].figures.shifts_s)))
+        axis.set_xticklabels([f"job {n + 1}" for n in range(len(here[0].figures.shifts_s))])
+        axis.set_title(f"{group}\nscore {here[0].figures.score:.2f}", fontsize=9)
+    axes[0].set_ylabel("communication time of an iteration (ms),\nlower is better")
+    _legend(axes)
+    return figure
+
+
 def _latency(summary: Summary) -> Figure:
     """Draw the distribution of decision times, with a panel per number of flows; a diamond shows the paper's
     value."""
@@ -615,6 +668,8 @@ OWN: dict[str, Callable[[Summary], Figure | None]] = {
     "cassini-unfairness": _unfairness,
     "matrix": _matrix,
     "pollux-jct": _trained,
+    "cassini-themis": _training,
+    "cassini-snapshots": _snapshots,
     "vclos-load": _cluster,
     "vclos-communication": _cluster,
     "vclos-order": _cluster,

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from simulation.experiments.cassini import PAPER_GAINS, PAPER_MARKS, TABLE_4_3, WITH
 from simulation.experiments.parrot import (
     LIKE_RIVALS,
     PAPER_GAIN,
@@ -28,8 +29,10 @@ from simulation.results import (
     Parameters,
     Remedy,
     Row,
+    Snapshot,
     Summary,
     Trained,
+    TrainingTimes,
     Unfairness,
     figures_by_name,
     read_summary,
@@ -420,6 +423,82 @@ def _beside(ours: float, theirs: float | None) -> tuple[str, str]:
     return ("", "") if theirs is None else (f"{theirs:.0f}", f"{100 * (ours / theirs - 1):+.1f} %")
 
 
+def _training(summary: Summary) -> str:
+    """Return a table per trace, and one of what Cassini gains beside the paper's."""
+    text, claims = "", []
+    traces: dict[tuple[Any, ...], dict[str, TrainingTimes]] = {}
+    for row in summary.rows(TrainingTimes):
+        at = row.at
+        trace = (at.arrivals, at.models, at.gpus_per_server, at.load_percent)
+        traces.setdefault(trace, {})[at.policy] = row.figures
+    for (arrivals, models, per_server, load), found in traces.items():
+        title = f"{arrivals}, {models} models"
+        title += f", load {load} %" if arrivals == "poisson" else ""
+        title += f", {per_server} GPUs per server" if per_server != 1 else ""
+        text += f"\nTrace: {title}:\n\n"
+        head = ["policy", "mean iteration (ms)", "p99 (ms)", "/ alone, mean", "p99", "marks per iteration"]
+        text += table(
+            [*head, "mean JCT (s)", "moves", "score", "adjustments per minute"],
+            [
+                [
+                    *(name, f"{1e3 * each.mean_iteration_s:.0f}", f"{1e3 * each.p99_iteration_s:.0f}"),
+                    *(f"{each.mean_to_alone:.2f}", f"{each.p99_to_alone:.2f}"),
+                    *(f"{each.marks_per_iteration:.0f}", f"{each.mean_jct_s:.0f}", str(each.restarts)),
+                    "" if each.score is None else f"{each.score:.2f}",
+                    f"{each.adjustments_per_minute:.1f}" if name.endswith(WITH) else "",
+                ]
+                for name, each in found.items()
+            ],
+        )
+        for name in found:
+            if f"{name}{WITH}" not in found:
+                continue
+            own, other = found[f"{name}{WITH}"], found[name]
+            paper = PAPER_GAINS.get((arrivals, models, per_server), {}).get(name)
+            here = (
+                other.mean_iteration_s / own.mean_iteration_s,
+                other.p99_iteration_s / own.p99_iteration_s,
+                other.mean_to_alone / own.mean_to_alone,
+            )
+            means = [f"{each:.2f}x" for each in here]
+            papers = [f"{each}x" for each in paper] if paper else ["", ""]
+            claim = f"{name} over {name}{WITH}, {title}"
+            for what, value, its in zip(("mean", "p99", "mean / alone"), (*papers, ""), means, strict=True):
+                claims.append([f"{claim}: {what}", value, its])
+            if arrivals == "dynamic" and models == "mixed" and per_server == 1:
+                marks = [
+                    next(each.marks_per_iteration for each in of.by_model if each.model == "DLRM")
+                    for of in (other, own)
+                ]
+                claims.append([f"{claim}: marks of DLRM", f"{PAPER_MARKS[name]}x", _times(*marks)])
+    return text + ("\n" + table(["claim", "paper", "here"], claims) if claims else "")
+
+
+def _times(a: float, b: float) -> str:
+    return f"{a / b:.2f}x" if b else "no marks with Cassini"
+
+
+def _snapshots(summary: Summary) -> str:
+    """Return a table with a row per job: its communication time under each policy, and the paper's gain."""
+    cell = {(row.at.group or "", row.at.policy): row.figures for row in summary.rows(Snapshot)}
+    policies = ("ideal", "themis", f"themis{WITH}")
+    rows = []
+    for group, paper in TABLE_4_3.items():
+        if any((group, policy) not in cell for policy in policies):
+            continue
+        found = [cell[group, policy] for policy in policies]
+        for n, (with_ms, without_ms) in enumerate(paper):
+            times = [1e3 * each.communication_s[n] for each in found]
+            row = [group if n == 0 else "", f"{n + 1}", f"{found[0].score:.2f}" if n == 0 else ""]
+            row += [f"{each:.0f}" for each in times] + [f"{times[1] / times[2]:.2f}x"]
+            row += [str(without_ms), str(with_ms), f"{without_ms / with_ms:.2f}x"]
+            row += [f"{each.marks_per_iteration:.0f}" if n == 0 else "" for each in found[1:]]
+            rows.append(row)
+    head = ["snapshot", "job", "score", "alone (ms)", "themis (ms)", f"themis{WITH} (ms)", "gain"]
+    head += ["paper: themis", "paper: with Cassini", "paper: gain", "marks, themis", f"marks, themis{WITH}"]
+    return "\n" + table(head, rows)
+
+
 # -- vClos
 
 _COLUMNS = ("ocs-vclos", "vclos", "best", "source", "balanced-ecmp", "ecmp", "ocs-relaxed")
@@ -658,6 +737,8 @@ SECTIONS: dict[str, Callable[[Summary], str]] = {
     "cassini-timeline": _timeline,
     "matrix": _matrix,
     "pollux-jct": _trained,
+    "cassini-snapshots": _snapshots,
+    "cassini-themis": _training,
     "vclos-512": _strategies,
     "vclos-2048": _strategies,
     "vclos-load": _load,

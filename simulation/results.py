@@ -69,6 +69,8 @@ class Parameters:
     """Its number, where the authors published several."""
     communication: Number | None = None
     """Part of a job's time that it communicates, %; None: drawn for each job."""
+    arrivals: str | None = None
+    load_percent: Number | None = None
 
     def given(self) -> dict[str, Any]:
         """Return the parameters that the experiment has, by name."""
@@ -97,6 +99,8 @@ LABELS = {
     "workload": "workload",
     "communication": "communication (% of a job's time)",
     "spines": "spines",
+    "arrivals": "arrivals",
+    "load_percent": "load (%)",
     "scale": "divisors: iterations / arrival times",
     "flows": "flows",
     "horizon": "horizon (slots)",
@@ -127,6 +131,8 @@ class Settings:
     """Mean running time of a job alone."""
     rounds: int | None = None
     timeline_ms: int | None = None
+    draws: int | None = None
+    """How often the workload was drawn; figures are of all draws together."""
     flow_times: bool | None = None
     usage_s: Number | None = None
 
@@ -294,6 +300,59 @@ class ClusterTimes:
 
 @with_config(_WHOLE)
 @dataclass(frozen=True)
+class ModelTimes:
+    """Iterations of all jobs of a model: how many, their times (s), the mean of the times over those alone,
+    and the marked packets of each."""
+
+    model: str
+    iterations: int
+    mean_iteration_s: float
+    p99_iteration_s: float
+    to_alone: float
+    marks_per_iteration: float
+
+
+@with_config(_WHOLE)
+@dataclass(frozen=True)
+class TrainingTimes:
+    """Iteration times of all jobs in a shared cluster, s, until the next iteration begins."""
+
+    mean_iteration_s: float
+    p99_iteration_s: float
+    max_iteration_s: float
+    mean_to_alone: float
+    """Iteration times over those with the same GPUs and a network of its own."""
+    p99_to_alone: float
+    marks_per_iteration: float
+    percentiles_s: tuple[float, ...]
+    """Percentiles 0 to 100 of iteration times."""
+    mean_jct_s: float
+    p99_jct_s: float
+    restarts: int
+    """How often jobs got other GPUs."""
+    score: float | None
+    """Mean of Cassini's scores of the placements; None without Cassini."""
+    adjustments_per_minute: float
+    """How often others waited for a job because it had drifted, per minute that a job runs."""
+    by_model: tuple[ModelTimes, ...]
+
+
+@with_config(_WHOLE)
+@dataclass(frozen=True)
+class Snapshot:
+    """Jobs that share a link. Lists have one value per job."""
+
+    score: float
+    shifts_s: tuple[float, ...]
+    communication_s: tuple[float, ...]
+    """Mean time in Up phases."""
+    iterations_s: tuple[float, ...]
+    marks_per_iteration: float
+    adjustments: int
+
+
+@with_config(_WHOLE)
+@dataclass(frozen=True)
 class Collisions:
     """How many flows share a link when each GPU sends one."""
 
@@ -340,7 +399,18 @@ class Trained:
     """The mean JCT that the authors' simulator reports."""
 
 
-Figures = Completion | Iterations | Unfairness | Latency | ClusterTimes | Collisions | Remedy | Trained
+Figures = (
+    Completion
+    | Iterations
+    | Unfairness
+    | Latency
+    | ClusterTimes
+    | TrainingTimes
+    | Snapshot
+    | Collisions
+    | Remedy
+    | Trained
+)
 F = TypeVar("F", bound=Figures)
 
 

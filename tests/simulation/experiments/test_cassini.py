@@ -1,0 +1,39 @@
+"""`entrain simulate cassini-themis` and `cassini-snapshots`."""
+
+from __future__ import annotations
+
+from simulation.experiments.cassini import run_cluster, run_snapshot, snapshot_points
+from simulation.experiments.registry import points
+from simulation.results import Snapshot, TrainingTimes
+
+
+def _snapshot(group: str, policy: str) -> Snapshot:
+    (point,) = (
+        each
+        for each in snapshot_points({"experiment": "cassini-snapshots", "limit": 100, "seed": 0}, (policy,))
+        if each["group"] == group
+    )
+    figures = run_snapshot(point).figures
+    assert isinstance(figures, Snapshot)
+    return figures
+
+
+def test_shifts_help_where_the_score_is_high_and_change_nothing_where_it_is_low() -> None:
+    for group, helps in (("snapshot3", True), ("snapshot5", False)):
+        plain, shifted = (_snapshot(group, policy) for policy in ("themis", "themis-cassini"))
+        for before, after in zip(plain.communication_s, shifted.communication_s, strict=True):
+            assert after < 0.9 * before if helps else after < 1.02 * before
+    assert _snapshot("snapshot3", "ideal").marks_per_iteration == 0.0
+
+
+def test_a_point_runs_the_same_twice_and_lies_between_ideal_and_random() -> None:
+    _, found = points("cassini-themis", None, "ideal,random,themis-cassini", 8, 0)
+    first = [{**point, "draws": 1} for point in found if point["load_percent"] == 80]
+    figures = [run_cluster(point).figures for point in (*first, first[-1])]
+    assert figures[-1] == figures[-2]
+    ideal, random, cassini, _ = figures
+    assert isinstance(ideal, TrainingTimes) and isinstance(cassini, TrainingTimes)
+    assert isinstance(random, TrainingTimes)
+    assert 0.99 < ideal.mean_to_alone < 1.01 < random.mean_to_alone
+    assert ideal.mean_to_alone < cassini.mean_to_alone < random.mean_to_alone
+    assert ideal.marks_per_iteration == 0.0 < cassini.marks_per_iteration
