@@ -22,7 +22,7 @@ from schedulers.compiled import Floats, Ints, compiled
 from simulation import dcqcn
 
 DRIFT = 0.05
-LOST = 0.25
+LOST = 0.10
 STRIKES = 3
 MOST_FLOWS = 16
 """Marks of more flows on a link are those of as many."""
