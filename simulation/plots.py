@@ -644,6 +644,7 @@ def _collisions(summary: Summary) -> Figure:
 
 
 QUESTIONS = {
+    "slots-bound": "How long would the live experiment's jobs take with exact rates?",
     "cassini-unfairness": "Which jobs gain when DCQCN shares a link unfairly? (Cassini, chapter 3)",
     "vclos-512": "How long do jobs wait and run on 512 GPUs? (vClos, figures 12 and 13 a)",
     "vclos-2048": "How long do jobs wait and run on 2,048 GPUs? (vClos, figure 13 b)",

@@ -271,6 +271,24 @@ def _means(varied: str, summary: Summary) -> str:
     return text + table([LABELS[varied], "alone", *policies], rows)
 
 
+def _bound(summary: Summary) -> str:
+    """Return a table of mean JCT with a row per policy and a column per speed, and the change from fair."""
+    points = summary.rows(Completion)
+    cell = {(row.at.policy, row.at.gbps): row.figures.mean_jct_s for row in points}
+    speeds = list(dict.fromkeys(row.at.gbps for row in points))
+    alone = {row.at.gbps: row.figures.mean_alone_s for row in points}
+    rows = [["alone in the network", *(f"{alone[speed]:.2f}" for speed in speeds)]]
+    for policy in _policies(points):
+        shown = []
+        for speed in speeds:
+            against = cell.get(("fair", speed))
+            gain = f" ({change(cell[policy, speed], against)})" if against and policy != "fair" else ""
+            shown.append(f"{cell[policy, speed]:.2f}{gain}")
+        rows.append([policy, *shown])
+    head = ["policy", *(f"{speed} Gbit/s" for speed in speeds)]
+    return "\nMean JCT (s), and the change from fair sharing:\n\n" + table(head, rows)
+
+
 def _latency(summary: Summary) -> str:
     rows = [
         [
@@ -672,7 +690,7 @@ def _communication(summary: Summary) -> str:
     rows = summary.rows(ClusterTimes)
     cell = {(row.at.policy, row.at.communication): row.figures for row in rows}
     policies, parts = _strategies_of(rows), list(dict.fromkeys(row.at.communication for row in rows))
-    text = ""
+    text = f"\n{_cluster_text(rows[0].at)}.\n"
     for name, figure, digits in (
         ("Mean JCT (s)", "mean_jct_s", 0),
         ("Mean running time over that with links of one's own", "mean_slowdown", 3),
@@ -730,6 +748,7 @@ SECTIONS: dict[str, Callable[[Summary], str]] = {
     "slots-jct": _slots,
     "slots-models": partial(_means, "models"),
     "slots-tau": partial(_means, "slot_ms"),
+    "slots-bound": _bound,
     "slots-latency": _latency,
     "coflow-fb2010": _fb2010,
     "mltcp-two-jobs": _two_jobs,

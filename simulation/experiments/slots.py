@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import itertools
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from machine.errors import BadInput
 from schedulers.cassini.ccml import best_shift
 from schedulers.cassini.profile import Profile, up_down
+from schedulers.coflow.rivals import JobPriorities
+from schedulers.coflow.view import CoflowPolicy
 from schedulers.slots.kernels import HORIZON
-from simulation.engine import Simulation
+from simulation.collectives import parameter_server, ring, training_job
+from simulation.engine import Outcome, Simulation
 from simulation.experiments.experiment import Experiment, Point
 from simulation.experiments.outcome import recorded_usage, result_of
 from simulation.jobs import Coflow, Job
@@ -18,8 +24,9 @@ from simulation.policies import coflow_policy
 from simulation.results import Latency, Result
 from simulation.scheduled import ScheduledTransport
 from simulation.slotted import SIMULATED, SlottedTransport
-from simulation.topology import Topology, tree
+from simulation.topology import GBIT, Topology, switch, tree
 from simulation.workloads import MODELS, ClusterJob, cluster_jobs
+from workloads import models
 
 SLOTS_SET = ("slots", "slots-2", "slots-horizon", "slots-whole", "slots-drawn")
 SLOTS_VARIANTS: dict[str, dict[str, Any]] = {
@@ -159,6 +166,70 @@ def _tau_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
     return [{**_small_cluster(base), "slot_ms": t, "policy": p} for t in (10, 20, 60, 120) for p in policies]
 
 
+@dataclass(frozen=True)
+class LiveJob:
+    """A job of experiments/slots-jct.toml, before its division by 50: servers by number, parameter servers
+    first."""
+
+    ident: str
+    model: str
+    hosts: tuple[int, ...]
+    iterations: int
+    arrival_s: float = 0.0
+    servers: int = 0
+
+    def simulated(self) -> Job:
+        """The job as fluid: computation, then flows that all send at once."""
+        model = models.MODELS[self.model]
+        workers, servers = self.hosts[self.servers :], self.hosts[: self.servers]
+        flows = parameter_server(workers, servers, model.bytes) if servers else ring(workers, model.bytes)
+        compute_s = model.compute_ms / COMPUTE_SCALE / 1e3
+        return training_job(self.ident, self.arrival_s, compute_s, [flows], self.iterations)
+
+
+LIVE_JOBS = (
+    LiveJob("vgg19-a", "vgg19", (0, 1, 2), 14),
+    LiveJob("vgg16-a", "vgg16", (4, 5, 3, 0), 10, 0.7, servers=2),
+    LiveJob("gpt2-a", "gpt2", (3, 4, 5), 6, 1.5),
+    LiveJob("vgg19-b", "vgg19", (0, 1, 2), 12, 2.6),
+    LiveJob("resnet50-a", "resnet50", (1, 2, 4, 5), 20, 4.0, servers=2),
+)
+LIVE_SERVERS = 6
+COMPUTE_SCALE = 0.33
+LIVE_SHARE = 0.95
+"""The part of a link that the slot scheduler gives away, in payload."""
+
+
+def run_bound(point: Point) -> Result:
+    """Run the live experiment's jobs as fluid: exact rates, no packets, no cross traffic.
+
+    `fair` is max-min sharing, `varys` serves first what has the least left, and `best-order` is the best of
+    all fixed orders of the jobs. `slots` is the slot scheduler, with the dependencies between flows.
+    """
+    jobs = [job.simulated() for job in LIVE_JOBS][: point["limit"]]
+    topology = switch(LIVE_SERVERS, LIVE_SHARE * point["gbps"] * GBIT)
+
+    def under(policy: CoflowPolicy) -> Outcome:
+        return Simulation(jobs, ScheduledTransport(topology, policy, check=point.get("check"))).run()
+
+    if point["policy"] == "slots":
+        settings = replace(SIMULATED, slot_s=point["slot_ms"] / 1000.0)
+        outcome = Simulation(jobs, SlottedTransport(topology, "slots", settings, seed=point["seed"])).run()
+    elif point["policy"] == "best-order":
+        ranks = (np.array(order) for order in itertools.permutations(range(len(jobs))))
+        outcome = min(
+            (under(JobPriorities(rank)) for rank in ranks),
+            key=lambda found: sum(record.jct for record in found.jobs),
+        )
+    else:
+        outcome = under(coflow_policy(point["policy"]))
+    return result_of(outcome, jobs, topology, [])
+
+
+def _bound_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    return [{**base, "gbps": g, "slot_ms": 30, "policy": p} for g in (10, 16, 24) for p in policies]
+
+
 def run_latency(point: Point) -> Result:
     """Time the decisions of hosts with 8 flows."""
     decision = decision_latencies(
@@ -198,6 +269,16 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         _tau_points,
         run_cluster,
         {},
+    ),
+    Experiment(
+        "slots-bound",
+        "Slot scheduler: what the live experiment's jobs would take as fluid",
+        None,
+        ("fair", "varys", "best-order", "slots"),
+        _bound_points,
+        run_bound,
+        {},
+        sends_flows=False,
     ),
     Experiment(
         "slots-latency",

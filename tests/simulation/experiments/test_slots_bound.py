@@ -1,0 +1,48 @@
+"""The fluid model of the live slot scheduler's jobs: the same jobs, and bounds that bound."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from simulation.experiments.registry import points
+from simulation.experiments.slots import COMPUTE_SCALE, LIVE_JOBS, LIVE_SERVERS, run_bound
+from simulation.results import Completion
+
+EXPERIMENTS = Path(__file__).resolve().parents[3] / "experiments"
+
+
+@pytest.mark.parametrize("name", ["slots-jct", "slots-jct-16g", "slots-jct-24g"])
+def test_the_jobs_are_those_of_the_live_experiment(name: str) -> None:
+    live = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
+    assert 2 * live["topology"]["hosts_per_side"] == LIVE_SERVERS
+    assert {job["compute_scale"] for job in live["job"]} == {COMPUTE_SCALE}
+    assert [
+        (
+            *(job["name"], job["model"], tuple(int(host[1:]) - 1 for host in job["hosts"])),
+            *(job["iterations"], job.get("start_ms", 0) / 1000.0, job.get("servers", 0)),
+        )
+        for job in live["job"]
+    ] == [(j.ident, j.model, j.hosts, j.iterations, j.arrival_s, j.servers) for j in LIVE_JOBS]
+
+
+def mean_jct(policy: str, limit: int | None) -> float:
+    """At 10 Gbit/s."""
+    (point, *_) = points("slots-bound", None, policy, limit, 0)[1]
+    figures = run_bound(point).figures
+    assert isinstance(figures, Completion)
+    assert figures.to_bound >= 1.0 - 1e-9
+    return figures.mean_jct_s
+
+
+def test_a_job_alone_takes_as_long_under_any_policy() -> None:
+    assert mean_jct("fair", 1) == pytest.approx(mean_jct("varys", 1))
+    assert mean_jct("fair", 1) == pytest.approx(mean_jct("best-order", 1))
+
+
+def test_no_fixed_order_is_better_than_the_best_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    best = mean_jct("best-order", 3)
+    monkeypatch.setattr("itertools.permutations", lambda _: [(0, 1, 2), (2, 1, 0)])
+    assert best <= mean_jct("best-order", 3)
