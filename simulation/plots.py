@@ -670,6 +670,7 @@ OWN: dict[str, Callable[[Summary], Figure | None]] = {
     "matrix": _matrix,
     "pollux-jct": _trained,
     "cassini-themis": _training,
+    "cassini-pollux": _training,
     "cassini-snapshots": _snapshots,
     "vclos-load": _cluster,
     "vclos-communication": _cluster,

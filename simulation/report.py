@@ -758,6 +758,7 @@ SECTIONS: dict[str, Callable[[Summary], str]] = {
     "pollux-jct": _trained,
     "cassini-snapshots": _snapshots,
     "cassini-themis": _training,
+    "cassini-pollux": _training,
     "vclos-512": _strategies,
     "vclos-2048": _strategies,
     "vclos-load": _load,

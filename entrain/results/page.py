@@ -22,10 +22,9 @@ The commands at the top of each section produced its figures. These commands wri
 
     for name in parrot-jct parrot-readings parrot-scale parrot-eta parrot-theta parrot-load parrot-ps \\
             slots-jct slots-models slots-tau slots-bound slots-latency mltcp-two-jobs \\
-            cassini-unfairness cassini-timeline cassini-snapshots cassini-themis matrix pollux-jct \\
-            vclos-512 vclos-2048 vclos-load vclos-order vclos-communication vclos-tpu \\
-            vclos-testbed vclos-hash vclos-shape \\
-            vclos-sizes vclos-share; do
+            cassini-unfairness cassini-timeline cassini-snapshots cassini-themis cassini-pollux matrix \\
+            pollux-jct vclos-512 vclos-2048 vclos-load vclos-order vclos-communication vclos-tpu \\
+            vclos-testbed vclos-hash vclos-shape vclos-sizes vclos-share; do
         entrain simulate $name --out results/$name
     done
     entrain simulate coflow-fb2010 --trace FB2010-1Hr-150-0.txt --out results/coflow-fb2010

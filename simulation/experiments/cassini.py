@@ -19,6 +19,7 @@ from schedulers.placement.cluster import Cluster
 from simulation.clusters import arrivals, network, training
 from simulation.clusters.arrivals import TrainingJob
 from simulation.clusters.models import MODELS
+from simulation.clusters.pollux import Pollux
 from simulation.clusters.scheduler import ClusterScheduler, Ideal, Random
 from simulation.clusters.shared import Outcome, SharedCluster
 from simulation.clusters.themis import Themis
@@ -31,6 +32,7 @@ SCHEDULERS: dict[str, Callable[[int], ClusterScheduler]] = {
     "ideal": lambda seed: Ideal(),
     "random": lambda seed: Random(seed=seed),
     "themis": lambda seed: Themis(seed=seed),
+    "pollux": lambda seed: Pollux(seed=seed),
 }
 WITH = "-cassini"
 """The end of a policy's name that stands for a scheduler with Cassini's module."""
@@ -228,6 +230,19 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             "dynamic": "mean 1.5x, p99 2.2x",
             "dynamic, model parallel": "mean 1.2x, p99 1.6x",
             "marks of DLRM, dynamic": "27x",
+        },
+        sends_flows=False,
+    ),
+    Experiment(
+        "cassini-pollux",
+        "Cassini: Pollux with and without it (figures 4.13 to 4.15)",
+        None,
+        ("ideal", "pollux", "pollux-cassini"),
+        points,
+        run_cluster,
+        {
+            "iteration times, pollux over pollux-cassini, dynamic": "mean 1.6x, p99 2.5x",
+            "marks of DLRM, dynamic": "33x",
         },
         sends_flows=False,
     ),

@@ -37,3 +37,12 @@ def test_a_point_runs_the_same_twice_and_lies_between_ideal_and_random() -> None
     assert 0.99 < ideal.mean_to_alone < 1.01 < random.mean_to_alone
     assert ideal.mean_to_alone < cassini.mean_to_alone < random.mean_to_alone
     assert ideal.marks_per_iteration == 0.0 < cassini.marks_per_iteration
+
+
+def test_pollux_runs_the_same_traces_and_cassini_raises_no_marks() -> None:
+    _, found = points("cassini-pollux", None, "pollux,pollux-cassini", 8, 0)
+    dynamic = [each for each in found if (each["arrivals"], each["models"]) == ("dynamic", "mixed")][:2]
+    plain, cassini = (run_cluster({**point, "draws": 1}).figures for point in dynamic)
+    assert isinstance(plain, TrainingTimes) and isinstance(cassini, TrainingTimes)
+    assert plain.score is None and cassini.score is not None
+    assert cassini.marks_per_iteration < plain.marks_per_iteration
