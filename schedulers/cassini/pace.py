@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 PATIENCE = 3
-"""Starts in a row that are off by more than the bound, of which the last waits. Whoever has set the pace
+"""Starts in a row that are late by more than the bound, of which the last waits. Whoever has set the pace
 can move the others' grids instead: they then wait for as long as one job is late, not for a period."""
 REST = 20
 """Least number of iterations between two corrections. A pace that a job cannot keep, or clocks by which the
@@ -51,13 +51,13 @@ class Kind(IntEnum):
     FREE = 0
     """No pace was set."""
     KEPT = 1
-    """It was within the bound, and waited for the grid if it was early."""
+    """It was late by at most the bound, or was early and waited for the grid."""
     SHIFTED = 2
     """The pace is new: it waited for the grid."""
     CORRECTED = 3
-    """It had drifted beyond the bound, and waited for the grid."""
+    """It was late by more than the bound, and waited for the grid."""
     LATE = 4
-    """It has drifted beyond the bound, but not for long, or it was corrected only recently."""
+    """It is late by more than the bound, but not for long, or it was corrected only recently."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ class Follower:
 
     def __init__(self) -> None:
         self._pace: Pace | None = None
-        self._off = 0  # starts in a row that were off by more than the bound
+        self._due_ns = 0  # the point of the grid at which the last iteration was due
+        self._off = 0  # starts in a row that were late by more than the bound
         self._rested = REST  # starts since the last correction
 
     def start(self, pace: Pace | None, now_ns: int) -> Start:
@@ -87,16 +88,28 @@ class Follower:
         new, self._pace = pace != self._pace, pace
         if pace is None:
             return Start(now_ns, 0, Kind.FREE)
-        drift = pace.drift_ns(now_ns)
         self._rested += 1
-        if abs(drift) <= pace.bound_ns:
-            self._off = 0
-            return Start(now_ns + max(0, -drift), drift, Kind.KEPT)
         if new:
-            self._off = 0
-            return Start(pace.next_ns(now_ns), drift, Kind.SHIFTED)
+            drift = pace.drift_ns(now_ns)
+            if abs(drift) > pace.bound_ns:
+                return self._on_grid(pace.next_ns(now_ns), drift, Kind.SHIFTED)
+            self._due_ns = now_ns - drift
+        else:
+            self._due_ns += pace.period_ns
+            ahead = self._due_ns - now_ns
+            if abs(ahead) > pace.period_ns:  # it skips some, or did not wait
+                self._due_ns -= int(ahead / pace.period_ns) * pace.period_ns
+            drift = now_ns - self._due_ns
+        if drift <= pace.bound_ns:
+            return self._on_grid(max(now_ns, self._due_ns), drift, Kind.KEPT)
         self._off += 1
         if self._off < PATIENCE or self._rested <= REST:
             return Start(now_ns, drift, Kind.LATE)
-        self._off = self._rested = 0
-        return Start(pace.next_ns(now_ns), drift, Kind.CORRECTED)
+        self._rested = 0
+        return self._on_grid(pace.next_ns(now_ns), drift, Kind.CORRECTED)
+
+    def _on_grid(self, at_ns: int, drift_ns: int, kind: Kind) -> Start:
+        self._off = 0
+        if kind is not Kind.KEPT:
+            self._due_ns = at_ns
+        return Start(at_ns, drift_ns, kind)

@@ -78,6 +78,16 @@ class Profile:
             raise ValueError(f"an iteration of {self.period} s does not fit a period of {period} s")
         return Profile((*self.phases, Phase(rest, 0.0))) if rest > 1e-12 * period else self
 
+    def at_rate(self, rate: float) -> Profile:
+        """Return the profile that sends the same bytes at `rate` (bytes/s): what a job that was measured
+        while others took part of its link sends alone."""
+        return Profile(
+            tuple(
+                Phase(phase.seconds * phase.rate / rate, rate) if phase.rate > 0.0 else phase
+                for phase in self.phases
+            )
+        )
+
     def padded(self, seconds: float) -> Profile:
         """Return the profile whose Up phases last longer by `seconds`, or as long as Down phases allow."""
         phases: list[Phase] = []

@@ -74,3 +74,17 @@ def test_jobs_below_the_threshold_keep_their_time() -> None:
     found = plan(profiles, [Link("link", CAPACITY, ("one", "two"))], dict.fromkeys(profiles, 0.0))
     assert not found.grids
     assert set(found.reasons) == {"one", "two"}
+
+
+def test_a_profile_at_another_rate_sends_as_much_and_computes_as_long() -> None:
+    contended = up_down(0.4, 0.6, CAPACITY / 2)
+    alone = contended.at_rate(CAPACITY)
+    assert alone == up_down(0.4, 0.3, CAPACITY)
+
+
+def test_padding_takes_its_time_from_the_pause_that_follows() -> None:
+    padded = up_down(0.4, 0.6, CAPACITY).padded(0.1)
+    assert padded.period == pytest.approx(1.0)
+    assert padded.demand(np.array([0.05, 0.2, 0.5])).tolist() == [CAPACITY, 0.0, CAPACITY]
+    full = up_down(0.4, 0.6, CAPACITY).padded(5.0)
+    assert (full.period, float(full.demand(np.array([0.3]))[0])) == (pytest.approx(1.0), CAPACITY)
