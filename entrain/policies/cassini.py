@@ -6,30 +6,35 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import grpc
 import numpy as np
 from pydantic import Field
 
 from controlplane.topology import Topology
-from entrain.bound import bound_ms
+from entrain.bound import PAYLOAD_PER_FRAME, bound_ms
 from entrain.policies.mltcp import learning
 from entrain.policies.policy import Policy, Run, Session
 from entrain.policies.reports import Paced, Report
+from entrain.profiling import Counting, Measured, measured
 from entrain.shared_links import MBPS, shared_links
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.agent_pb2_grpc import HostStub
+from machine.errors import EntrainError
 from machine.toml import Strict
 from mininet_topos.agents import agents
+from mininet_topos.links import FRAME_BYTES
 from schedulers.cassini.affinity import THRESHOLD
 from schedulers.cassini.pace import Kind
-from schedulers.cassini.plan import SLACK, Grid, plan
+from schedulers.cassini.plan import SLACK, Grid, plan, warm_up
 from schedulers.cassini.profile import Profile, up_down
+from wire.flow import Flow
+from workloads.collectives import DDP
 from workloads.connections import flows_of
 from workloads.jobs import JobSpec
 from workloads.records import read_records
@@ -40,6 +45,8 @@ TIMEOUT_S = 2.0
 """How long an agent may take to answer."""
 CLOCKS = 50
 """Answers by the fastest of which a host's clock is compared."""
+BIN_MS = 10.0
+"""Width of the bins in which agents count what jobs send: on emulated hosts, all share the processors."""
 REFINED = 8
 """Iterations of each job after which periods are compared with how long iterations take."""
 NEAR = 0.005
@@ -57,11 +64,12 @@ class CassiniTable(Strict):
     drift_bound: Annotated[float, Field(gt=0, lt=0.5, allow_inf_nan=False, strict=False)] = 0.05
     slack: Annotated[float, Field(ge=0, le=0.2, allow_inf_nan=False, strict=False)] = SLACK
     measured: Annotated[int, Field(ge=1)] = 5
+    profiles: Literal["defined", "measured"] = "defined"
 
 
 @dataclass
-class _Host:
-    """The agent of one host."""
+class AgentOf:
+    """The agent of one host, and how the host's clock compares with ours."""
 
     name: str
     stub: Any
@@ -115,18 +123,24 @@ class Pacing(Session):
 
     def __init__(self, run: Run, addresses: Mapping[str, str], progress: Path, inner: Session) -> None:
         self._run, self._progress, self._inner = run, progress, inner
+        self._addresses = addresses
+        self._counting: Counting | None = None  # while some job's profile is measured
+        self._counted = contextlib.ExitStack()
         self._table = CassiniTable.model_validate(run.table)
         self._specs: dict[str, JobSpec] = {}
         self._hosts_of = {job.name: job.hosts for job in run.jobs}
         self._channels = {host: grpc.insecure_channel(address) for host, address in addresses.items()}
-        self._hosts = {host: _Host(host, HostStub(channel)) for host, channel in self._channels.items()}
+        self._hosts = {host: AgentOf(host, HostStub(channel)) for host, channel in self._channels.items()}
         self._solved_for: frozenset[str] = frozenset()
+        self._profiles: dict[str, Profile] = {}  # alone in the network
+        self._flows: dict[str, tuple[Flow, ...]] = {}
         self._grids: dict[str, Grid] = {}
         self._groups: tuple[tuple[str, ...], ...] = ()
         self._periods: dict[str, float] = {}  # as solved, without slack, s
         self._solved_at: dict[str, int] = {}  # the iteration of each job that was the last then
         self._since: dict[str, int] = {}  # the iteration of each job after which its present pace holds
         self._adjusted = 0
+        self._first_paced: dict[str, int] = {}
         self.solved = 0
         self._score: float | None = None
         self.shifts: dict[str, float] = {}  # by job, the last, s
@@ -137,7 +151,12 @@ class Pacing(Session):
     def job(self, spec: JobSpec) -> JobSpec:
         """Let the job publish its progress."""
         self._specs[spec.name] = self._inner.job(spec).model_copy(update={"progress": self._progress})
+        if self._is_measured(spec) and self._counting is None:
+            self._counting = self._counted.enter_context(Counting(self._addresses, bin_ms=BIN_MS))
         return self._specs[spec.name]
+
+    def _is_measured(self, spec: JobSpec) -> bool:
+        return self._table.profiles == "measured" or spec.collective == DDP
 
     @contextlib.contextmanager
     def conducting(self) -> Iterator[None]:
@@ -153,6 +172,7 @@ class Pacing(Session):
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
+        self._counted.close()
         for channel in self._channels.values():
             channel.close()
 
@@ -171,7 +191,7 @@ class Pacing(Session):
 
     def _look(self) -> dict[str, _Seen]:
         """Return the jobs that run, by name."""
-        ranks: dict[str, list[tuple[_Host, Any]]] = {}
+        ranks: dict[str, list[tuple[AgentOf, Any]]] = {}
         for host in self._hosts.values():
             was_silent = host.silent
             for process in host.ask():
@@ -201,13 +221,14 @@ class Pacing(Session):
     def _solve(self, seen: Mapping[str, _Seen]) -> None:
         """Find paces for the jobs that run, and send them."""
         self._solved_for = frozenset(seen)
-        profiles = {job: self._profile(job) for job in self._specs if job in seen}
+        self._take_profiles(seen)
+        profiles = {job: self._profiles[job] for job in self._specs if job in seen and job in self._profiles}
         topology, routing = self._run.network.topology, self._run.routing
-        links = shared_links(topology, routing, {job: flows_of(self._specs[job]) for job in profiles})
+        links = shared_links(topology, routing, {job: self._flows[job] for job in profiles})
         found = plan(
             profiles,
             links,
-            {job: each.started for job, each in seen.items()},
+            {job: seen[job].started for job in profiles},
             threshold=self._table.threshold,
             slack=self._table.slack,
             bound=self._table.drift_bound,
@@ -228,6 +249,7 @@ class Pacing(Session):
         self._periods = {job: grid.period / (1.0 + self._table.slack) for job, grid in self._grids.items()}
         self._solved_at = {job: seen[job].starts for job in self._grids}
         for job in self._grids:
+            self._first_paced.setdefault(job, seen[job].starts - 1)
             self._send(job, seen[job])
         if found.grids:
             shifts = ", ".join(f"{job} {1e3 * shift:.0f} ms" for job, shift in found.shifts.items())
@@ -292,14 +314,46 @@ class Pacing(Session):
         for name in self._hosts_of[job]:
             self._call(self._hosts[name], "ClearPace", pb.ClearPaceRequest(job=job))
 
-    def _call(self, host: _Host, method: str, request: Any) -> None:
+    def _call(self, host: AgentOf, method: str, request: Any) -> None:
         try:
             getattr(host.stub, method)(request, timeout=TIMEOUT_S)
         except grpc.RpcError as error:
             reason = error.details() if isinstance(error, grpc.Call) else error
             self._say(f"the agent of {host.name} cannot be told: {reason}")
 
-    def _profile(self, job: str) -> Profile:
+    def _take_profiles(self, jobs: Iterable[str]) -> None:
+        """Take the profiles and the flows of jobs that have none yet."""
+        found = self._measured()
+        for job in jobs:
+            if job in self._profiles:
+                continue
+            spec = self._specs[job]
+            self._flows[job] = found[job].flows if job in found else flows_of(spec)
+            profile = found[job].profile if job in found and self._is_measured(spec) else None
+            if profile is not None:
+                rate = min(_rates(self._run.network.topology, self._hosts_of[job])) * MBPS
+                self._profiles[job] = profile.at_rate(rate * PAYLOAD_PER_FRAME / FRAME_BYTES)
+            elif spec.collective == DDP:  # it has no definition
+                why = found[job].estimate.verdict if job in found else "it sends nothing"
+                self._say(f"{job} has no profile: {why}")
+            else:
+                self._profiles[job] = self._defined(job)
+        if self._specs.keys() <= self._profiles.keys():
+            self._counted.close()  # counting takes processor time
+            self._counting = None
+
+    def _measured(self) -> Mapping[str, Measured]:
+        if self._counting is None:
+            return {}
+        names = {job.mark: job.name for job in self._run.jobs}
+        try:
+            counts = self._counting.counts()
+            return measured(self._run.network.topology, self._run.routing, counts, names)
+        except EntrainError as error:
+            self._say(f"profiles are not measured: {error}")
+            return {}
+
+    def _defined(self, job: str) -> Profile:
         """Return what a job sends alone, from its definition."""
         spec = self._specs[job]
         rates = _rates(self._run.network.topology, self._hosts_of[job])
@@ -329,6 +383,7 @@ class Pacing(Session):
                 corrections=self._adjusted + len(corrected),
                 periods_ms={job: 1e3 * grid.period for job, grid in self._grids.items()},
                 solved=self.solved,
+                since=self._first_paced,
                 events=tuple(self.events),
             ),
         )
@@ -355,6 +410,7 @@ class Cassini(Policy):
         """Run an agent on every host. Jobs publish their progress in the run's directory."""
         progress = run.directory / "progress"
         progress.mkdir()
+        warm_up()
         with (
             learning(run) as inner,
             agents(run.network, run.record, run.directory, progress=progress, vital=False) as addresses,

@@ -112,6 +112,8 @@ class Paced:
     """By job: the period of its pace, at the end."""
     solved: int = 0
     """How often shifts were solved for."""
+    since: Mapping[str, int] = field(default_factory=dict)
+    """By job: the iteration that was the last to start without a pace, from 0."""
     events: tuple[str, ...] = ()
     """What happened, in words."""
 

@@ -16,12 +16,14 @@ from entrain.results.values import (
     HELD,
     LEARNING,
     SETTLED_LEAST,
+    SHIFTED,
     WINDOW,
     RunResult,
     best_tcp_jct_s,
     document,
     fairness,
     losses_equal,
+    over_ideal_shifted,
     strategy,
     summarized,
 )
@@ -147,6 +149,32 @@ def settling(runs: Sequence[RunResult]) -> Table:
     return result
 
 
+SHIFTING_LEGEND = f"""score: how well jobs fit on the links that they share (1: no phases collide).
+shift: by how much a job was delayed. × ideal: iteration time over the ideal, from
+iteration {SHIFTED} after the shift on. drift: how much later than its pace an iteration
+could start, p99. corr.: how often drift was corrected"""
+
+
+def shifting(runs: Sequence[RunResult]) -> Table:
+    """Return a table of how policy cassini shifted jobs: one row per run."""
+    result = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    result.add_column("run", overflow="fold")
+    for heading in ("score", "shift\nms", "×\nideal", "drift\nms", "corr."):
+        result.add_column(heading, justify="right")
+    for run in runs:
+        paced, over = run.paced, over_ideal_shifted(run)
+        if paced.score is not None:
+            result.add_row(
+                label(run, runs),
+                f"{paced.score:.2f}",
+                ", ".join(f"{job} {shift:.0f}" for job, shift in paced.shifts_ms.items()) or "-",
+                f"{over:.3f}" if over else "-",
+                "-" if paced.drift_ms_p99 is None else f"{paced.drift_ms_p99:.1f}",
+                str(paced.corrections),
+            )
+    return result
+
+
 UNFAIR_LEGEND = f"""score: how well the job fits with those that share its links (1: no phases
 collide). fair, unfair: mean iteration time under policies none and unfair,
 without the first {MEETING:.0%} of iterations. gain: fair / unfair"""
@@ -212,6 +240,9 @@ def show(experiment: Experiment, runs: Sequence[RunResult], console: Console) ->
     if experiment.controls:
         console.print(settling(runs))
         console.print(SETTLING_LEGEND)
+    if any(run.paced.score is not None for run in runs):
+        console.print(shifting(runs))
+        console.print(SHIFTING_LEGEND)
     if found := gains(experiment, runs):
         console.print(unfairness(found))
         console.print(UNFAIR_LEGEND)

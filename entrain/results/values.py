@@ -395,7 +395,7 @@ def _run(run: RunResult) -> dict[str, Any]:
         "converged_at_iteration": converged_at(run),
         "fairness": asdict(fairness(run)),
         "learned": [asdict(each) for each in run.learned],
-        **_paced(run.paced),
+        **_paced(run),
         "jobs": _jobs(run),
         "links": [
             {
@@ -418,13 +418,32 @@ def _run(run: RunResult) -> dict[str, Any]:
     }
 
 
-def _paced(paced: Paced) -> dict[str, Any]:
+SHIFTED = 5
+"""Iterations from when a job has got its pace until it counts as shifted."""
+
+
+def over_ideal_shifted(run: RunResult) -> float | None:
+    """Return the mean over shifted jobs of iteration time over the ideal, from the fifth iteration
+    after the shift on; None if no job has so many."""
+    found = [
+        fmean(times) / job.ideal_ms
+        for job in run.jobs
+        if job.name in run.paced.since
+        and (times := job.summary.iteration_ms[run.paced.since[job.name] + SHIFTED :])
+    ]
+    return fmean(found) if found else None
+
+
+def _paced(run: RunResult) -> dict[str, Any]:
+    paced = run.paced
     return {
         "score": paced.score,
         "shifts_ms": dict(paced.shifts_ms),
         "drift_ms_p99": paced.drift_ms_p99,
         "corrections": paced.corrections,
+        "over_ideal_shifted": over_ideal_shifted(run),
         "pacing": {
+            "since": dict(paced.since),
             "periods_ms": dict(paced.periods_ms),
             "solved": paced.solved,
             "events": list(paced.events),

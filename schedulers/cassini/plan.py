@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from schedulers.cassini.affinity import THRESHOLD, Interleaving, Link, components, interleave
 from schedulers.cassini.circle import wrapped
-from schedulers.cassini.profile import Profile
+from schedulers.cassini.profile import Phase, Profile
 
 SLACK = 0.01
 """By how much periods are longer than iterations, as a fraction: a late job then catches up by itself."""
@@ -125,6 +125,14 @@ def _moved(placed: _Placed) -> tuple[int, float]:
 
 def _connected(links: Sequence[Link], jobs: Sequence[str]) -> list[list[str]]:
     return components(jobs, [link for link in links if set(link.jobs) <= set(jobs)])
+
+
+def warm_up() -> None:
+    """Compile what `plan` needs, which would delay it by seconds."""
+    profile = Profile((Phase(0.8, 0.0), Phase(0.2, 1.0)))
+    for count in (2, 3, 4):
+        names = tuple(map(str, range(count)))
+        plan(dict.fromkeys(names, profile), [Link("link", 1.0, names)], dict.fromkeys(names, 0.0))
 
 
 def _longer(found: Interleaving) -> dict[str, float]:

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from controlplane.topology import parse_topology
-from entrain.policies.cassini import CassiniTable, Pacing
+from entrain.policies.cassini import AgentOf, CassiniTable, Pacing
 from entrain.policies.policy import Session
 from hostbpf.agent.paces import Paces
 from hostbpf.agent.service import HostService
+from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc import calls as rpc
 from hostbpf.rpc.agent_pb2_grpc import add_HostServicer_to_server
 from wire.progress import Publisher
@@ -34,8 +35,8 @@ TOPOLOGY = {
     }
 }
 HOSTS = {"one": ("h1", "h4"), "two": ("h2", "h5"), "three": ("h3", "h6")}
-COMPUTE_S, BYTES = 0.1, 800_000  # 66 ms of its link
-LASTS_S = 0.17
+COMPUTE_S, BYTES = 0.2, 1_400_000  # 117 ms of its link
+LASTS_S = 0.32
 
 
 class Cluster:
@@ -49,8 +50,8 @@ class Cluster:
         self.ending: dict[str, threading.Event] = {}
         addresses = {host.name: self._agent(host.name) for host in self.topology.hosts}
         run: Any = SimpleNamespace(
-            table=CassiniTable(measured=2, threshold=threshold).model_dump(),
-            jobs=[SimpleNamespace(name=name, hosts=hosts) for name, hosts in HOSTS.items()],
+            table=CassiniTable(measured=2, threshold=threshold, drift_bound=0.2).model_dump(),
+            jobs=[SimpleNamespace(name=name, hosts=hosts, mark=0) for name, hosts in HOSTS.items()],
             network=SimpleNamespace(topology=self.topology),
             routing="ecmp",
             directory=directory,
@@ -111,7 +112,7 @@ class Cluster:
 
     def until(self, condition: Callable[[], object]) -> None:
         """Wait for something to be the case."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline, "it does not happen"
             time.sleep(0.02)
@@ -133,21 +134,23 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]
         yield Cluster(tmp_path, stack, threshold=getattr(request, "param", 0.7))
 
 
-def test_jobs_are_moved_apart_and_stay_apart_when_nobody_paces_them_any_more(cluster: Cluster) -> None:
+def test_jobs_are_moved_apart_and_stay_apart_when_nobody_moves_them_any_more(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster.start("one")
     cluster.start("two")
     cluster.until(lambda: len(cluster.session.shifts) == 2)
-    cluster.goes_on("one")
-    cluster.goes_on("two")
+    hour, wall = 3600 * 10**9, time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: wall() + hour)  # somebody sets the clock
+    monkeypatch.setattr(time, "time", lambda: (wall() + hour) / 1e9)
     cluster.until(lambda: cluster.are_apart("one", "two"))
     cluster.session.end()  # whoever has solved is gone
-    cluster.goes_on("one", 10)
+    cluster.goes_on("one")
     cluster.until(lambda: cluster.are_apart("one", "two"))
     for agent in cluster.agents.values():
         agent.close()
     cluster.goes_on("one")
     cluster.goes_on("two")
-    cluster.until(lambda: cluster.are_apart("one", "two"))
 
 
 def test_a_job_that_comes_is_fitted_in_and_one_that_stays_alone_is_free(cluster: Cluster) -> None:
@@ -162,6 +165,19 @@ def test_a_job_that_comes_is_fitted_in_and_one_that_stays_alone_is_free(cluster:
     cluster.goes_on("three")
     cluster.goes_on("one")
     cluster.until(lambda: cluster.are_apart("one", "three"))
+
+
+def test_the_clock_of_a_host_is_known_from_its_fastest_answer() -> None:
+    ahead_s, delays = 5000.0, iter([0.2, 0.0, 0.1])
+
+    def answer(request: object, timeout: float) -> object:
+        time.sleep(next(delays))
+        return pb.Starts(now_ns=round((time.monotonic() + ahead_s) * 1e9))
+
+    host = AgentOf("h1", SimpleNamespace(ListStarts=answer))
+    for _ in range(3):
+        assert host.ask() == []
+    assert host.ahead_s == pytest.approx(ahead_s, abs=0.04)
 
 
 @pytest.mark.parametrize("cluster", [0.95], indirect=True)
