@@ -46,7 +46,8 @@ class Counts:
 
 
 class FlowCounter:
-    """Counts a host's flows. Call `look` in every bin, and `take` a few times a second."""
+    """Counts a host's flows. Call `look` more often than iterations begin to send, which makes their
+    beginnings exact, and `take` a few times a second."""
 
     def __init__(
         self, clock: SlotClock, meter: Meter, progress: Monitor, sockets: FlowReader, netns: str | None

@@ -42,6 +42,8 @@ _RUNTIME = RECORDS / "agents"
 _QUEUED = 10_000
 """Feedback that a slow watcher may leave unread; more is dropped for it."""
 _WATCH_POLL_S = 0.2
+_LOOK_S = 0.005
+"""How often those that count look for iterations that have begun; computing mostly takes longer."""
 _COUNTED_S = 0.2
 """How often watchers of flows get what was counted."""
 _SUBSCRIBED = (("subscribed", "true"),)
@@ -126,7 +128,7 @@ class HostService(HostServicer):
             raise rpc.Denied("only root may see what all flows of the host send")
         with self._watching(user), self._agent.counting(request.bin_ms) as counter:
             context.send_initial_metadata(_SUBSCRIBED)
-            yield from _counted(counter, request.bin_ms / 1e3, context)
+            yield from _counted(counter, context)
 
     @contextlib.contextmanager
     def _watching(self, user: int) -> Iterator[None]:
@@ -213,13 +215,13 @@ class HostService(HostServicer):
         )
 
 
-def _counted(counter: FlowCounter, bin_s: float, context: Any) -> Iterator[Any]:
+def _counted(counter: FlowCounter, context: Any) -> Iterator[Any]:
     """Yield what `counter` has counted, several times a second, while somebody listens."""
     while context.is_active():
         until = time.monotonic() + _COUNTED_S
         while time.monotonic() < until and context.is_active():
             counter.look()
-            time.sleep(bin_s)
+            time.sleep(_LOOK_S)
         yield counts_message(counter.take())
 
 
