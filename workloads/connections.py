@@ -44,6 +44,9 @@ _NOTSENT_LOWAT = 128 * 1024
 """Limit of unsent bytes in a socket: a larger backlog would delay the next step's DSCP and hold the lock."""
 _RCVLOWAT = 64 * 1024
 """Bytes that must have arrived before the rank is woken, to reduce wake-ups."""
+_RCVLOWAT_PART = 8
+"""At most this part of the receive buffer, a quarter of the window: a sender that has filled the window waits
+until the rank has woken up and read."""
 _SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes in the send queue that were never sent
 _PORT_ATTEMPTS = 64
 _HELLO_TIMEOUT_S = 5.0
@@ -172,7 +175,7 @@ class Incoming:
         self._expected = (0, 0)
         self._target: Buffer = np.empty(0, dtype)
         self._bytes = memoryview(b"")
-        self.size = self._received = self._staged = self._lowat = 0
+        self.size = self._received = self._staged = self._lowat = self._most = 0
         self._reduce = False
         self._staging: Buffer = np.empty(0, dtype)
         self._staging_bytes = memoryview(b"")
@@ -185,6 +188,8 @@ class Incoming:
         self._bytes = raw(target)
         self.size = len(self._bytes)
         self._received = self._staged = self._header_filled = 0
+        buffer = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)  # it grows
+        self._most = min(_RCVLOWAT, buffer // _RCVLOWAT_PART)
         if reduce and not self._staging_bytes:
             self._staging = np.empty(_SEGMENT // target.itemsize, target.dtype)
             self._staging_bytes = raw(self._staging)
@@ -247,7 +252,7 @@ class Incoming:
 
     def _ask(self, left: int) -> None:
         """Set how much must arrive before a wake-up, at most the rest of the transfer."""
-        lowat = max(1, min(left, _RCVLOWAT))
+        lowat = max(1, min(left, self._most))
         if lowat != self._lowat:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowat)
             self._lowat = lowat

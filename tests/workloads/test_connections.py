@@ -103,6 +103,22 @@ def test_the_rest_of_a_transfer_wakes_the_receiver(elements: int, first: int, re
         assert (target == values).all()
 
 
+def test_the_receiver_is_woken_long_before_the_sender_s_window_is_full() -> None:
+    values = np.arange(1_000_000, dtype=np.int32)
+    wire = on_the_wire(values, iteration=0)
+    with pair() as (left, right, epoll):
+        right.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        window = right.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+        incoming = Incoming(right, 0, ("here", 1), "int32", epoll)
+        incoming.begin(np.zeros_like(values), False, 0, 0)
+        sent = 0
+        while not epoll.poll(0):
+            sent += left.send(wire[sent : sent + 1024])
+            while len(right.recv(1 << 20, socket.MSG_PEEK)) < sent:
+                pass
+        assert sent <= window / 2
+
+
 def test_a_transfer_larger_than_all_buffers_waits_for_the_receiver() -> None:
     values = np.arange(10_000_000, dtype=np.int32)
     with pair() as (left, right, epoll):
