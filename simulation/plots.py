@@ -328,7 +328,7 @@ def _unfairness(summary: Summary) -> Figure | None:
             look: dict[str, Any] = {"color": colour, "marker": marker, "alpha": 0.8, "mec": "black"}
             axis.plot([fair.score] * len(gains), gains, label=group, **look)
         axis.axhline(1.0, color="black", linewidth=0.8)
-        axis.set_xlabel("Cassini's score of the group (1: jobs fit together)")
+        axis.set_xlabel("Cassini's score of the group")
         axis.set_title(f"{model} model of DCQCN")
     axes[0].set_ylabel("fair / unfair iteration time of each job\n(above 1: unfairness helps the job)")
     _legend(axes, "group")
@@ -531,6 +531,32 @@ def _models(summary: Summary) -> Figure | None:
     return figure
 
 
+def _bound(summary: Summary) -> Figure:
+    """Draw mean JCT with a group of bars per speed, and a line where it is that of jobs alone."""
+    rows = summary.rows(Completion)
+    speeds = list(dict.fromkeys(row.at.gbps for row in rows))
+    policies = list(dict.fromkeys(row.at.policy for row in rows))
+    width = 0.8 / len(policies)
+    figure, axes = _panels(1, width=8.0)
+    for i, policy in enumerate(policies):
+        mean = {row.at.gbps: row.figures.mean_jct_s for row in rows if row.at.policy == policy}
+        place = np.arange(len(speeds)) + (i - (len(policies) - 1) / 2) * width
+        shape: dict[str, Any] = {"color": style(policy).colour, "hatch": ("", "///", "...", "xxx")[i % 4]}
+        bars = axes[0].bar(
+            place, [mean[g] for g in speeds], width, label=policy, edgecolor="black", lw=0.5, **shape
+        )
+        axes[0].bar_label(bars, fmt="%.1f", fontsize=7, padding=1)
+    alone = {row.at.gbps: row.figures.mean_alone_s for row in rows}
+    for at, speed in enumerate(speeds):
+        label = "alone in the network" if at == 0 else None
+        axes[0].plot([at - 0.45, at + 0.45], [alone[speed]] * 2, "k:", label=label)
+    axes[0].set_xticks(range(len(speeds)), [f"{speed:g}" for speed in speeds])
+    axes[0].set_xlabel(LABELS["gbps"])
+    axes[0].set_ylabel("mean JCT (s), lower is better")
+    _legend(axes)
+    return figure
+
+
 def _bars(axis: Axes, rows: Sequence[Row[ClusterTimes]]) -> None:
     """Draw the mean times that jobs run and, hatched, that they wait, with a bar per strategy."""
     from matplotlib.patches import Patch
@@ -664,6 +690,7 @@ OWN: dict[str, Callable[[Summary], Figure | None]] = {
     "parrot-scale": _scale,
     "parrot-readings": _readings,
     "mltcp-two-jobs": _two_jobs,
+    "slots-bound": _bound,
     "slots-latency": _latency,
     "slots-models": _models,
     "cassini-unfairness": _unfairness,

@@ -31,7 +31,7 @@ class ParrotScale:
     each flow or to the whole coflow, which its flows then share."""
 
     iterations: float = 110.0
-    arrivals: float = 110.0
+    arrivals: float = 10.0
     longest_mb: float = 1000.0
     length_of: Literal["flow", "coflow"] = "flow"
 

@@ -203,7 +203,7 @@ LIVE_SHARE = 0.95
 def run_bound(point: Point) -> Result:
     """Run the live experiment's jobs as fluid: exact rates, no packets, no cross traffic.
 
-    `fair` is max-min sharing, `varys` serves first what has the least left, and `best-order` is the best of
+    `fair` is max-min sharing, `varys` serves first what has the least left, and `fixed-order` is the best of
     all fixed orders of the jobs. `slots` is the slot scheduler, with the dependencies between flows.
     """
     jobs = [job.simulated() for job in LIVE_JOBS][: point["limit"]]
@@ -215,7 +215,7 @@ def run_bound(point: Point) -> Result:
     if point["policy"] == "slots":
         settings = replace(SIMULATED, slot_s=point["slot_ms"] / 1000.0)
         outcome = Simulation(jobs, SlottedTransport(topology, "slots", settings, seed=point["seed"])).run()
-    elif point["policy"] == "best-order":
+    elif point["policy"] == "fixed-order":
         ranks = (np.array(order) for order in itertools.permutations(range(len(jobs))))
         outcome = min(
             (under(JobPriorities(rank)) for rank in ranks),
@@ -274,7 +274,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "slots-bound",
         "Slot scheduler: what the live experiment's jobs would take as fluid",
         None,
-        ("fair", "varys", "best-order", "slots"),
+        ("fair", "varys", "fixed-order", "slots"),
         _bound_points,
         run_bound,
         {},

@@ -39,10 +39,10 @@ def mean_jct(policy: str, limit: int | None) -> float:
 
 def test_a_job_alone_takes_as_long_under_any_policy() -> None:
     assert mean_jct("fair", 1) == pytest.approx(mean_jct("varys", 1))
-    assert mean_jct("fair", 1) == pytest.approx(mean_jct("best-order", 1))
+    assert mean_jct("fair", 1) == pytest.approx(mean_jct("fixed-order", 1))
 
 
 def test_no_fixed_order_is_better_than_the_best_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    best = mean_jct("best-order", 3)
+    best = mean_jct("fixed-order", 3)
     monkeypatch.setattr("itertools.permutations", lambda _: [(0, 1, 2), (2, 1, 0)])
-    assert best <= mean_jct("best-order", 3)
+    assert best <= mean_jct("fixed-order", 3)
