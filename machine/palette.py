@@ -43,6 +43,7 @@ COLOURS = {
     "fifo": "#882255",
     "mcs": "#44AA99",
     "ccml": "#AA4499",
+    "fixed-order": "#225577",
     "mltcp": "#999933",
     "fair": "#C8C8C8",
     "unfair": "#661100",
