@@ -672,6 +672,9 @@ def _collisions(summary: Summary) -> Figure:
 QUESTIONS = {
     "slots-bound": "How long would the live experiment's jobs take with exact rates?",
     "cassini-unfairness": "Which jobs gain when DCQCN shares a link unfairly? (Cassini, chapter 3)",
+    "cassini-themis": "What do jobs gain by Cassini under Themis? (figures 4.11 to 4.17)",
+    "cassini-pollux": "What do jobs gain by Cassini under Pollux? (figures 4.13 to 4.15)",
+    "cassini-snapshots": "How much shorter is communication with Cassini's shifts? (Cassini, table 4.3)",
     "vclos-512": "How long do jobs wait and run on 512 GPUs? (vClos, figures 12 and 13 a)",
     "vclos-2048": "How long do jobs wait and run on 2,048 GPUs? (vClos, figure 13 b)",
     "vclos-load": "What does each strategy lose as jobs arrive more often? (vClos, table 5)",
