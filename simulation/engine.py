@@ -18,6 +18,8 @@ from machine.errors import EntrainError
 from schedulers.compiled import Floats
 from simulation.jobs import Coflow, Compute, Job, check_jobs
 
+_ARRIVES, _BEGINS = -1, -2
+"""Events of a job that end no task: it arrives; an iteration begins that has waited for its pace."""
 SAME = 1e-12
 """Times whose relative difference is smaller count as the same instant."""
 
@@ -133,6 +135,7 @@ class Simulation:
     """Run `jobs` over `transport`. Without `keep_coflows`, runs of millions of iterations need less memory.
 
     A job starts when it arrives, or with `admission` when that starts it, with the tasks that it then gets.
+    With `pacing`, an iteration that could start at a time starts at the one which this returns for the job.
     """
 
     def __init__(
@@ -141,6 +144,7 @@ class Simulation:
         transport: Transport,
         *,
         admission: Admission | None = None,
+        pacing: Callable[[int, float], float] | None = None,
         keep_coflows: bool = True,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
@@ -148,10 +152,11 @@ class Simulation:
         self._jobs = list(jobs)
         self._transport = transport
         self._admission = admission
+        self._pacing = pacing
         self._keep = keep_coflows
         self._progress = progress
         self._state = [_Progress() for _ in jobs]
-        self._heap: list[tuple[float, int, int, int]] = []  # time, tie-break, job, task (-1: arrival)
+        self._heap: list[tuple[float, int, int, int]] = []  # time, tie-break, job, task or event
         self._sequence = 0
         self._running: dict[int, tuple[int, int, CoflowRecord | None]] = {}
         self._handle = 0
@@ -162,7 +167,7 @@ class Simulation:
     def run(self, until: float = math.inf) -> Outcome:
         """Run to the end or to `until` (s); raise SimulationError if unfinished jobs cannot proceed."""
         for j, job in enumerate(self._jobs):
-            self._push(job.arrival, j, -1)
+            self._push(job.arrival, j, _ARRIVES)
         transport = self._transport
         while self._done < len(self._jobs):
             now = transport.next_event()
@@ -187,6 +192,8 @@ class Simulation:
                 _, _, j, task = heapq.heappop(self._heap)
                 if task >= 0:
                     self._task_done(j, task, now)
+                elif task == _BEGINS:
+                    self._begin_iteration(j, now)
                 elif self._admission is None:
                     self._start_job(j, now)
                 else:
@@ -207,6 +214,14 @@ class Simulation:
         self._start_iteration(j, now)
 
     def _start_iteration(self, j: int, now: float) -> None:
+        """Begin an iteration, now or at the time that its pace gives."""
+        at = now if self._pacing is None else self._pacing(j, now)
+        if at > now:
+            self._push(at, j, _BEGINS)
+        else:
+            self._begin_iteration(j, now)
+
+    def _begin_iteration(self, j: int, now: float) -> None:
         state, job = self._state[j], self._jobs[j]
         state.waiting_for = [len(task.after) for task in job.tasks]
         state.left = len(job.tasks)

@@ -31,7 +31,7 @@ from mininet_topos.agents import agents
 from mininet_topos.links import FRAME_BYTES
 from schedulers.cassini.affinity import THRESHOLD
 from schedulers.cassini.pace import Kind
-from schedulers.cassini.plan import SLACK, Grid, plan, warm_up
+from schedulers.cassini.plan import MOVED, SLACK, Grid, moved, plan, warm_up
 from schedulers.cassini.profile import Profile, up_down
 from wire.flow import Flow
 from workloads.collectives import DDP
@@ -53,8 +53,6 @@ NEAR = 0.005
 """Periods that are off by less stay, as a fraction."""
 LONGER = 1.1
 """By what factor periods grow at most."""
-MOVED = 0.5
-"""The part of the drift bound beyond which grids are moved."""
 
 
 class CassiniTable(Strict):
@@ -287,12 +285,8 @@ class Pacing(Session):
     def _move(self, group: Sequence[str], seen: Mapping[str, _Seen], late: float, factor: float) -> None:
         """Let a group's grids begin later by `late` (s) from now on, with periods that are longer by
         `factor`. The jobs' order stays."""
-        slowest = max((self._grids[job] for job in group), key=lambda grid: grid.period)
-        origin = slowest.next(time.monotonic())
+        self._grids.update(moved({job: self._grids[job] for job in group}, time.monotonic(), late, factor))
         for job in group:
-            grid = self._grids[job]
-            ahead = grid.next(origin) - origin
-            self._grids[job] = Grid(origin + late + ahead * factor, grid.period * factor)
             self._send(job, seen[job])
 
     def _send(self, job: str, seen: _Seen) -> None:

@@ -11,6 +11,8 @@ from schedulers.cassini.profile import Phase, Profile
 
 SLACK = 0.01
 """By how much periods are longer than iterations, as a fraction: a late job then catches up by itself."""
+MOVED = 0.5
+"""The part of the drift bound beyond which grids are moved."""
 FITS = 0.99
 """A link with this score needs no longer periods: the search is as exact as that."""
 _ROUNDS = 4
@@ -57,7 +59,9 @@ def plan(
     `starts` has a start of an iteration of each job (s). Solutions in which all jobs that links connect are
     delayed alike are equal; of these it takes the one that moves fewest. A job stays if it starts at most
     `bound` (a fraction of its period) after its place. If phases collide whatever the shifts, periods become
-    longer by the time that the excess takes on the link, for these jobs would be late otherwise.
+    longer by the time that the excess takes on the link, for these jobs would be late otherwise. Where jobs
+    also cross a link that scores less than `threshold`, all that links connect with them stay as they are:
+    the ones that meet there would be late in every iteration, and the others would wait for them.
     """
     found = best = interleave(profiles, links, threshold=threshold, seed=seed)
     for _ in range(_ROUNDS):
@@ -69,8 +73,14 @@ def plan(
     best = _roomy(best, links, threshold, seed)
     grids: dict[str, Grid] = {}
     shifts: dict[str, float] = {}
-    groups = _connected(links, [job for job in profiles if job not in found.reasons])
-    for jobs in groups:
+    poor = [each.link for each in found.links if len(each.link.jobs) > 1 and each.score < threshold]
+    reasons = dict(found.reasons)
+    groups = []
+    for jobs in _connected(links, [job for job in profiles if job not in found.reasons]):
+        if unfit := [link.name for link in poor if not set(jobs).isdisjoint(link.jobs)]:
+            reasons.update(dict.fromkeys(jobs, f"jobs that it may meet do not fit on {unfit[0]}"))
+            continue
+        groups.append(jobs)
         relative = {
             job: Grid(best.shifts[job] * (1.0 + slack), best.profiles[job].period * (1.0 + slack))
             for job in jobs
@@ -78,7 +88,22 @@ def plan(
         chosen = min((_placed(relative, starts, job, bound) for job in jobs), key=_moved)
         grids.update({job: grid for job, (grid, _) in chosen.items()})
         shifts.update({job: wait for job, (_, wait) in chosen.items()})
-    return Plan(grids, shifts, found.reasons, found.score, tuple(map(tuple, groups)))
+    return Plan(grids, shifts, reasons, found.score, tuple(map(tuple, groups)))
+
+
+def moved(grids: Mapping[str, Grid], now: float, late: float, factor: float = 1.0) -> dict[str, Grid]:
+    """Return grids that begin later by `late` (s) from `now` on, with periods longer by `factor`; the jobs'
+    order stays.
+
+    So the jobs that a late one may meet wait for as long as it is late. By itself, it would wait for the rest
+    of its period.
+    """
+    slowest = max(grids.values(), key=lambda grid: grid.period)
+    origin = slowest.next(now)
+    return {
+        job: Grid(origin + late + (grid.next(origin) - origin) * factor, grid.period * factor)
+        for job, grid in grids.items()
+    }
 
 
 def _roomy(found: Interleaving, links: Sequence[Link], threshold: float, seed: int) -> Interleaving:

@@ -6,7 +6,8 @@ much of its iteration a job communicates alone is the load: its computation is s
 
 Routing `ecmp` hashes flows, `source` binds each port of a leaf to an uplink, and `vclos` reserves links for
 each job. Policies: `none` shares links max-min fairly; `mltcp` in proportion to F of the jobs' progress;
-`cassini` delays the start of jobs by one shift each, and shares fairly; `slots` is the slot scheduler.
+`cassini` plans when iterations start, jobs keep to it as live ones do, and links are shared
+fairly; `slots` is the slot scheduler.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from schedulers.cassini.affinity import Interleaving, Link, interleave
-from schedulers.cassini.profile import up_down
+from schedulers.cassini.affinity import Link, interleave
+from schedulers.cassini.pace import Follower, Pace
+from schedulers.cassini.plan import MOVED, moved, plan
+from schedulers.cassini.profile import Profile, up_down
 from schedulers.compiled import Floats
 from schedulers.mltcp import FAIR, Gain
 from schedulers.placement.cluster import Cluster, Request, empty, reserve
@@ -45,6 +48,8 @@ PLACEMENTS = 4
 SETTLING = 0.25
 """The part of the iterations, from the first on, that iteration times leave out."""
 SLOT_S = 0.015
+DRIFT = 0.05
+"""How late an iteration may start before it is corrected, as part of a period: the live policy's default."""
 STEP_S = 0.003
 """How often rates are set where there are no slots. A job's flows wait for the next time: up to 1 % of its
 time alone."""
@@ -111,25 +116,43 @@ def crossed(jobs: list[Placed], network: ClusterNetwork) -> list[Link]:
     return [Link(names[link], network.rate, tuple(on[link])) for link in sorted(on)]
 
 
-def interleaved(jobs: list[Placed], network: ClusterNetwork) -> Interleaving:
-    """Return Cassini's shifts of the jobs."""
-    profiles = {job.name: up_down(job.compute_s, job.send_s, network.rate) for job in jobs}
-    return interleave(profiles, crossed(jobs, network))
+def profiles(jobs: list[Placed], network: ClusterNetwork) -> dict[str, Profile]:
+    """Return what each job sends alone, by name."""
+    return {job.name: up_down(job.compute_s, job.send_s, network.rate) for job in jobs}
 
 
-def shifted(jobs: list[Placed], found: Interleaving) -> list[Placed]:
-    """Return the jobs delayed by what Cassini found; where periods have a common multiple only with waiting,
-    each computes for so much longer."""
-    result = []
-    for job in jobs:
-        if job.name in found.reasons:
-            result.append(job)
-            continue
-        period = found.profiles[job.name].period
-        delay = (found.shifts[job.name] - job.start_s) % period
-        longer = period - job.alone_s
-        result.append(replace(job, start_s=job.start_s + delay, compute_s=job.compute_s + longer))
-    return result
+def score(jobs: list[Placed], network: ClusterNetwork) -> float:
+    """Return what Cassini says of the jobs beforehand."""
+    return interleave(profiles(jobs, network), crossed(jobs, network)).score
+
+
+class Paces:
+    """When iterations start under Cassini, as of live jobs: a plan, followers, and grids that move where a
+    job is late."""
+
+    def __init__(self, jobs: list[Placed], network: ClusterNetwork) -> None:
+        starts = {job.name: job.start_s for job in jobs}
+        its = plan(profiles(jobs, network), crossed(jobs, network), starts, bound=DRIFT)
+        self._names = [job.name for job in jobs]
+        self._grids = dict(its.grids)
+        self._group_of = {job: group for group in its.groups for job in group}
+        self._followers = [Follower() for _ in jobs]
+
+    def start(self, job: int, now: float) -> float:
+        """Return when the job's next iteration starts, which could start `now` (s)."""
+        name = self._names[job]
+        begins = self._followers[job].start(self._pace(name), round(now * 1e9))
+        if name in self._grids and begins.late_ns / 1e9 > MOVED * DRIFT * self._grids[name].period:
+            group = {each: self._grids[each] for each in self._group_of[name]}
+            self._grids.update(moved(group, now, begins.late_ns / 1e9))
+        return max(begins.at_ns / 1e9, now)
+
+    def _pace(self, job: str) -> Pace | None:
+        if job not in self._grids:
+            return None
+        grid = self._grids[job]
+        period = round(grid.period * 1e9)
+        return Pace(round(grid.anchor * 1e9), period, round(DRIFT * period))
 
 
 def run_point(point: Point) -> Result:
@@ -141,8 +164,7 @@ def run_point(point: Point) -> Result:
     times = []
     for draw in range(point.get("placements", PLACEMENTS)):
         jobs = placed(network, point["routing"], point["sending_percent"], draw, point["seed"])
-        found = interleaved(jobs, network)
-        running = shifted(jobs, found) if policy == "cassini" else jobs
+        pacing = Paces(jobs, network).start if policy == "cassini" else None
         transport = SlottedTransport(
             network.topology,
             "slots" if policy == "slots" else "fair",
@@ -153,18 +175,18 @@ def run_point(point: Point) -> Result:
             check=point.get("check"),
         )
         tasks: list[Job] = [
-            training_job(job.name, job.start_s, job.compute_s, [job.work], count) for job in running
+            training_job(job.name, job.start_s, job.compute_s, [job.work], count) for job in jobs
         ]
-        outcome = Simulation(tasks, transport).run()
+        outcome = Simulation(tasks, transport, pacing=pacing).run()
         iterations = np.zeros((len(jobs), count))
-        for j, job in enumerate(running):
+        for j, job in enumerate(jobs):
             ends = [each.finish for each in outcome.coflows if each.job == job.name]
             iterations[j] = np.diff([job.start_s, *ends])
         alone = np.array([job.alone_s for job in jobs])
         settled = iterations[:, int(SETTLING * count) :] / alone[:, None]
         over.append(settled)
         slowest.append(settled.mean(axis=1).max())
-        scores.append(found.score)
+        scores.append(score(jobs, network))
         own = [record.finish - job.start_s for record, job in zip(outcome.jobs, jobs, strict=True)]
         jct += own
         marks.append(transport.marked / (count * len(jobs)))

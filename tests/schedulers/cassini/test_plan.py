@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedulers.cassini.affinity import Link
-from schedulers.cassini.plan import SLACK, Plan, plan
+from schedulers.cassini.plan import SLACK, Grid, Plan, moved, plan
 from schedulers.cassini.profile import Profile, up_down
 
 CAPACITY = 12.5e6
@@ -88,3 +88,33 @@ def test_padding_takes_its_time_from_the_pause_that_follows() -> None:
     assert padded.demand(np.array([0.05, 0.2, 0.5])).tolist() == [CAPACITY, 0.0, CAPACITY]
     full = up_down(0.4, 0.6, CAPACITY).padded(5.0)
     assert (full.period, float(full.demand(np.array([0.3]))[0])) == (pytest.approx(1.0), CAPACITY)
+
+
+def test_jobs_that_are_connected_with_some_that_do_not_fit_keep_their_time() -> None:
+    """One and two fit, but two meets three, with which it does not: then it is late in every iteration."""
+    profiles = {"one": up_down(0.6, 0.4, CAPACITY), "two": up_down(0.6, 0.4, CAPACITY)}
+    profiles["three"] = up_down(0.02, 0.98, CAPACITY)
+    fits, not_ = Link("fits", CAPACITY, ("one", "two")), Link("not", CAPACITY, ("two", "three"))
+    starts = dict.fromkeys(profiles, 0.0)
+    assert set(plan(profiles, [fits], starts).grids) == {"one", "two"}
+    found = plan(profiles, [fits, not_], starts)
+    assert not found.grids
+    assert not found.groups
+    assert "not" in found.reasons["one"]
+
+
+@given(st.floats(0.0, 50.0), st.floats(0.0, 0.5), st.floats(1.0, 1.1))
+def test_grids_move_together(now: float, late: float, factor: float) -> None:
+    """Each is later by as much, and no start comes before what it had been told."""
+    grids = {"one": Grid(0.1, 1.0), "two": Grid(0.6, 1.0), "three": Grid(0.2, 0.5)}
+    after = moved(grids, now, late, factor)
+    assert {job: grid.period for job, grid in after.items()} == pytest.approx(
+        {job: grid.period * factor for job, grid in grids.items()}
+    )
+    first = after["one"].anchor
+    for job, grid in after.items():
+        ahead = (grids[job].anchor - grids["one"].anchor) % grids[job].period
+        assert (grid.anchor - first - factor * ahead) % grid.period == pytest.approx(0.0, abs=1e-6) or (
+            grid.period - (grid.anchor - first - factor * ahead) % grid.period
+        ) == pytest.approx(0.0, abs=1e-6)
+        assert grid.anchor >= now + late - 1e-9

@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from schedulers.cassini.plan import SLACK
 from simulation.experiments.matrix import (
     CLUSTER,
     POLICIES,
     RATE,
     ROUTINGS,
     crossed,
-    interleaved,
     placed,
     points,
     run_point,
+    score,
 )
 from simulation.results import Remedy
 from simulation.tenancy import ClusterNetwork
@@ -58,7 +59,7 @@ def test_jobs_that_fit_are_marked_less_once_they_are_shifted(found: Found, routi
     none, mltcp, cassini = (found[25, routing, policy] for policy in ("none", "mltcp", "cassini"))
     assert none.score > 0.99
     assert none.mean_to_alone > 1.05
-    assert cassini.mean_to_alone < 1.01
+    assert cassini.mean_to_alone < 1.0 + 2 * SLACK
     assert cassini.marks_per_iteration < none.marks_per_iteration / 10
     assert mltcp.mean_to_alone < none.mean_to_alone
     assert mltcp.marks_per_iteration < none.marks_per_iteration
@@ -67,8 +68,10 @@ def test_jobs_that_fit_are_marked_less_once_they_are_shifted(found: Found, routi
 @pytest.mark.parametrize("routing", ["ecmp", "source"])
 def test_no_policy_makes_jobs_fit_that_do_not(found: Found, routing: str) -> None:
     assert found[65, routing, "none"].score < 0.7
+    none = found[65, routing, "none"].mean_to_alone
     for policy in POLICIES:
         assert found[65, routing, policy].mean_to_alone > 1.1
+    assert found[65, routing, "cassini"].mean_to_alone <= 1.02 * none, "it leaves them alone"
 
 
 @pytest.mark.parametrize("draw", range(3))
@@ -94,4 +97,4 @@ def test_flows_of_one_job_never_meet() -> None:
 def test_a_link_carries_the_jobs_that_cross_it() -> None:
     jobs = placed(NETWORK, "vclos", 45, 0, 0)
     assert all(len(link.jobs) == 1 for link in crossed(jobs, NETWORK))
-    assert interleaved(jobs, NETWORK).score == 1.0
+    assert score(jobs, NETWORK) == 1.0
