@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from machine.tls import OPERATORS, Identity, identity_of
 from ocs.crossbar import Circuit, Crossbar, join
 from ocs.settings import OcsTable
 
@@ -63,6 +64,11 @@ class Switch:
     def grpc_address(self) -> str:
         """`HOST:PORT` of its P4Runtime server."""
         return f"{self.grpc_host}:{self.grpc_port}"
+
+    @property
+    def operator(self) -> Identity | None:
+        """What its controllers show; None: it does not speak TLS."""
+        return identity_of(self.certificates, OPERATORS) if self.certificates is not None else None
 
     def interface(self, port: int) -> str:
         """Name of the network interface of `port`."""

@@ -57,16 +57,6 @@ class NoPipeline(EntrainError):
     """The switch has no pipeline, or has lost it."""
 
 
-def _channel(switch: Switch) -> Any:
-    if switch.certificates is None:
-        return grpc.aio.insecure_channel(switch.grpc_address, options=_CHANNEL_OPTIONS)
-    return grpc.aio.secure_channel(
-        switch.grpc_address,
-        tls.channel_credentials(tls.identity_of(switch.certificates, tls.OPERATORS)),
-        options=[*_CHANNEL_OPTIONS, *tls.channel_options(switch.name)],
-    )
-
-
 class SwitchClient:
     """A connection to one switch, which does not reconnect. Use it in one event loop, and `close` it.
 
@@ -91,7 +81,9 @@ class SwitchClient:
         self._on_change = on_change
         self._identity = os.getpid() if identity is None else identity
         self._election_id = self._identity
-        self._channel = _channel(switch)
+        self._channel = tls.open_channel(
+            grpc.aio, switch.grpc_address, _CHANNEL_OPTIONS, switch.operator, switch.name
+        )
         self._stub = p4r_grpc.P4RuntimeStub(self._channel)
         self._stream: Any = None
         # gRPC allows one write at a time, and a cancelled write ends the stream. So a single task writes.
@@ -111,7 +103,11 @@ class SwitchClient:
             trust = self.switch.certificates
             raise Unreachable(
                 f"{self._name}: does not answer P4Runtime within {timeout_s:g} s; is the switch running"
-                + (f", and has it a certificate of {trust / tls.AUTHORITY} under its name?" if trust else "?")
+                + (
+                    f", and has it a certificate with its name from {trust / tls.AUTHORITY}?"
+                    if trust
+                    else "?"
+                )
             ) from None
         except grpc.RpcError as error:
             raise self._broken(error) from None

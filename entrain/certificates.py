@@ -41,7 +41,10 @@ def certificates(topology: Topology) -> dict[str, Naming]:
     }
     for name in (OPERATORS, "ca"):
         if name in found:
-            raise BadInput(f"{topology.name}: a node is called {name}, as a certificate of ours; rename it")
+            raise BadInput(
+                f"{topology.name}: node {name} has the name of a certificate that `entrain certs` makes; "
+                f"rename the node"
+            )
     return {**found, OPERATORS: ((OPERATOR,), (_CLIENT,))}
 
 

@@ -92,7 +92,10 @@ def main(
                 check_local(address, "--listen", "add --certificates, or choose an address on loopback")
                 print("entrain-agent: any user of this machine commands this agent", file=sys.stderr)
         elif identity is not None:
-            raise BadInput(f"--certificates: {address} tells who calls; remove one of the two")
+            raise BadInput(
+                f"--certificates: {address} is a Unix socket, which identifies callers itself; leave the "
+                f"option out, or give --listen HOST:PORT"
+            )
         _open_many_files()
         with (
             noting_end() as until_ended,

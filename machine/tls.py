@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,28 +47,36 @@ def _read(path: Path) -> bytes:
         raise BadInput(f"{path}: {error.strerror}; `entrain certs` makes certificates") from error
 
 
-def server_credentials(identity: Identity) -> Any:
-    """Return credentials of a server that serves only clients with a certificate of the authority."""
-    import grpc
+def add_port(server: Any, address: str, identity: Identity | None) -> int:
+    """Let a gRPC server listen at `address`; return the port. Raises what gRPC raises, and BadInput.
 
-    authority, certificate, key = identity.read()
-    return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
-
-
-def channel_credentials(identity: Identity) -> Any:
-    """Return credentials of a client that has to show a certificate."""
-    import grpc
-
-    authority, certificate, key = identity.read()
-    return grpc.ssl_channel_credentials(authority, key, certificate)
-
-
-def channel_options(server: str) -> list[tuple[str, str]]:
-    """Return channel options under which only the server called `server` is accepted, whatever its address.
-
-    Switches of one machine share an address, so an address does not tell them apart.
+    With an `identity` it serves over TLS, and only clients with a certificate of the authority.
     """
-    return [("grpc.ssl_target_name_override", server)]
+    if identity is None:
+        return int(server.add_insecure_port(address))
+    import grpc
+
+    authority, certificate, key = identity.read()
+    credentials = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
+    return int(server.add_secure_port(address, credentials))
+
+
+def open_channel(
+    library: Any, address: str, options: Sequence[tuple[str, Any]], identity: Identity | None, server: str
+) -> Any:
+    """Return a channel of `library` (grpc or grpc.aio) to `address`: over TLS with an `identity`.
+
+    It then accepts only the server whose certificate has the name `server`, whatever its address: switches of
+    one machine share an address. An empty name stands for the address. Raises BadInput.
+    """
+    if identity is None:
+        return library.insecure_channel(address, options=options)
+    import grpc
+
+    authority, certificate, key = identity.read()
+    named = [("grpc.ssl_target_name_override", server)] if server else []
+    credentials = grpc.ssl_channel_credentials(authority, key, certificate)
+    return library.secure_channel(address, credentials, options=[*options, *named])
 
 
 def names_of(context: Any) -> tuple[str, ...]:

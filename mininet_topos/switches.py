@@ -85,7 +85,9 @@ class SwitchNode(MininetSwitch):  # type: ignore[misc]
         """Wait until the P4Runtime server answers. Raises EntrainError with the log's end if it does not."""
         child = self._running()
         deadline = time.monotonic() + timeout_s
-        with self._channel() as channel:
+        with tls.open_channel(
+            grpc, self.switch.grpc_address, _RECONNECT_AT_ONCE, self.switch.operator, self.name
+        ) as channel:
             ask = p4r_grpc.P4RuntimeStub(channel).Capabilities
             while True:
                 child.check()
@@ -98,14 +100,6 @@ class SwitchNode(MininetSwitch):  # type: ignore[misc]
                         return  # it serves, which is all we need
                     if time.monotonic() > deadline:
                         raise child.failure(f"did not serve P4Runtime within {timeout_s:.0f} s") from error
-
-    def _channel(self) -> Any:
-        address, certificates = self.switch.grpc_address, self.switch.certificates
-        if certificates is None:
-            return grpc.insecure_channel(address, options=_RECONNECT_AT_ONCE)
-        credentials = tls.channel_credentials(tls.identity_of(certificates, tls.OPERATORS))
-        options = [*_RECONNECT_AT_ONCE, *tls.channel_options(self.name)]
-        return grpc.secure_channel(address, credentials, options=options)
 
     def check(self) -> None:
         """Raise EntrainError with the log's end if the process has ended."""

@@ -66,7 +66,7 @@ def claims_table(claim: str, claims: list[list[str]]) -> str:
     return table([claim, "paper", "here"], claims)
 
 
-def _policies(rows: Rows) -> list[str]:
+def _policies(rows: Sequence[Row[Any]]) -> list[str]:
     return list(dict.fromkeys(row.at.policy for row in rows))
 
 
@@ -620,15 +620,11 @@ def _cluster_text(at: Parameters, varied: Sequence[str] = ()) -> str:
     return ", ".join([*words, f"λ = {at.gap_s} s"] if "sizes" not in varied else words)
 
 
-def _strategies_of(rows: Sequence[Row[ClusterTimes]]) -> list[str]:
-    return list(dict.fromkeys(row.at.policy for row in rows))
-
-
 def _compared(varied: str, paper: Mapping[Any, Sequence[float | None]], summary: Summary) -> str:
     """Return mean JCT with a row per value of `varied`, the paper's in parentheses."""
     rows = summary.rows(ClusterTimes)
     cell = {(row.at.policy, getattr(row.at, varied)): row.figures.mean_jct_s for row in rows}
-    policies = _strategies_of(rows)
+    policies = _policies(rows)
     body = []
     for value in dict.fromkeys(getattr(row.at, varied) for row in rows):
         theirs = zip(_COLUMNS, paper.get(value, ()), strict=False)
@@ -689,7 +685,7 @@ def _communication(summary: Summary) -> str:
     """Return mean JCT and slowdown by strategy, with a row per part of the time that jobs communicate."""
     rows = summary.rows(ClusterTimes)
     cell = {(row.at.policy, row.at.communication): row.figures for row in rows}
-    policies, parts = _strategies_of(rows), list(dict.fromkeys(row.at.communication for row in rows))
+    policies, parts = _policies(rows), list(dict.fromkeys(row.at.communication for row in rows))
     text = f"\n{_cluster_text(rows[0].at)}.\n"
     for name, figure, digits in (
         ("Mean JCT (s)", "mean_jct_s", 0),

@@ -32,7 +32,9 @@ def command(file: Path, directory: Path, days: int, as_json: bool) -> None:
         )
         return
     click.echo(
-        f"{directory}: {len(made)} certificates made, valid for {days} days" if made else "nothing to do"
+        f"{directory}: {len(made)} certificates made, valid for {days} days"
+        if made
+        else f"{directory}: has all certificates already"
     )
     if made:
         click.echo(

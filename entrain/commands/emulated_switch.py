@@ -35,7 +35,9 @@ PATH = click.Path(path_type=Path)
     show_default=True,
     help="With --write: the first switch's port; the others follow.",
 )
-@click.option("--certificates", type=PATH, help="With --write: their directory (`entrain certs`).")
+@click.option(
+    "--certificates", type=PATH, help="With --write: the directory of their certificates (`entrain certs`)."
+)
 def command(
     file: Path,
     directory: Path | None,

@@ -17,7 +17,7 @@ _MOVED = "(to publish the progress of a training script, use `entrain train -- C
 @click.argument("host")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="CMD...")
 def command(network: str | None, host: str, program: tuple[str, ...]) -> None:
-    """Run CMD on HOST of a network that is up: in its network namespace, as this user, with our status.
+    """Run CMD on HOST of a network that is up, in its network namespace, and exit with its status.
 
     \b
     entrain exec h1 ping -c 3 10.2.1.2

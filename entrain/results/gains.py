@@ -35,15 +35,20 @@ class Gain:
         """How many times as fast the job is if sharing is unfair."""
         return self.fair_ms / self.unfair_ms
 
+    def cells(self) -> list[str]:
+        """Return a row of a table: job, score, times and gain."""
+        score = "-" if self.score is None else f"{self.score:.2f}"
+        return [self.job, score, f"{self.fair_ms:.1f}", f"{self.unfair_ms:.1f}", f"{self.gain:.2f}"]
+
 
 def gains(experiment: Experiment, runs: Sequence[RunResult]) -> list[Gain]:
-    """Return each job's gain over all seeds, by the first congestion control; empty unless runs of policies
-    `none` and `unfair` are there."""
+    """Return each job's gain over all seeds, by the first load and congestion control; empty unless runs of
+    policies `none` and `unfair` are there."""
     fair = [run for run in runs if is_baseline(run.combination.policy)]
     unfair = [run for run in runs if run.combination.policy == UNFAIR]
     if not fair or not unfair:
         return []
-    score = scores(experiment, fair[0].combination.seed)
+    score = scores(experiment.at(fair[0].combination.load), fair[0].combination.seed)
     fair, unfair = _alike(fair), _alike(unfair)
     return [
         Gain(

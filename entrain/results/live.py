@@ -287,15 +287,9 @@ def _unfairness(section: Section, found: Found) -> str:
 
 def _gains(live: Live) -> str:
     runs = list(_runs(live))
-    rows = [
-        [
-            each.job,
-            "-" if each.score is None else f"{each.score:.2f}",
-            *(f"{value:.1f}" for value in (each.fair_ms, each.unfair_ms)),
-            f"{each.gain:.2f}",
-        ]
-        for each in (gains(live.experiment, runs) if live.experiment is not None else ())
-    ]
+    rows = [each.cells() for each in (gains(live.experiment, runs) if live.experiment is not None else ())]
+    if not rows:
+        return ""
     return "\n" + table(["job", "score", "fair, ms", "unfair, ms", "gain"], rows)
 
 

@@ -98,11 +98,8 @@ class PathsFile(Strict):
 
 def channel(hop: HopTable, paths: PathsFile) -> Any:
     """Return a channel to the emulated switch of `hop`: over TLS where the file names certificates."""
-    if paths.certificates is None or paths.host is None:
-        return grpc.insecure_channel(hop.switch, options=_CHANNEL)
-    credentials = tls.channel_credentials(tls.identity_of(paths.certificates, paths.host))
-    options = [*_CHANNEL, *(tls.channel_options(hop.name) if hop.name else ())]
-    return grpc.secure_channel(hop.switch, credentials, options=options)
+    own = tls.identity_of(paths.certificates, paths.host) if paths.certificates and paths.host else None
+    return tls.open_channel(grpc, hop.switch, _CHANNEL, own, hop.name or "")
 
 
 def load_paths(path: Path) -> PathsFile:

@@ -17,7 +17,7 @@ from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.peers import somebody_listens
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
-from machine.tls import Identity, check_local, server_credentials
+from machine.tls import Identity, add_port, check_local
 from wire.flow import Flow
 
 STREAMS = 16
@@ -145,10 +145,7 @@ def serving(
     server = grpc.server(futures.ThreadPoolExecutor(threads), options=options)
     add(server)
     try:
-        if identity is None:
-            port = server.add_insecure_port(address)
-        else:
-            port = server.add_secure_port(address, server_credentials(identity))
+        port = add_port(server, address, identity)
     except RuntimeError as error:
         raise EntrainError(f"{address}: cannot be served; is it in use?") from error
     if not port:

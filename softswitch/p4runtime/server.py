@@ -18,7 +18,7 @@ from grpc import StatusCode
 
 from machine.address import check_address
 from machine.errors import EntrainError
-from machine.tls import Identity, names_of, server_credentials
+from machine.tls import Identity, add_port, names_of
 from softswitch.p4runtime import packet_io
 from softswitch.p4runtime.arbitration import Arbitration, Notification
 from softswitch.p4runtime.packet_io import CpuPort
@@ -379,10 +379,7 @@ def listen(
     server = grpc.aio.server(options=options)
     p4r_grpc.add_P4RuntimeServicer_to_server(service, server)
     try:
-        if identity is None:
-            port = server.add_insecure_port(address)
-        else:
-            port = server.add_secure_port(address, server_credentials(identity))
+        port = add_port(server, address, identity)
     except RuntimeError as error:
         raise EntrainError(
             f"cannot listen on {address}: is the port free, and does the address belong to this machine?"

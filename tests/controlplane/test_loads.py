@@ -87,6 +87,6 @@ def test_a_switch_that_never_answers_is_named(kind: FakeKind, monkeypatch: pytes
         asyncio.run(read(kind, LoadTable({}, lose=10**6)))
 
 
-def test_a_query_names_its_port_and_number(kind: FakeKind) -> None:
+def test_a_query_names_its_port_and_number() -> None:
     header = SlotHeader.unpack(query(7, 42)[ETHERNET:])
     assert (header.kind, header.port, header.flow) == (Kind.QUERY, 7, 42)

@@ -114,6 +114,6 @@ def test_a_change_reroutes_its_owner_and_nobody_else_loses_a_packet(tmp_path: Pa
         asyncio.run(main(network))
 
 
-def test_a_switch_of_metal_is_refused_in_an_emulation() -> None:
+def test_a_real_switch_is_refused_in_an_emulation() -> None:
     with pytest.raises(BadInput, match='driver: "scpi" is for real switches'):
         check_possible(clos(driver="scpi", address="10.0.0.5:5025"))

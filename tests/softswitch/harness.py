@@ -13,7 +13,7 @@ import grpc
 from finsy.proto import U128, p4i, p4r, p4r_grpc, rpc_status
 from google.protobuf import text_format
 
-from machine.tls import Identity, channel_credentials, channel_options
+from machine.tls import Identity, open_channel
 from softswitch.p4runtime import server
 from softswitch.p4runtime.entities.device import Entities
 from softswitch.p4runtime.p4info import P4Info
@@ -165,11 +165,7 @@ class Controller:
             ("grpc.max_metadata_size", 64 * 1024),
             ("grpc.use_local_subchannel_pool", 1),
         ]
-        if identity is None:
-            self._channel = grpc.aio.insecure_channel(address, options=options)
-        else:
-            options += channel_options(server_name)
-            self._channel = grpc.aio.secure_channel(address, channel_credentials(identity), options=options)
+        self._channel = open_channel(grpc.aio, address, options, identity, server_name)
         self.stub = p4r_grpc.P4RuntimeStub(self._channel)
         self.election_id = election_id
         self.role = role

@@ -49,7 +49,7 @@ def test_a_node_cannot_take_the_operators_name(tmp_path: Path) -> None:
     topology = parse_topology(
         {"switch": [{"name": "s1"}, {"name": "operator"}], "link": [{"a": "s1", "b": "operator"}]}, "test"
     )
-    with pytest.raises(BadInput, match="a node is called operator"):
+    with pytest.raises(BadInput, match="node operator has the name of a certificate"):
         issue(topology, tmp_path, 1)
 
 

@@ -124,7 +124,7 @@ b_port = 300
 
 
 @pytest.mark.root
-def test_a_controller_keeps_switches_of_metal(tmp_path: Path) -> None:
+def test_a_controller_keeps_real_switches(tmp_path: Path) -> None:
     """`entrain controller` sets what its two options name, as `entrain deploy` does."""
     name = f"rack{os.getpid() % 10000}"
     file, conf = tmp_path / f"{name}.toml", compiled(tmp_path / "out")

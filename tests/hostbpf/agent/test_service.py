@@ -29,7 +29,7 @@ from hostbpf.rpc.agent_pb2_grpc import HostStub, add_HostServicer_to_server
 from hostbpf.rpc.calls import message_of
 from machine.errors import BadInput, EntrainError
 from machine.record import Record
-from machine.tls import OPERATORS, channel_credentials, channel_options, identity_of
+from machine.tls import OPERATORS, identity_of, open_channel
 from wire.flow import Flow
 from wire.slot_header import LANES, Lane, SlotHeader
 
@@ -307,9 +307,8 @@ def test_with_certificates_operators_command_and_other_hosts_only_read(
     with rpc.serving(add, "127.0.0.1:0", 1, identity_of(tmp_path, "h1")) as port:
 
         def call(identity: str) -> grpc.StatusCode:
-            credentials = channel_credentials(identity_of(tmp_path, identity))
-            options = channel_options("h1")
-            with grpc.secure_channel(f"127.0.0.1:{port}", credentials, options) as channel:
+            own = identity_of(tmp_path, identity)
+            with open_channel(grpc, f"127.0.0.1:{port}", (), own, "h1") as channel:
                 try:
                     HostStub(channel).SetJob(request, timeout=10)
                 except grpc.RpcError as error:
