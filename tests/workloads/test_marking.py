@@ -24,7 +24,7 @@ from workloads.records import read_records
 from workloads.tcp_counters import own_connections, set_mark
 
 JobFile = Callable[..., Path]
-HEADER, HELLO = 32, 12
+HEADER, HELLO = 32, 40
 
 
 @pytest.fixture
