@@ -580,7 +580,7 @@ def _strategies(summary: Summary) -> str:
     rows = summary.rows(ClusterTimes)
     found = {row.at.policy: row.figures for row in rows}
     text = f"\n{_cluster_text(rows[0].at)}. Without waiting, the jobs would use "
-    text += f"{_percent(rows[0].figures.offered_load)} of the GPUs. Times are in s.\n{_WORDS}\n"
+    text += f"{_percent(rows[0].figures.offered_load)} of the GPUs. Times are in s.\n{_WORDS}{_STABILITY}\n"
     text += table(
         [
             *("strategy", "mean JRT", "mean JWT", "mean JCT", "p99 JCT", "mean slowdown", "p99", "stability"),
@@ -608,9 +608,10 @@ def _strategies(summary: Summary) -> str:
 
 
 _WORDS = """
-Slowdown is running time over that with links of its own. Stability is how much the JCT of jobs of one size
-differs (mean standard deviation, s). The last two columns count attempts to place a job that failed: too few
-GPUs were free, or GPUs sufficed and no free links joined them.
+Slowdown is running time over that with links of its own. The last two columns count attempts to place a job
+that failed: too few GPUs were free, or GPUs sufficed and no free links joined them.
+"""
+_STABILITY = """Stability is how much the JCT of jobs of one size differs (mean standard deviation, s).
 """
 
 
