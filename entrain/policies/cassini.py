@@ -51,7 +51,7 @@ REFINED = 8
 """Iterations of each job after which periods are compared with how long iterations take."""
 NEAR = 0.005
 """Periods that are off by less stay, as a fraction."""
-LONGER = 1.1
+LONGER = 1.5
 """By what factor periods grow at most."""
 
 
@@ -259,7 +259,8 @@ class Pacing(Session):
         So these wait for as long as it is late. By itself, it would wait for the rest of its period.
         """
         for group in self._groups:
-            drifts = {job: seen[job].drift(after=self._since[job]) for job in group}
+            # The first start after a pace was sent may still be by the one before.
+            drifts = {job: seen[job].drift(after=self._since[job] + 1) for job in group}
             job, late = max(drifts.items(), key=lambda each: each[1])
             if late > MOVED * self._table.drift_bound * self._grids[job].period:
                 self._move(group, seen, late, 1.0)

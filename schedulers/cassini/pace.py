@@ -85,31 +85,35 @@ class Follower:
 
     def start(self, pace: Pace | None, now_ns: int) -> Start:
         """Return when the iteration starts that could start now; at most one period later."""
-        new, self._pace = pace != self._pace, pace
+        before, self._pace = self._pace, pace
         if pace is None:
             return Start(now_ns, 0, Kind.FREE)
         self._rested += 1
-        if new:
+        if before is None:
             drift = pace.drift_ns(now_ns)
             if abs(drift) > pace.bound_ns:
-                return self._on_grid(pace.next_ns(now_ns), drift, Kind.SHIFTED)
+                self._due_ns = pace.next_ns(now_ns)
+                return self._on_grid(self._due_ns, drift, Kind.SHIFTED)
             self._due_ns = now_ns - drift
+            moved = False
         else:
-            self._due_ns += pace.period_ns
+            due = self._due_ns + before.period_ns
+            # A grid that has moved leaves the job its turn, only later: it has not become late by that.
+            self._due_ns = due if pace == before else pace.next_ns(due - pace.bound_ns)
+            moved = self._due_ns - due > pace.bound_ns
             ahead = self._due_ns - now_ns
             if abs(ahead) > pace.period_ns:  # it skips some, or did not wait
                 self._due_ns -= int(ahead / pace.period_ns) * pace.period_ns
             drift = now_ns - self._due_ns
         if drift <= pace.bound_ns:
-            return self._on_grid(max(now_ns, self._due_ns), drift, Kind.KEPT)
+            return self._on_grid(max(now_ns, self._due_ns), drift, Kind.SHIFTED if moved else Kind.KEPT)
         self._off += 1
         if self._off < PATIENCE or self._rested <= REST:
             return Start(now_ns, drift, Kind.LATE)
         self._rested = 0
-        return self._on_grid(pace.next_ns(now_ns), drift, Kind.CORRECTED)
+        self._due_ns = pace.next_ns(now_ns)
+        return self._on_grid(self._due_ns, drift, Kind.CORRECTED)
 
     def _on_grid(self, at_ns: int, drift_ns: int, kind: Kind) -> Start:
         self._off = 0
-        if kind is not Kind.KEPT:
-            self._due_ns = at_ns
         return Start(at_ns, drift_ns, kind)

@@ -79,3 +79,13 @@ def test_clocks_that_disagree_cost_a_job_at_most_a_period_in_20(apart: int, last
     for _ in range(iterations):
         now = max(follower.start(pace, now).at_ns for follower, pace in ranks) + lasts
     assert now <= 1000 * (iterations * (1 + len(ranks) / REST) + 2 * len(ranks))
+
+
+@given(st.integers(0, 999), st.integers(0, 400), st.integers(900, 1100))
+def test_a_pace_that_moves_makes_no_job_wait_longer_than_it_moves(moved: int, late: int, lasts: int) -> None:
+    """A job that lasts `lasts` of its old period and is late by `late` when its pace moves."""
+    follower = Follower()
+    assert follower.start(Pace(0, 1000, 50), 0).at_ns == 0
+    now = lasts + late
+    start = follower.start(Pace(moved, 1000, 50), now)
+    assert start.at_ns <= max(now, 1000 + moved)
