@@ -51,8 +51,8 @@ REFINED = 8
 """Iterations of each job after which periods are compared with how long iterations take."""
 NEAR = 0.005
 """Periods that are off by less stay, as a fraction."""
-LONGER = 1.5
-"""By what factor periods grow at most."""
+LONGER = 1.25
+"""By what factor periods grow at most beyond those that profiles ask for."""
 
 
 class CassiniTable(Strict):
@@ -134,7 +134,7 @@ class Pacing(Session):
         self._flows: dict[str, tuple[Flow, ...]] = {}
         self._grids: dict[str, Grid] = {}
         self._groups: tuple[tuple[str, ...], ...] = ()
-        self._periods: dict[str, float] = {}  # as solved, without slack, s
+        self._periods: dict[str, float] = {}  # as solved, s
         self._solved_at: dict[str, int] = {}  # the iteration of each job that was the last then
         self._since: dict[str, int] = {}  # the iteration of each job after which its present pace holds
         self._adjusted = 0
@@ -244,7 +244,7 @@ class Pacing(Session):
                 self._clear(job)
         self._grids = dict(found.grids)
         self._groups = found.groups
-        self._periods = {job: grid.period / (1.0 + self._table.slack) for job, grid in self._grids.items()}
+        self._periods = {job: grid.period for job, grid in self._grids.items()}
         self._solved_at = {job: seen[job].starts for job in self._grids}
         for job in self._grids:
             self._first_paced.setdefault(job, seen[job].starts - 1)
@@ -275,9 +275,9 @@ class Pacing(Session):
             times = [s for number, s in seen[job].lasted.items() if number > self._solved_at[job] + 2]
             if len(times) < REFINED:
                 return
-            factors.append(median(times[-REFINED:]) / self._periods[job])
-        # A longer time is not a wrong period, but something else that goes on.
-        factor = min(max(factors) * (1.0 + self._table.slack), LONGER * (1.0 + self._table.slack))
+            factors.append(median(times[-REFINED:]) / self._profiles[job].period)
+        # A much longer time is not a wrong profile, but something else that goes on.
+        factor = min(max(factors), LONGER)
         change = factor * self._periods[group[0]] / self._grids[group[0]].period
         if abs(change - 1.0) > NEAR:
             self._move(group, seen, 0.0, change)
