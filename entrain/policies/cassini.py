@@ -47,9 +47,9 @@ CLOCKS = 50
 """Answers by the fastest of which a host's clock is compared."""
 BIN_MS = 10.0
 """Width of the bins in which agents count what jobs send: on emulated hosts, all share the processors."""
-REFINED = 8
-"""Iterations of each job after which periods are compared with how long iterations take."""
-NEAR = 0.005
+REFINED = range(3, 9)
+"""How many iterations of each job are compared with its period: so many at least, and the latest ones."""
+NEAR = 0.01
 """Periods that are off by less stay, as a fraction."""
 LONGER = 1.25
 """By what factor periods grow at most beyond those that profiles ask for."""
@@ -273,9 +273,9 @@ class Pacing(Session):
         factors = []
         for job in group:
             times = [s for number, s in seen[job].lasted.items() if number > self._solved_at[job] + 2]
-            if len(times) < REFINED:
+            if len(times) < REFINED.start:
                 return
-            factors.append(median(times[-REFINED:]) / self._profiles[job].period)
+            factors.append(median(times[-REFINED.stop :]) / self._profiles[job].period)
         # A much longer time is not a wrong profile, but something else that goes on.
         factor = min(max(factors), LONGER)
         change = factor * self._periods[group[0]] / self._grids[group[0]].period

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-PATIENCE = 3
+PATIENCE = 5
 """Starts in a row that are late by more than the bound, of which the last waits. Whoever has set the pace
 can move the others' grids instead: they then wait for as long as one job is late, not for a period."""
 REST = 20
