@@ -505,8 +505,8 @@ class Summary:
 
     @property
     def parameters(self) -> list[str]:
-        """The names of its points' parameters."""
-        return list(self.points[0].at.given())
+        """The names of its points' parameters; some points may lack some of them."""
+        return list(dict.fromkeys(name for row in self.points for name in row.at.given()))
 
     def document(self) -> dict[str, Any]:
         """Return the content of summary.json."""

@@ -72,6 +72,11 @@ def test_parrots_gain_is_compared_with_the_papers(tmp_path: Path) -> None:
     assert "The paper reports" not in text  # for it stands in the table
 
 
+def test_a_parameter_that_only_later_points_have_is_read_back(tmp_path: Path) -> None:
+    points = [(Parameters("fair", gbps=10), TIMES), (Parameters("fair", gbps=10, delta=4), TIMES)]
+    assert "| fair | 3.00 |" in section(tmp_path, "coflow-fb2010", *points)
+
+
 def test_jobs_anywhere_and_in_one_rack_have_their_own_tables(tmp_path: Path) -> None:
     points = [
         (Parameters(policy, domain=domain, slot_ms=60), replace(TIMES, mean_jct_s=mean))
