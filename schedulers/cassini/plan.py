@@ -154,10 +154,13 @@ def _connected(links: Sequence[Link], jobs: Sequence[str]) -> list[list[str]]:
 
 def warm_up() -> None:
     """Compile what `plan` needs, which would delay it by seconds."""
-    profile = Profile((Phase(0.8, 0.0), Phase(0.2, 1.0)))
+    profile = Profile((Phase(0.6, 0.0), Phase(0.4, 1.0)))
+    names = ("a", "b", "c", "d")
+    jobs = dict.fromkeys(names, profile)
     for count in (2, 3, 4):
-        names = tuple(map(str, range(count)))
-        plan(dict.fromkeys(names, profile), [Link("link", 1.0, names)], dict.fromkeys(names, 0.0))
+        plan(jobs, [Link("link", 1.0, names[:count])], dict.fromkeys(names, 0.0))
+    loop = [Link(f"{one}-{other}", 1.0, (one, other)) for one, other in ("ab", "bc", "ca")]
+    plan(jobs, loop, dict.fromkeys(names, 0.0))
 
 
 def _longer(found: Interleaving) -> dict[str, float]:
