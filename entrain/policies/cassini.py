@@ -141,7 +141,7 @@ class Pacing(Session):
         self._first_paced: dict[str, int] = {}
         self.solved = 0
         self._score: float | None = None
-        self.shifts: dict[str, float] = {}  # by job, the last, s
+        self.shifts: dict[str, float] = {}  # by job, when it got its first pace, s
         self.events: list[str] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._conduct, name="cassini")
@@ -235,7 +235,7 @@ class Pacing(Session):
         if self._score is None:
             self._score = found.score
         for job, shift in found.shifts.items():
-            self.shifts[job] = shift
+            self.shifts.setdefault(job, shift)
         for reason in dict.fromkeys(found.reasons.values()):
             names = ", ".join(job for job, why in found.reasons.items() if why == reason)
             self._say(f"not delayed: {names}: {reason}")

@@ -103,7 +103,7 @@ class Paced:
     score: float | None = None
     """The mean score of the links that jobs share, as first solved; None: there was nothing to solve."""
     shifts_ms: Mapping[str, float] = field(default_factory=dict)
-    """By job: by how much it was delayed last."""
+    """By job: by how much it was delayed when it got its first pace."""
     drift_ms_p99: float | None = None
     """How much later than their pace ranks' iterations could have started, except when that was new."""
     corrections: int = 0
