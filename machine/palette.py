@@ -45,6 +45,7 @@ COLOURS = {
     "ccml": "#AA4499",
     "fixed-order": "#225577",
     "mltcp": "#999933",
+    "cassini": "#4B0082",
     "fair": "#C8C8C8",
     "unfair": "#661100",
 }
@@ -79,6 +80,13 @@ _VARIANTS: dict[str, tuple[Line, str, str]] = {
     "started": ((0, (3, 1, 1, 1, 1, 1)), "v", "xxx"),
     "letter": ((0, (1, 1, 1, 1, 1, 1)), "P", "ooo"),
     "wo-wc": (":", "x", "..."),
+    # policies that run with several congestion controls
+    "reno": ("-", "o", ""),
+    "cubic": ("-.", "^", "\\\\\\"),
+    "dctcp": (":", "x", "..."),
+    "mltcp_reno": ("--", "s", "///"),
+    "mltcp_cubic": ((0, (3, 1, 1, 1, 1, 1)), "v", "xxx"),
+    "mltcp_dctcp": ((0, (1, 1, 1, 1, 1, 1)), "P", "ooo"),
 }
 """Line, marker and hatch, by an algorithm's variant."""
 
@@ -127,7 +135,9 @@ def style(name: str) -> Style:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return the algorithm and its variant: `mltcp_reno` is a variant of reno, `parrot-wo-wc` of parrot."""
+    """Return the algorithm and its variant: `mltcp_reno` is a variant of reno, `parrot-wo-wc` of parrot, and
+    `cassini reno` of cassini."""
+    name = name.replace(" ", "-")
     if name.startswith("mltcp_"):
         return name.removeprefix("mltcp_"), "mltcp"
     family = max((known for known in COLOURS if f"{name}-".startswith(f"{known}-")), key=len, default=name)

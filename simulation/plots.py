@@ -40,7 +40,6 @@ VARIED = ("eta_ms", "theta_max", "gap_ms", "delta", "slot_ms")
 """Parameters that may vary along the horizontal axis."""
 SMOOTHED = 5
 """Bins of rates over which a timeline takes the mean."""
-TIMELINE_JOBS = ("#0072B2", "#D55E00")
 TIMELINE_SHARING = {
     "fair": "fair: T = 125 µs for both jobs",
     "unfair": "unfair: T = 100 µs for job 1, 125 µs for job 2",
@@ -353,11 +352,11 @@ def _timelines(summary: Summary, results: Sequence[Result]) -> Figure:
         for j, rates in enumerate(timeline.gbit_s):
             mean = np.convolve(rates, np.ones(SMOOTHED) / SMOOTHED, mode="same")
             time = (np.arange(len(rates)) + 0.5) * timeline.bin_s
-            axis.fill_between(time, mean, color=TIMELINE_JOBS[j], alpha=0.45, lw=0)
-            axis.plot(time, mean, color=TIMELINE_JOBS[j], lw=1.2, label=f"job {j + 1}")
+            axis.fill_between(time, mean, color=JOBS[j], alpha=0.45, lw=0)
+            axis.plot(time, mean, color=JOBS[j], lw=1.2, label=f"job {j + 1}")
             for end in np.cumsum(timeline.iterations_s[j]):
                 if end < time[-1]:
-                    axis.plot(end, 0.0, marker="^", color=TIMELINE_JOBS[j], mec="black", ms=6, clip_on=False)
+                    axis.plot(end, 0.0, marker="^", color=JOBS[j], mec="black", ms=6, clip_on=False)
         axis.set_title(
             f"{at.model} model, {TIMELINE_SHARING.get(at.policy, at.policy)}", fontsize=9, loc="left"
         )
@@ -378,7 +377,7 @@ def _timelines(summary: Summary, results: Sequence[Result]) -> Figure:
             for j, times in enumerate(timeline.iterations_s):
                 percent = 100.0 * np.arange(1, len(times) + 1) / len(times)
                 look: dict[str, Any] = {
-                    "color": TIMELINE_JOBS[j],
+                    "color": JOBS[j],
                     "ls": "-" if at.policy == "unfair" else "--",
                 }
                 axis.step(

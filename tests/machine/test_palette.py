@@ -85,7 +85,7 @@ def test_jobs_can_be_told_apart(vision: str) -> None:
 def test_no_colour_means_two_things() -> None:
     every = [*COLOURS.values(), *SPARE, *JOBS, CROSS]
     assert len({each.lower() for each in every}) == len(every)
-    assert "#000000" not in every
+    assert [name for name, colour in COLOURS.items() if colour == "#000000"] == ["ideal"]
 
 
 def test_readings_of_one_algorithm_share_its_colour() -> None:
