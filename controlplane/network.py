@@ -190,6 +190,12 @@ class Topology:
         """The hosts by name."""
         return {host.name: host for host in self.hosts}
 
+    @cached_property
+    def host_rates_mbps(self) -> Mapping[str, float]:
+        """The rate of each host's link, by the host's name."""
+        ends = {end: link.rate_mbps for link in self.links for end in (link.a, link.b)}
+        return {host.name: ends[host.name] for host in self.hosts}
+
     @property
     def circuits(self) -> frozenset[Circuit]:
         """The circuits that make links of this topology."""

@@ -246,8 +246,7 @@ class Experiment:
 
     def rates_mbps(self, job: Job) -> tuple[float, ...]:
         """Return the link rates of the job's hosts, by rank."""
-        rates = {end: link.rate_mbps for link in self.topology.links for end in (link.a, link.b)}
-        return tuple(rates[host] for host in job.hosts)
+        return tuple(self.topology.host_rates_mbps[host] for host in job.hosts)
 
     def start_offset_ms(self, seed: int, job: Job) -> float:
         """Return the random delay that `seed` adds to the job's start time in the file."""

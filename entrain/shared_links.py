@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from controlplane.routing import flow_path
 from controlplane.topology import Topology
-from entrain.policies.policy import FileRouting
 from schedulers.cassini.affinity import Link
 from wire.flow import Flow
+
+if TYPE_CHECKING:
+    from entrain.policies.policy import FileRouting  # whose package asks for links
 
 MBPS = 1e6 / 8.0
 """Bytes/s of a Mbit/s."""

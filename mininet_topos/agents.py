@@ -56,11 +56,11 @@ def agent_command(
     progress: Path | None = None,
 ) -> list[str]:
     """Return the command line of the agent of `host`, which listens at `address`."""
-    rates = {end: link.rate_mbps for link in network.topology.links for end in (link.a, link.b)}
+    rate = network.topology.host_rates_mbps[host.name]
     return [
         *(sys.executable, "-m", "hostbpf", "--interface", host.interface),
         *("--netns", f"/proc/{network.net[host.name].pid}/ns/net", "--listen", address),
-        *("--slot-ms", str(slot_ms), "--link-mbps", str(rates[host.name])),
+        *("--slot-ms", str(slot_ms), "--link-mbps", str(rate)),
         *_options(scheduling, paths),
         *(["--progress", str(progress)] if progress is not None else []),
     ]

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Write the profiles to this TOML file.")
-@click.option("--iterations", type=click.IntRange(min=6), default=10, show_default=True, help="Of each job.")
+@click.option(
+    "--iterations",
+    type=click.IntRange(min=6),
+    default=10,
+    show_default=True,
+    help="Of each job; the first and the last do not count.",
+)
 @click.option("--seed", type=click.IntRange(min=0), help="Use this seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 def command(file: Path, out: Path | None, iterations: int, seed: int | None, as_json: bool) -> None:

@@ -16,7 +16,6 @@ import grpc
 import numpy as np
 from pydantic import Field
 
-from controlplane.topology import Topology
 from entrain.bound import PAYLOAD_PER_FRAME, bound_ms
 from entrain.policies.mltcp import learning
 from entrain.policies.policy import Policy, Run, Session
@@ -183,7 +182,10 @@ class Pacing(Session):
             ready = all(each.starts > self._table.measured for each in seen.values())
             if present != self._solved_for:
                 if ready:
-                    self._solve(seen)
+                    try:
+                        self._solve(seen)
+                    except (EntrainError, ValueError) as error:  # jobs run on as they are
+                        self._say(f"not delayed: {error}")
             elif self._grids:
                 self._keep(seen)
 
@@ -326,7 +328,7 @@ class Pacing(Session):
             self._flows[job] = found[job].flows if job in found else flows_of(spec)
             profile = found[job].profile if job in found and self._is_measured(spec) else None
             if profile is not None:
-                rate = min(_rates(self._run.network.topology, self._hosts_of[job])) * MBPS
+                rate = min(self._rates_mbps(job)) * MBPS
                 self._profiles[job] = profile.at_rate(rate * PAYLOAD_PER_FRAME / FRAME_BYTES)
             elif spec.collective == DDP:  # it has no definition
                 why = found[job].estimate.verdict if job in found else "it sends nothing"
@@ -351,9 +353,13 @@ class Pacing(Session):
     def _defined(self, job: str) -> Profile:
         """Return what a job sends alone, from its definition."""
         spec = self._specs[job]
-        rates = _rates(self._run.network.topology, self._hosts_of[job])
+        rates = self._rates_mbps(job)
         down = spec.compute_s() + spec.jitter_ms / 1e3
         return up_down(down, bound_ms(spec, rates) / 1e3 - spec.compute_s(), min(rates) * MBPS)
+
+    def _rates_mbps(self, job: str) -> list[float]:
+        rates = self._run.network.topology.host_rates_mbps
+        return [rates[host] for host in self._hosts_of[job]]
 
     def _say(self, text: str) -> None:
         self.events.append(text)
@@ -382,12 +388,6 @@ class Pacing(Session):
                 events=tuple(self.events),
             ),
         )
-
-
-def _rates(topology: Topology, hosts: Sequence[str]) -> tuple[float, ...]:
-    """Return the rates of the hosts' links in Mbit/s."""
-    rates = {end: link.rate_mbps for link in topology.links for end in (link.a, link.b)}
-    return tuple(rates[host] for host in hosts)
 
 
 class Cassini(Policy):

@@ -155,6 +155,4 @@ class Slots(Policy):
                 progress=progress,
             )
             addresses = stack.enter_context(asking)
-            topology = run.network.topology
-            rates = {end: link.rate_mbps for link in topology.links for end in (link.a, link.b)}
-            yield Schedulers(addresses, rates, progress)
+            yield Schedulers(addresses, run.network.topology.host_rates_mbps, progress)

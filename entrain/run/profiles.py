@@ -11,11 +11,6 @@ from entrain.profiling import Counting, Measured, measured
 from entrain.run.runner import Report, Running, run_one
 from machine.errors import EntrainError
 from mininet_topos.agents import agents
-from schedulers.cassini.estimate import LEAST
-
-ITERATIONS = 10
-LEAST_ITERATIONS = LEAST + 2
-"""The first iteration is not seen to begin, and the last one not to end."""
 
 
 def conditions(experiment: Experiment) -> tuple[FileRouting, Combination]:
@@ -28,8 +23,8 @@ def conditions(experiment: Experiment) -> tuple[FileRouting, Combination]:
 def profiles(running: Running, iterations: int, report: Report) -> Iterator[Measured]:
     """Yield what is measured of each job in turn, as it runs alone for so many iterations under TCP.
 
-    Raises RunFailed, and
-    EntrainError for an agent that fails and for a job that sends nothing between its hosts.
+    Raises RunFailed, and EntrainError for an agent that fails and for a job that sends nothing between its
+    hosts.
     """
     experiment = running.experiment
     routing, combination = conditions(experiment)

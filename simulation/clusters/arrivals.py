@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ BURST_S = 60.0
 
 
 @dataclass(frozen=True)
-class TrainingJob:
+class ModelJob:
     """A job that asks for `wanted` GPUs and would need `iterations` with them, with `batch` samples on each
     GPU. With other numbers of GPUs it needs more or fewer: the samples stay the same."""
 
@@ -45,33 +45,28 @@ class TrainingJob:
         return self.iterations * self.profile(self.wanted).period
 
 
-def _job(random: np.random.Generator, number: int, model: Model, arrival_s: float, most: int) -> TrainingJob:
-    return TrainingJob(
+def _job(random: np.random.Generator, number: int, model: Model) -> ModelJob:
+    return ModelJob(
         f"{number}-{model.name}",
         model,
         int(random.choice(model.batches)),
         int(random.integers(*ITERATIONS, endpoint=True)),
-        int(random.integers(max(WORKERS[0], model.least), most, endpoint=True)),
-        arrival_s,
+        int(random.integers(max(WORKERS[0], model.least), WORKERS[1], endpoint=True)),
+        arrival_s=0.0,
     )
 
 
-def poisson(models: Sequence[Model], count: int, load: float, gpus: int, *, seed: int) -> list[TrainingJob]:
+def poisson(models: Sequence[Model], count: int, load: float, gpus: int, *, seed: int) -> list[ModelJob]:
     """Return `count` jobs of random models, which arrive as a Poisson process. If no job waited or were
     slowed down, the part `load` of the GPUs would be in use on average."""
     random = np.random.default_rng(seed)
-    drawn = [
-        _job(random, n, models[int(random.integers(len(models)))], 0.0, WORKERS[1]) for n in range(count)
-    ]
+    drawn = [_job(random, n, models[int(random.integers(len(models)))]) for n in range(count)]
     gap = float(np.mean([job.wanted * job.alone_s for job in drawn])) / (gpus * load)
     arrivals = np.cumsum(random.exponential(gap, count)).tolist()
-    return [
-        TrainingJob(job.ident, job.model, job.batch, job.iterations, job.wanted, at)
-        for job, at in zip(drawn, arrivals, strict=True)
-    ]
+    return [replace(job, arrival_s=at) for job, at in zip(drawn, arrivals, strict=True)]
 
 
-def dynamic(present: Sequence[Model], new: Sequence[Model], gpus: int, *, seed: int) -> list[TrainingJob]:
+def dynamic(present: Sequence[Model], new: Sequence[Model], gpus: int, *, seed: int) -> list[ModelJob]:
     """Return jobs of the models `present`, which hold 3/4 of the GPUs, and jobs of the models `new`, which
     arrive at `BURST_S` and ask for the others. All have `ITERATIONS[1]` iterations.
 
@@ -80,11 +75,11 @@ def dynamic(present: Sequence[Model], new: Sequence[Model], gpus: int, *, seed: 
     """
     random = np.random.default_rng(seed)
     rest = gpus // 4
-    jobs: list[TrainingJob] = []
+    jobs: list[ModelJob] = []
 
     def add(model: Model, workers: int, at: float, iterations: int) -> None:
         name = f"{len(jobs)}-{model.name}"
-        jobs.append(TrainingJob(name, model, int(random.choice(model.batches)), iterations, workers, at))
+        jobs.append(ModelJob(name, model, int(random.choice(model.batches)), iterations, workers, at))
 
     def sizes(count: int, total: int) -> list[int]:
         """Two each, and the others at random."""

@@ -17,7 +17,7 @@ from schedulers.cassini.profile import Profile
 from schedulers.compiled import Floats, Ints
 from schedulers.placement.cluster import Cluster
 from simulation.clusters import training
-from simulation.clusters.arrivals import TrainingJob
+from simulation.clusters.arrivals import ModelJob
 from simulation.clusters.network import Traffic, traffic
 from simulation.clusters.scheduler import Allocation, ClusterScheduler, GPUs, Present
 from simulation.clusters.themis import RESTART_S
@@ -45,7 +45,7 @@ class SharedCluster:
 
     def __init__(
         self,
-        jobs: Sequence[TrainingJob],
+        jobs: Sequence[ModelJob],
         scheduler: ClusterScheduler,
         cluster: Cluster,
         network: Topology,

@@ -17,7 +17,7 @@ from schedulers.cassini.affinity import Link, interleave
 from schedulers.compiled import Ints, Routes
 from schedulers.placement.cluster import Cluster
 from simulation.clusters import arrivals, network, training
-from simulation.clusters.arrivals import TrainingJob
+from simulation.clusters.arrivals import ModelJob
 from simulation.clusters.models import MODELS
 from simulation.clusters.pollux import Pollux
 from simulation.clusters.scheduler import ClusterScheduler, Ideal, Random
@@ -63,7 +63,7 @@ TABLE_4_3 = {
 PROFILES = Path(__file__).resolve().parents[2] / "experiments" / "profiles-table-4.3.toml"
 
 
-def _jobs(point: Point, seed: int) -> list[TrainingJob]:
+def _jobs(point: Point, seed: int) -> list[ModelJob]:
     gpus = network.cluster(point["gpus_per_server"]).gpus
     if point["arrivals"] == "poisson":
         models = arrivals.TRACES[point["models"]]
@@ -134,7 +134,7 @@ def run_cluster(point: Point) -> Result:
     return Result(figures, tuple(times))
 
 
-def _times(jobs: list[TrainingJob], done: Outcome, draw: int) -> list[JobTimes]:
+def _times(jobs: list[ModelJob], done: Outcome, draw: int) -> list[JobTimes]:
     waited = np.array([done.finish[n] - job.arrival_s for n, job in enumerate(jobs)])
     np.subtract.at(waited, done.records["job"], done.records["seconds"])
     return [
@@ -181,7 +181,7 @@ def run_snapshot(point: Point) -> Result:
     (link,) = (each for each in file.links if each.name == point["group"])
     cassini = point["policy"].endswith(WITH)
     model, count = MODELS["VGG16"], point["limit"] or point["iterations"]
-    jobs = [TrainingJob(name, model, 0, count, 2, 0.0, measured=file.profiles[name]) for name in link.jobs]
+    jobs = [ModelJob(name, model, 0, count, 2, 0.0, measured=file.profiles[name]) for name in link.jobs]
     cluster = Cluster(leaves=1, spines=1, servers_per_leaf=2 * len(jobs), gpus_per_server=1)
     done = SharedCluster(
         jobs,

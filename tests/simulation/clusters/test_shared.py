@@ -11,7 +11,7 @@ import pytest
 from schedulers.cassini.profile import Profile, up_down
 from schedulers.placement.cluster import Cluster
 from simulation.clusters import arrivals, network, training
-from simulation.clusters.arrivals import TrainingJob
+from simulation.clusters.arrivals import ModelJob
 from simulation.clusters.models import MODELS
 from simulation.clusters.scheduler import Allocation, ClusterScheduler, Ideal, Present, Random
 from simulation.clusters.shared import Outcome, SharedCluster
@@ -40,7 +40,7 @@ class Fixed:
 
 
 def run(
-    jobs: Sequence[TrainingJob], scheduler: ClusterScheduler, *, cassini: bool = False, jitter: float = 0.01
+    jobs: Sequence[ModelJob], scheduler: ClusterScheduler, *, cassini: bool = False, jitter: float = 0.01
 ) -> Outcome:
     """Run on the testbed."""
     made = SharedCluster(
@@ -49,9 +49,9 @@ def run(
     return made.run()
 
 
-def fixed(name: str, profile: Profile, iterations: int = 100) -> TrainingJob:
+def fixed(name: str, profile: Profile, iterations: int = 100) -> ModelJob:
     """A job of two workers with this profile."""
-    return TrainingJob(name, MODELS["VGG16"], 0, iterations, 2, 0.0, profile)
+    return ModelJob(name, MODELS["VGG16"], 0, iterations, 2, 0.0, profile)
 
 
 PAIR = Fixed({"a": (0, 4), "b": (2, 6)})
