@@ -240,19 +240,23 @@ _SHOWN = (
 
 def summary_table(summary: Summary) -> Table:
     """Return a table with one row per point of an experiment."""
+    from simulation.results import TrainingTimes
+
     rows = [(row.at.given(), vars(row.figures)) for row in summary.points]
     keys = [k for k in summary.parameters if k == "policy" or len({str(at.get(k)) for at, _ in rows}) > 1]
     first = rows[0][1]
     # Completion times of single coflows say little about a training job that consists of several.
     hidden = "_cct_" if first.get("mean_cct_s") != first.get("mean_jct_s") else "_jct_"
     values = [k for k in _SHOWN if first.get(k) is not None and (hidden not in k or k == "total_jct_s")]
+    if isinstance(summary.points[0].figures, TrainingTimes):  # the rest has no room beside its parameters
+        values = ["mean_to_alone", "p99_to_alone", "marks_per_iteration"]
     decided = ["decision p99 µs"] if first.get("decision") else []
     headings = [heading.replace("_", "\n") for heading in (*keys, *values)]
     headings += [heading.replace(" ", "\n") for heading in decided]
     table = plain_table(*headings, text=len(keys))
     table.title = summary.title
     for at, figures in rows:
-        cells = [str(at[k]) for k in keys] + [
+        cells = [str(at.get(k, "-")) for k in keys] + [
             f"{figures[k]:.0f}" if figures[k] >= 1000 else f"{figures[k]:.4g}" for k in values
         ]
         if decided:
