@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from schedulers.cassini.affinity import Interleaving, Link
+from schedulers.cassini.affinity import Interleaving, Link, components
 from schedulers.cassini.module import choose
 from schedulers.cassini.profile import Profile
 from schedulers.compiled import Floats, Ints
@@ -225,7 +225,8 @@ class SharedCluster:
 
     def _align(self, found: Interleaving) -> None:
         """Give each shifted job its grid. Jobs among which nothing changed keep theirs."""
-        for group, members in enumerate(_groups(found)):
+        groups = _groups(found)
+        for group, members in enumerate(groups):
             key = tuple((ident, found.shifts[ident], found.profiles[ident].period) for ident in members)
             if all(self._aligned.get(self._number[ident]) == key for ident in members):
                 for ident in members:
@@ -241,7 +242,7 @@ class SharedCluster:
                 state["origin"] = self._now + found.shifts[ident]
                 state["period"] = found.profiles[ident].period
                 state["late"], state["strikes"] = 0.0, 0
-        shifted = {ident for members in _groups(found) for ident in members}
+        shifted = {ident for members in groups for ident in members}
         for n in self._held:
             if self.jobs[n].ident not in shifted:
                 self._state[n]["paced"] = False
@@ -250,11 +251,10 @@ class SharedCluster:
 
 def _groups(found: Interleaving) -> list[list[str]]:
     """The shifted jobs, by which of them links connect."""
-    groups: list[set[str]] = []
-    for each in found.links:
-        jobs = {ident for ident in each.link.jobs if ident not in found.reasons}
-        if len(jobs) < 2 or each.fit is None:
-            continue
-        touched = [group for group in groups if group & jobs]
-        groups = [group for group in groups if group not in touched] + [jobs.union(*touched)]
-    return [sorted(group) for group in groups]
+    shifted = [ident for ident in found.shifts if ident not in found.reasons]
+    links = [
+        replace(each.link, jobs=tuple(ident for ident in each.link.jobs if ident in shifted))
+        for each in found.links
+        if each.fit is not None
+    ]
+    return [sorted(group) for group in components(shifted, links) if len(group) > 1]
