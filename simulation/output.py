@@ -14,6 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from machine.origin import here
 from simulation import detail
 from simulation.experiments.experiment import Experiment, Point
 from simulation.plots import plot
@@ -40,6 +41,7 @@ def summarise(experiment: Experiment, points: Sequence[Point], results: Sequence
         settings(points),
         experiment.paper,
         tuple(Row(parameters(p), r.figures) for p, r in zip(points, results, strict=True)),
+        here(),
     )
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from machine.origin import listed
 from simulation.experiments.cassini import PAPER_GAINS, PAPER_MARKS, TABLE_4_3, WITH
 from simulation.experiments.parrot import (
     LIKE_RIVALS,
@@ -821,6 +822,7 @@ def sections(directories: Iterable[Path]) -> dict[str, str]:
         for summary in here:
             text += f"\n`entrain simulate {name} {_options(summary)}`{_settings(summary)}\n"
             text += SECTIONS.get(name, _plain)(summary)
+            text += f"\nComputed: {listed([summary.origin])}.\n"
         if here[0].paper and not any(shown in text for shown in (CLAIMS, PARENTHESES)):
             text += "\nThe paper reports: " + "; ".join(f"{k}: {v}" for k, v in here[0].paper.items()) + ".\n"
         path = NOTES / f"{name}.md"

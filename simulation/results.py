@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, with_config
 
 from machine.errors import BadInput
+from machine.origin import Origin
 from simulation.detail import Columns, FlowTimes, LinkUsage
 
 Number = int | float
@@ -498,6 +499,8 @@ class Summary:
     paper: Mapping[str, str]
     """The paper's value, by claim."""
     points: tuple[Row[Figures], ...]
+    origin: Origin | None = None
+    """None: computed by a version that did not record it."""
 
     def rows(self, kind: type[F]) -> list[Row[F]]:
         """Return its points, whose figures are of this `kind`."""
@@ -517,6 +520,7 @@ class Summary:
             "limit": self.limit,
             "settings": _given(self.settings),
             "paper": dict(self.paper),
+            "origin": None if self.origin is None else asdict(self.origin),
             "parameters": self.parameters,
             "points": [{**row.at.given(), **figures_by_name(row.figures)} for row in self.points],
         }
@@ -559,6 +563,7 @@ def read_summary(path: Path) -> Summary:
             TypeAdapter(Settings).validate_python(content["settings"]),
             content["paper"],
             points,
+            TypeAdapter(Origin | None).validate_python(content.get("origin")),
         )
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror})") from error

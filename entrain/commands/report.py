@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -23,15 +24,35 @@ Directory = click.Path(path_type=Path, exists=True, file_okay=False)
     help="Write the page that compares results with the papers to this file (-: print it). Sections without "
     "results in DIR stay as they are.",
 )
-def command(directories: tuple[Path, ...], draw: bool, as_json: bool, page: Path | None) -> None:
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write one self-contained page to this file: tables, interactive plots, settings, versions.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("png", "svg", "pdf")),
+    help="Format of the plots that --draw writes (default: png); svg and pdf are vector graphics.",
+)
+def command(
+    directories: tuple[Path, ...],
+    draw: bool,
+    as_json: bool,
+    page: Path | None,
+    html: Path | None,
+    form: str | None,
+) -> None:
     """Report the results of experiments in DIR (their --out) and its subdirectories.
 
-    The report covers all completed runs, also after an interruption. --page includes the results of
-    `entrain simulate`, too.
+    The report covers all completed runs, also after an interruption. Two experiments are compared: run by
+    run, and by their settings. --page includes the results of `entrain simulate`, too.
     """
+    if form is not None and not draw:
+        raise click.UsageError("--format is the format of plots; add --draw")
     if page is not None:
-        if draw or as_json:
-            raise click.UsageError("--page cannot be combined with --draw or --json; give it alone")
+        if draw or as_json or html:
+            raise click.UsageError("--page cannot be combined with --draw, --json or --html; give it alone")
         _write_page(directories, page)
         return
     from entrain.results import store
@@ -42,13 +63,44 @@ def command(directories: tuple[Path, ...], draw: bool, as_json: bool, page: Path
         raise BadInput(
             f"{where}: no results of entrain run; for results of entrain simulate, give --page FILE"
         )
-    documents = [_report(each, draw=draw, shown=not as_json) for each in found]
+    documents = [_report(each, draw=form or "png" if draw else None, shown=not as_json) for each in found]
     if as_json:
         click.echo(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2))
+    else:
+        _compare(found)
+    if html is not None:
+        _write_html(found, html)
 
 
-def _report(directory: Path, *, draw: bool, shown: bool) -> dict[str, object]:
-    """Report one experiment, and return the content of its results.json."""
+def _compare(directories: Sequence[Path]) -> None:
+    """Print how two experiments differ; nothing for another number of them."""
+    from entrain.results import comparison
+
+    if (held := comparison.pair(directories)) is None:
+        return
+    console = Console()
+    console.print("Comparison, from the first to the second:", highlight=False)
+    console.print(comparison.table(comparison.compare(*held)))
+    console.print(comparison.LEGEND, highlight=False)
+    if settings := comparison.settings(*held):
+        console.print(comparison.settings_table(settings))
+    else:
+        console.print("Their settings are the same.")
+
+
+def _write_html(directories: Sequence[Path], path: Path) -> None:
+    from entrain.results import html
+
+    text = html.page(directories)
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise EntrainError(f"{path}: cannot be written ({error.strerror}); give another file") from error
+    click.echo(f"report in {path}", err=True)
+
+
+def _report(directory: Path, *, draw: str | None, shown: bool) -> dict[str, object]:
+    """Report one experiment, and return the content of its results.json. `draw`: the format of plots."""
     from entrain.results import files, store, tables, values
     from entrain.trials import slot_rates
 
@@ -63,7 +115,7 @@ def _report(directory: Path, *, draw: bool, shown: bool) -> dict[str, object]:
         if trials and draw:
             with store.keeping(directory):
                 slot_rates.write(directory, name, trials)
-                slot_rates.draw(directory / "results.png", name, trials)
+                slot_rates.draw(directory / f"results.{draw}", name, trials)
         return slot_rates.document(name, trials)
     held = store.read(files.NETWORK, directory)
     number = len(list(held.experiment.combinations()))
@@ -75,7 +127,7 @@ def _report(directory: Path, *, draw: bool, shown: bool) -> dict[str, object]:
     if held.runs and draw:
         with store.keeping(directory):
             files.write(directory, held.experiment, held.runs)
-            files.draw(directory, held.experiment, held.runs)
+            files.draw(directory, held.experiment, held.runs, draw)
     return values.document(held.experiment, held.runs)
 
 

@@ -25,10 +25,10 @@ _TIMES = (
 )
 
 
-def plot(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
-    """Plot `runs` to `results.png` and `cluster.png` in `directory`."""
-    _distributions(directory / "results.png", experiment, runs)
-    _occupancy(directory / "cluster.png", experiment, runs)
+def plot(directory: Path, experiment: Experiment, runs: Sequence[RunResult], form: str) -> None:
+    """Plot `runs` to `results` and `cluster` in `directory`, in the given format."""
+    _distributions(directory / f"results.{form}", experiment, runs)
+    _occupancy(directory / f"cluster.{form}", experiment, runs)
 
 
 def _by_strategy(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:

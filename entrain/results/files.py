@@ -69,8 +69,8 @@ def write(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) ->
         _write_samples(directory, runs)
 
 
-def draw(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
-    """Plot `runs` to `directory`. Raises OSError if a plot cannot be written."""
+def draw(directory: Path, experiment: Experiment, runs: Sequence[RunResult], form: str = "png") -> None:
+    """Plot `runs` to `directory`, in the given format. Raises OSError if a plot cannot be written."""
     from entrain.results import (
         cluster_plots,
         overhead,
@@ -80,16 +80,16 @@ def draw(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) -> 
     )  # matplotlib takes a second to load
 
     if experiment.cluster is not None:
-        cluster_plots.plot(directory, experiment, runs)
+        cluster_plots.plot(directory, experiment, runs, form)
         return
     if remedies.suits(runs):
-        remedies.plot(directory / "remedies.png", experiment, runs)
+        remedies.plot(directory / f"remedies.{form}", experiment, runs)
     if not experiment.loads:
-        plots.plot(directory / "results.png", experiment, runs)
+        plots.plot(directory / f"results.{form}", experiment, runs)
     if has_delays(runs):
-        overhead.plot(directory / "overhead.png", experiment, runs)
+        overhead.plot(directory / f"overhead.{form}", experiment, runs)
     if experiment.sample_ms is not None:
-        timelines.plot(directory, experiment, runs)
+        timelines.plot(directory, experiment, runs, form)
 
 
 def has_delays(runs: Sequence[RunResult]) -> bool:

@@ -32,7 +32,9 @@ from entrain.results.gains import gains
 from entrain.results.values import LEARNING, RunResult, fairness, scheduler, strategy
 from entrain.run.cross import NAME as CROSS
 from entrain.trials.slot_rates import KIND as SLOT_RATES
+from entrain.trials.slot_rates import TrialResult
 from machine.errors import BadInput
+from machine.origin import listed
 from simulation.report import change, table
 
 SENDING = 0.1
@@ -395,7 +397,11 @@ def sections(directories: Sequence[Path]) -> dict[str, str]:
             ran = "\n".join(f"`{command(live.name)}`" for live in lives)
             text = section.text.strip().replace("{learning}", str(LEARNING))
             tables = TABLES[section.tables](section, {live.name: live for live in lives})
-            made[section.title] = f"\n## {section.title}\n\n{ran}\n\n{text}\n{tables}"
+            results: list[RunResult | TrialResult] = []
+            for live in lives:
+                results += [*_runs(live), *live.trials]
+            origin = listed(result.origin for result in results)
+            made[section.title] = f"\n## {section.title}\n\n{ran}\n\n{text}\n{tables}\nMeasured: {origin}.\n"
     return made
 
 

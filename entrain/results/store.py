@@ -185,23 +185,28 @@ def _same(kind: Kind[E, Any], directory: Path, content: bytes, experiment: E) ->
         there, here = None, None
     if there is None or found.get("kind") != kind.name:
         raise BadInput(f"{directory}: has results of something else; give another --out")
-    if difference := _difference(there, here):
+    for where, one, other in differences(there, here):
         raise BadInput(
-            f"{directory}: has results of another experiment ({difference}); give another --out, or remove "
-            f"the directory"
+            f"{directory}: has results of another experiment ({where} is {json.dumps(one)} there and "
+            f"{json.dumps(other)} here); give another --out, or remove the directory"
         )
     return True
 
 
-def _difference(there: Any, here: Any, where: str = "") -> str | None:
-    """Describe the first key in which two experiments differ; None if they are the same."""
+def differences(there: Any, here: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield the keys in which two experiments, given as JSON values, differ, and both values.
+
+    Keys of inner tables are joined by dots; elements of a list have their number, from 1.
+    """
     if where in _NOT_COMPARED:
-        return None
+        return
     if isinstance(there, dict) and isinstance(here, dict):
         pairs = [(key, there.get(key), here.get(key)) for key in {**there, **here}]
     elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
         pairs = [(str(place), *both) for place, both in enumerate(zip(there, here, strict=True), 1)]
     else:
-        return None if there == here else f"{where} is {json.dumps(there)} there and {json.dumps(here)} here"
-    found = (_difference(a, b, f"{where}.{key}" if where else key) for key, a, b in pairs)
-    return next(filter(None, found), None)
+        if there != here:
+            yield where, there, here
+        return
+    for key, a, b in pairs:
+        yield from differences(a, b, f"{where}.{key}" if where else key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean, median
 
 from rich.box import SIMPLE_HEAD
@@ -150,9 +150,9 @@ def settling(runs: Sequence[RunResult]) -> Table:
 
 
 SHIFTING_LEGEND = f"""score: how well jobs fit on the links that they share (1: no phases collide).
-shift: by how much a job was delayed. × ideal: iteration time over the ideal, from
-iteration {SHIFTED} after the shift on. drift: how much later than its pace an iteration
-could start, p99. corr.: how often drift was corrected"""
+shift: by how much a job was delayed. × ideal: iteration time over the ideal,
+from iteration {SHIFTED} after the shift on. drift: how much later than its pace an
+iteration could start, p99. corr.: how often drift was corrected"""
 
 
 def shifting(runs: Sequence[RunResult]) -> Table:
@@ -226,26 +226,27 @@ def cluster(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
     return result
 
 
+def all_tables(experiment: Experiment, runs: Sequence[RunResult]) -> Iterator[tuple[Table, str]]:
+    """Yield all tables that apply to `runs`, with their legends."""
+    if experiment.cluster is not None:
+        yield cluster(experiment, runs), CLUSTER_LEGEND
+        return
+    yield table(experiment, runs), LEGEND
+    if len(experiment.jobs) > 1 and len(summarized(runs)) > 1:
+        yield completion(runs), COMPLETION_LEGEND
+    if experiment.controls:
+        yield settling(runs), SETTLING_LEGEND
+    if any(run.paced.score is not None for run in runs):
+        yield shifting(runs), SHIFTING_LEGEND
+    if found := gains(experiment, runs):
+        yield unfairness(found), UNFAIR_LEGEND
+
+
 def show(experiment: Experiment, runs: Sequence[RunResult], console: Console) -> None:
     """Print all tables that apply to `runs`, with their legends."""
-    if experiment.cluster is not None:
-        console.print(cluster(experiment, runs))
-        console.print(CLUSTER_LEGEND)
-        return
-    console.print(table(experiment, runs))
-    console.print(LEGEND)
-    if len(experiment.jobs) > 1 and len(summarized(runs)) > 1:
-        console.print(completion(runs))
-        console.print(COMPLETION_LEGEND)
-    if experiment.controls:
-        console.print(settling(runs))
-        console.print(SETTLING_LEGEND)
-    if any(run.paced.score is not None for run in runs):
-        console.print(shifting(runs))
-        console.print(SHIFTING_LEGEND)
-    if found := gains(experiment, runs):
-        console.print(unfairness(found))
-        console.print(UNFAIR_LEGEND)
+    for each, legend in all_tables(experiment, runs):
+        console.print(each)
+        console.print(legend)
 
 
 def remarks(runs: Sequence[RunResult]) -> Iterable[str]:

@@ -37,13 +37,13 @@ SLIDING = 6
 """The iteration at which its middle part begins: MLTCP has learned, and the jobs are moving apart."""
 
 
-def plot(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
-    """Write `iterations.png`, `throughput.png` and, with several seeds, `seeds.png` to `directory`."""
-    _save(directory / "iterations.png", iterations(experiment, runs))
+def plot(directory: Path, experiment: Experiment, runs: Sequence[RunResult], form: str) -> None:
+    """Write `iterations`, `throughput` and, with several seeds, `seeds` to `directory`, in this format."""
+    _save(directory / f"iterations.{form}", iterations(experiment, runs))
     first = [run for run in runs if run.combination.seed == runs[0].combination.seed]
-    _save(directory / "throughput.png", throughput(experiment, first))
+    _save(directory / f"throughput.{form}", throughput(experiment, first))
     if len({run.combination.seed for run in runs}) > 1:
-        _save(directory / "seeds.png", seeds(experiment, runs))
+        _save(directory / f"seeds.{form}", seeds(experiment, runs))
 
 
 def _save(path: Path, figure: Any) -> None:

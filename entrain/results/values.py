@@ -17,6 +17,7 @@ from entrain.policies.reports import HostReport, Learned, Paced
 from entrain.results.cluster import Stays, times
 from entrain.run.contention import LinkContention
 from entrain.run.samples import Throughput, Window
+from machine.origin import Origin
 from workloads.records import Summary
 
 
@@ -108,6 +109,8 @@ class RunResult:
     """How jobs were shifted against each other."""
     stays: Stays | None = None
     """How the jobs of a cluster came and went, in the order of `jobs`."""
+    origin: Origin | None = None
+    """None: measured by a version that did not record it."""
 
     @property
     def over_alone(self) -> tuple[float, ...]:
@@ -415,6 +418,7 @@ def _run(run: RunResult) -> dict[str, Any]:
         "scheduling": [host.document() for host in run.scheduling],
         "policy_report": dict(run.policy_report),
         "overhead": dict(run.overhead),
+        "origin": None if run.origin is None else asdict(run.origin),
     }
 
 

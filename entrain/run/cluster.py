@@ -43,6 +43,7 @@ from entrain.run.runner import (
     route,
 )
 from machine.errors import EntrainError
+from machine.origin import here
 from machine.process import Child, give_way, launch
 from ocs.crossbar import Change
 from schedulers.placement.cluster import Placement
@@ -226,6 +227,7 @@ class _Run:
             tuple(contention(uses, running.links.values())),
             overhead,
             stays=stays,
+            origin=here(),
         )
 
     # -- jobs

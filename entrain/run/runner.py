@@ -43,6 +43,7 @@ from hostbpf.flow import netns_cookie
 from hostbpf.mltcp import PLAIN, VARIANTS, Jobs
 from hostbpf.rates.schedules import PACED
 from machine.errors import BadInput, EntrainError
+from machine.origin import here
 from machine.process import Child, describe, launch
 from machine.record import Record
 from mininet_topos.ecn import thresholds
@@ -541,6 +542,7 @@ def _result(
         told.scheduling,
         told.values,
         told.paced,
+        origin=here(),
     )
 
 

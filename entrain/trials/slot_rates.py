@@ -23,6 +23,7 @@ from hostbpf.rates.schedules import PACED, pacing_registered
 from hostbpf.rates.trial import Outcome, Trial, run_trial
 from machine.errors import BadInput
 from machine.explain import suggestion
+from machine.origin import Origin, here
 from machine.palette import style
 from machine.toml import Strict, check, read_toml
 
@@ -94,6 +95,8 @@ class TrialResult:
     trial: Trial
     goals: Goals
     outcome: Outcome
+    origin: Origin | None = None
+    """None: measured by a version that did not record it."""
 
     @property
     def figures(self) -> Figures:
@@ -167,7 +170,7 @@ def run(
 def run_one(trial: Trial, goals: Goals, schedules: Map) -> TrialResult:
     """Run a trial. Measure the eBPF programs' CPU time only if it has a goal: measuring takes CPU time."""
     with program_statistics() if goals.host_cpu is not None else contextlib.nullcontext():
-        return TrialResult(trial, goals, run_trial(trial, schedules))
+        return TrialResult(trial, goals, run_trial(trial, schedules), here())
 
 
 @contextlib.contextmanager

@@ -297,7 +297,7 @@ def test_pictures_and_tables_over_time(tmp_path: Path, experiment: Experiment) -
         for policy, control in (("none", "reno"), ("mltcp", "mltcp_reno"))
         for seed in (1, 2)
     ]  # fmt: skip
-    timelines.plot(tmp_path, experiment, timed)
+    timelines.plot(tmp_path, experiment, timed, "png")
     for name, colour in (
         ("iterations.png", style("reno").colour),
         ("throughput.png", palette.job(0)),
@@ -305,7 +305,7 @@ def test_pictures_and_tables_over_time(tmp_path: Path, experiment: Experiment) -
     ):
         assert share_of(colour, tmp_path / name) > 0 == share_of(palette.job(3), tmp_path / name), name
     (tmp_path / "seeds.png").unlink()
-    timelines.plot(tmp_path, experiment, timed[::2])
+    timelines.plot(tmp_path, experiment, timed[::2], "png")
     assert not (tmp_path / "seeds.png").exists()
     write(tmp_path, replace(experiment, sample_ms=10.0), timed)
     lines = list(csv.DictReader((tmp_path / "throughput.csv").open()))

@@ -1,0 +1,28 @@
+"""Confidence intervals against a table of Student's t, and their meaning."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from machine.interval import interval
+
+
+def test_the_interval_is_students() -> None:
+    """Quantile of 4 degrees of freedom at 97.5 %: 2.7764 (any table of t)."""
+    found = interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert found.mean == 3
+    assert found.half == pytest.approx(2.7764 * np.sqrt(2.5) / np.sqrt(5), rel=1e-4)
+
+
+def test_one_value_has_no_interval() -> None:
+    assert interval([7.0]).half is None
+    assert interval([7.0]).show() == "7.00"
+    assert interval([6.0, 8.0]).show(".1f").startswith("7.0 ± ")
+
+
+def test_the_interval_has_the_mean_in_95_of_100_samples() -> None:
+    draws = np.random.default_rng(1).normal(10.0, 3.0, (2000, 5))
+    found = [interval(list(row)) for row in draws]
+    held = np.mean([abs(each.mean - 10) <= (each.half or 0) for each in found])
+    assert 0.93 <= held <= 0.97
