@@ -309,9 +309,12 @@ class Enforcers:
         if index and known.applied == (schedule, index - 1):  # the last rate held until now
             late_ns = now - schedule.end_ns(index - 1)
             ahead = (schedule.rates[index - 1] - schedule.rates[index]) * late_ns // 10**9
-        left_ns = max(schedule.end_ns(index) - now, schedule.slot_ns // htb.BUCKETS)
         return htb.bucket_of(
-            schedule.rates[index] * frame // payload, frame, schedule.slot_ns, left_ns, ahead
+            schedule.rates[index] * frame // payload,
+            frame,
+            schedule.slot_ns,
+            schedule.end_ns(index) - now,
+            ahead,
         )
 
     def _forget(self, flow: Flow) -> None:

@@ -61,11 +61,12 @@ def bucket_of(rate: int, frame_bytes: int, slot_ns: int, left_ns: int, ahead: in
     """The TBF that lets out `rate` bytes/s on average over the `left_ns` that remain of a slot.
 
     It starts full, and keeps half a packet in the end; `ahead` bytes of it have left already. The
-    rate at which it is filled makes up for that.
+    rate at which it is filled makes up for that. It never holds more than what remains of the slot lets out:
+    else a flow that gets its rate just before a slot ends would send two slots' buckets at once.
     """
     if not rate:
         return _bucket(_SILENT_RATE, _SILENT_BYTES * 10**9 // _SILENT_RATE, _SILENT_COST)
-    depth = max(frame_bytes, rate * slot_ns // BUCKETS // 10**9)
+    depth = max(frame_bytes, rate * min(slot_ns // BUCKETS, left_ns) // 10**9)
     surplus = depth - frame_bytes // 2 + ahead
     filled = max(rate - surplus * 10**9 // left_ns, depth // _SLOWEST_S, 1)
     return _bucket(filled, (depth + _ROUNDING_BYTES) * 10**9 // filled + _TICK_NS)

@@ -12,7 +12,7 @@ from ebpf import in_netns
 from wire.flow import Flow
 from wire.slot_header import ETHERTYPE, SlotHeader
 
-ETH_P_ALL, SO_RCVBUFFORCE, SO_TIMESTAMPNS = 3, 33, 35
+ETH_P_ALL, SO_RCVBUFFORCE = 3, 33
 
 
 def raw_socket(netns: str) -> socket.socket:
@@ -29,30 +29,6 @@ def sniff(netns: str, interface: str = "eth0") -> socket.socket:
     tap.bind((interface, ETH_P_ALL))
     tap.settimeout(0.2)
     return tap
-
-
-def stamping(netns: str) -> socket.socket:
-    """As `sniff`, and the kernel notes when each frame comes."""
-    tap = sniff(netns)
-    tap.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-    return tap
-
-
-def payloads(tap: socket.socket, flow: Flow) -> list[tuple[int, int]]:
-    """When the frames of a TCP flow came (CLOCK_REALTIME, ns), with how many bytes, until nothing comes."""
-    ports = struct.pack("!HH", flow.source_port, flow.destination_port)
-    found = []
-    while True:
-        try:
-            frame, ancillary, _, _ = tap.recvmsg(1 << 17, 64)
-        except TimeoutError:
-            return found
-        if frame[12:14] != b"\x08\x00" or frame[34:38] != ports:
-            continue
-        [stamp] = [data for _, kind, data in ancillary if kind == SO_TIMESTAMPNS]
-        seconds, nanoseconds = struct.unpack("=qq", stamp)
-        headers = 20 + (frame[46] >> 4) * 4
-        found.append((seconds * 10**9 + nanoseconds, int.from_bytes(frame[16:18], "big") - headers))
 
 
 def headers_seen(tap: socket.socket) -> list[SlotHeader]:
