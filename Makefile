@@ -54,13 +54,14 @@ setup: .venv/.ready
 	./setup-packages
 	mkdir -p .venv && touch $@
 
-.venv/.ready: .venv/.packages pyproject.toml constraints.lock
+.venv/.ready: .venv/.packages pyproject.toml requirements.lock
 	/usr/bin/python3 -m venv --system-site-packages .venv
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.lock -e .
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-.venv/.dev: .venv/.ready
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.lock -e '.[dev,parquet]'
+.venv/.dev: .venv/.ready requirements-dev.lock
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	touch $@
 
 help:  ## Show this

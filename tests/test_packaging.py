@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
 from setuptools import find_namespace_packages
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def _pinned(name: str) -> dict[str, str]:
+    lines = (ROOT / name).read_text().splitlines()
+    pins = (line.removesuffix(" \\").partition("==") for line in lines if line and not line.startswith(" "))
+    return {package.lower().replace("_", "-"): version for package, _, version in pins}
+
+
+def test_setup_installs_pinned_versions_by_hash() -> None:
+    wanted = _pinned("constraints.lock")
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert built == [f"setuptools=={wanted['setuptools']}"]
+    assert _pinned("requirements-dev.lock") == wanted
+    assert _pinned("requirements.lock").items() < wanted.items()
+    for name in ("requirements.lock", "requirements-dev.lock"):
+        text = (ROOT / name).read_text()
+        assert all("--hash=sha256:" in block for block in re.split(r"\n(?=\w)", text.strip()))
+    make = (ROOT / "Makefile").read_text()
+    assert all(
+        "--require-hashes" in line or "--no-deps" in line
+        for line in make.splitlines()
+        if "pip install" in line
+    )
 
 
 def test_every_package_and_the_included_data_are_installed() -> None:
