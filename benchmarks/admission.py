@@ -25,7 +25,7 @@ import numpy as np
 from controlplane import api_pb2 as api
 from controlplane import api_pb2_grpc as api_grpc
 from controlplane.cluster import ClusterSetup, cluster_of
-from controlplane.controller import Controller, serve
+from controlplane.controller import Controller, serving
 from controlplane.ledger import LEDGER, Ledger
 from controlplane.store import Store
 from controlplane.topology import Topology, leaf_spine
@@ -48,33 +48,34 @@ async def measure(topology: Topology, directory: Path, count: int, seed: int) ->
     left: list[float] = []
     wide = 0
     running: deque[str] = deque()
-    async with Controller(
-        topology, "source", store=Store(directory / "state.sqlite"), cluster=setup, ledger=ledger
-    ) as controller:
-        server = await serve(controller, directory / "api.sock")
-        async with grpc.aio.insecure_channel(f"unix:{directory}/api.sock") as channel:
-            stub = api_grpc.ControllerStub(channel)
+    async with (
+        Controller(
+            topology, "source", store=Store(directory / "state.sqlite"), cluster=setup, ledger=ledger
+        ) as controller,
+        serving(controller, directory / "api.sock"),
+        grpc.aio.insecure_channel(f"unix:{directory}/api.sock") as channel,
+    ):
+        stub = api_grpc.ControllerStub(channel)
 
-            async def end_oldest() -> None:
-                begin = time.perf_counter()
-                done = await stub.Cancel(api.CancelRequest(name=running.popleft(), ended=True))
-                left.append(1e3 * (time.perf_counter() - begin))
-                assert done.phase == "ended", done
+        async def end_oldest() -> None:
+            begin = time.perf_counter()
+            done = await stub.Cancel(api.CancelRequest(name=running.popleft(), ended=True))
+            left.append(1e3 * (time.perf_counter() - begin))
+            assert done.phase == "ended", done
 
-            for number in range(count):
-                request = api.JobRequest(name=f"j{number}", gpus=draw.choice(SIZES), pattern="ring")
-                while not (await stub.Place(request)).HasField("placement"):
-                    await end_oldest()
-                begin = time.perf_counter()
-                async for job in stub.SubmitAndWatch(request):
-                    if job.phase == "running":
-                        break
-                admitted.append(1e3 * (time.perf_counter() - begin))
-                wide += bool(job.placement.links)
-                running.append(request.name)
-            while running:
+        for number in range(count):
+            request = api.JobRequest(name=f"j{number}", gpus=draw.choice(SIZES), pattern="ring")
+            while not (await stub.Place(request)).HasField("placement"):
                 await end_oldest()
-        await server.stop(0)
+            begin = time.perf_counter()
+            async for job in stub.SubmitAndWatch(request):
+                if job.phase == "running":
+                    break
+            admitted.append(1e3 * (time.perf_counter() - begin))
+            wide += bool(job.placement.links)
+            running.append(request.name)
+        while running:
+            await end_oldest()
     ledger.close()
     return {
         "admit_ms_p99": float(np.percentile(admitted, 99)),

@@ -36,6 +36,11 @@ RETRY_S = 1.0
 LONGEST_RETRY_S = 30.0
 """Seconds until what has failed is tried again: twice as long each time, up to the longest."""
 
+JOBS_PER_OWNER = 256
+"""Jobs that wait or run, of one submitter."""
+MOST_UNREAD = 10_000
+"""Changes that a watcher may leave unread."""
+
 _MOST_REASONS = 3
 """How many different failures a line names."""
 
@@ -43,6 +48,10 @@ Step = Literal[
     "reserved", "circuits", "tables", "ready", "leaving", "no tables", "no circuits", "over", "back"
 ]
 """What was last done for a job. It is `back` in the queue after what was half done has been undone."""
+
+
+class TooMany(EntrainError):
+    """Somebody has as much of something as he can have."""
 
 
 @dataclass(frozen=True)
@@ -181,11 +190,21 @@ class Admission:
     # -- what users ask for
 
     async def submit(
-        self, request: Request, duration_s: float = math.inf, deadline_s: float | None = None
+        self,
+        request: Request,
+        duration_s: float = math.inf,
+        deadline_s: float | None = None,
+        owner: str = "",
     ) -> JobStatus:
-        """Let a job wait for its turn. Raises BadInput if it could never start or its name is taken."""
+        """Let a job of `owner` wait for its turn.
+
+        Raises BadInput if it could never start or its name is taken, and TooMany if an owner other than the
+        operator has JOBS_PER_OWNER jobs.
+        """
         job = self._checked(request, duration_s, deadline_s)
-        entry = self._ledger.add(job)
+        if owner and sum(entry.owner == owner for entry in self._entries.values()) >= JOBS_PER_OWNER:
+            raise TooMany(f"{owner} has {JOBS_PER_OWNER} jobs; cancel one, or wait until one is over")
+        entry = self._ledger.add(job, owner)
         self._entries[entry.id] = entry
         self._queue.submit(entry.id, job)
         self._wake.set()
@@ -210,6 +229,10 @@ class Admission:
         found = self._entries.get(number)
         return self._status(found or next(each for each in self._ledger.past() if each.id == number))
 
+    def owner_of(self, name: str) -> str:
+        """Return whose a job is; empty for operators'. Raises BadInput if there is no such job."""
+        return self._find(name).owner
+
     def jobs(self, *, past: bool = False) -> list[JobStatus]:
         """Return the jobs: those that are over if `past`, those that have a network, those that wait."""
         waiting = self._queue.waiting(self._clock())
@@ -227,7 +250,8 @@ class Admission:
     async def watch(self, name: str = "") -> AsyncIterator[JobStatus]:
         """Yield how each job stands, or that job, and again whenever a step is done or its wait changes.
 
-        Ends when the job that was asked for is over. Raises BadInput if there is no such job.
+        Ends when the job that was asked for is over. Raises BadInput if there is no such job, and TooMany if
+        MOST_UNREAD changes wait for the caller.
         """
         if name:
             self._find(name)
@@ -237,6 +261,8 @@ class Admission:
         self._watchers.add(changes)
         try:
             while True:
+                if changes.qsize() > MOST_UNREAD:
+                    raise TooMany(f"{MOST_UNREAD} changes are unread; read faster, or watch one job")
                 status = await changes.get()
                 if name and status.entry.name != name:
                     continue
@@ -536,4 +562,5 @@ class Admission:
 
     def _publish(self, status: JobStatus) -> None:
         for changes in self._watchers:
-            changes.put_nowait(status)
+            if changes.qsize() <= MOST_UNREAD:  # one that is slower is told so, and gets no more
+                changes.put_nowait(status)

@@ -191,7 +191,7 @@ class Jobs(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., problem: _Optional[str] = ..., strategy: _Optional[str] = ..., queue: _Optional[str] = ..., gpus: _Optional[int] = ..., free_gpus: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("name", "gpus", "pattern", "arrival_s", "duration_s", "deadline_s", "phase", "step", "placement", "start_s", "end_s", "circuits_changed", "waiting", "waited", "problem")
+    __slots__ = ("name", "gpus", "pattern", "arrival_s", "duration_s", "deadline_s", "phase", "step", "placement", "start_s", "end_s", "circuits_changed", "waiting", "waited", "problem", "owner")
     NAME_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
     PATTERN_FIELD_NUMBER: _ClassVar[int]
@@ -207,6 +207,7 @@ class Job(_message.Message):
     WAITING_FIELD_NUMBER: _ClassVar[int]
     WAITED_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     name: str
     gpus: int
     pattern: str
@@ -222,7 +223,8 @@ class Job(_message.Message):
     waiting: Wait
     waited: _containers.RepeatedCompositeFieldContainer[Wait]
     problem: str
-    def __init__(self, name: _Optional[str] = ..., gpus: _Optional[int] = ..., pattern: _Optional[str] = ..., arrival_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., phase: _Optional[str] = ..., step: _Optional[str] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., start_s: _Optional[float] = ..., end_s: _Optional[float] = ..., circuits_changed: _Optional[int] = ..., waiting: _Optional[_Union[Wait, _Mapping]] = ..., waited: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., problem: _Optional[str] = ...) -> None: ...
+    owner: str
+    def __init__(self, name: _Optional[str] = ..., gpus: _Optional[int] = ..., pattern: _Optional[str] = ..., arrival_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., phase: _Optional[str] = ..., step: _Optional[str] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., start_s: _Optional[float] = ..., end_s: _Optional[float] = ..., circuits_changed: _Optional[int] = ..., waiting: _Optional[_Union[Wait, _Mapping]] = ..., waited: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., problem: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class Wait(_message.Message):
     __slots__ = ("from_s", "to_s", "cause", "behind")

@@ -1,8 +1,13 @@
-"""The client of the controller's API: find the networks that are up, and call one of them."""
+"""The client of the controller's API: find the networks that are up, and call one of them.
+
+A network of another machine is named by the HOST:PORT of its controller. The environment variable
+ENTRAIN_IDENTITY then names the caller's certificate: DIR/NAME of DIR/NAME.crt and DIR/NAME.key.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,22 +18,29 @@ import grpc
 from controlplane import api_pb2_grpc as api_grpc
 from machine.errors import BadInput, EntrainError
 from machine.record import RECORDS
+from machine.tls import CONTROLLER, Identity, identity_of, open_channel
 
 NETWORKS = RECORDS / "networks"
 SOCKET = "api.sock"
+IDENTITY = "ENTRAIN_IDENTITY"
+"""The environment variable with the caller's certificate."""
 
 
 @dataclass(frozen=True)
 class RunningNetwork:
-    """A network started by `entrain up`, with its directory."""
+    """A network started by `entrain up`, with its directory.
+
+    With an `identity` it is another machine's, and `name` is the HOST:PORT of its controller.
+    """
 
     name: str
     directory: Path
+    identity: Identity | None = None
 
     @property
-    def socket(self) -> Path:
-        """The controller's Unix socket."""
-        return self.directory / SOCKET
+    def address(self) -> str:
+        """Where the controller answers, as gRPC names it."""
+        return self.name if self.identity is not None else f"unix:{self.directory / SOCKET}"
 
 
 def running_networks(root: Path = NETWORKS) -> list[RunningNetwork]:
@@ -39,8 +51,11 @@ def running_networks(root: Path = NETWORKS) -> list[RunningNetwork]:
 def choose(name: str | None, root: Path = NETWORKS) -> RunningNetwork:
     """Return the network called `name`, or the only one.
 
-    Raises EntrainError if there is none, and BadInput if there are several and `name` is not given.
+    Raises EntrainError if there is none, and BadInput if there are several and `name` is not given, or if
+    `name` is an address and the environment names no certificate.
     """
+    if name is not None and ":" in name:
+        return RunningNetwork(name, root, _own_identity(name))
     networks = running_networks(root)
     names = ", ".join(network.name for network in networks)
     if name is not None:
@@ -56,11 +71,20 @@ def choose(name: str | None, root: Path = NETWORKS) -> RunningNetwork:
     return networks[0]
 
 
+def _own_identity(address: str) -> Identity:
+    if not (given := os.environ.get(IDENTITY)):
+        raise BadInput(
+            f"--network {address}: is another machine's; set {IDENTITY} to your certificate, DIR/NAME of a "
+            f"directory that `entrain certs` has made"
+        )
+    return identity_of(Path(given).parent, Path(given).name)
+
+
 @contextlib.contextmanager
 def call(network: RunningNetwork) -> Iterator[Any]:
     """Connect to the network's controller. The controller's errors are raised here unchanged."""
     options = [("grpc.enable_http_proxy", 0)]
-    with grpc.insecure_channel(f"unix:{network.socket}", options=options) as channel:
+    with open_channel(grpc, network.address, options, network.identity, CONTROLLER) as channel:
         try:
             yield api_grpc.ControllerStub(channel)
         except grpc.RpcError as error:
@@ -71,8 +95,12 @@ def _error(network: RunningNetwork, error: grpc.RpcError) -> EntrainError:
     code, details = error.code(), error.details() or ""
     if code == grpc.StatusCode.UNAVAILABLE:
         return EntrainError(
-            f"the controller of network {network.name} does not answer on {network.socket}; "
-            f"if it crashed, `entrain clean` removes what it left"
+            f"the controller of network {network.name} does not answer on {network.address}; "
+            + (
+                "check the address, and that its certificates are of your authority"
+                if network.identity
+                else "if it crashed, `entrain clean` removes what it left"
+            )
         )
     if code == grpc.StatusCode.INVALID_ARGUMENT:
         return BadInput(details)

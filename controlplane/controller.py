@@ -1,4 +1,4 @@
-"""The controller's gRPC API (`api.proto`), served for a fabric on a Unix socket."""
+"""The controller's gRPC API (`api.proto`), served for a fabric on a Unix socket and over TLS."""
 
 from __future__ import annotations
 
@@ -17,19 +17,39 @@ import grpc
 from controlplane import api_pb2 as api
 from controlplane import api_pb2_grpc as api_grpc
 from controlplane import messages
-from controlplane.admission import Admission, Circuits, Failures, Step
+from controlplane.admission import Admission, Circuits, Failures, Step, TooMany
 from controlplane.cluster import ClusterSetup, failures, hosts_by_gpu
 from controlplane.fabric import Applied, Fabric
 from controlplane.ledger import Entry, Ledger
 from controlplane.loads import LoadReader
 from controlplane.network import Port, Topology
 from controlplane.pipeline import Pipeline
+from controlplane.roles import Access, Guarded
 from controlplane.routing import ECN_THRESHOLD_PACKETS, FabricPolicy, Routing, desired_state
 from controlplane.store import Store
 from controlplane.tables import Tables
 from controlplane.tenants import Tenant, cluster_state
+from machine import peers
 from machine.errors import BadInput, EntrainError
+from machine.tls import add_port
 from schedulers.placement.cluster import Request, empty
+
+OWNERS = Access()
+"""The API is its owner's alone."""
+
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", 64 << 10),  # requests have names and paths
+    ("grpc.max_concurrent_streams", 64),  # of one connection
+)
+_MOST_CALLS = 1024
+"""Calls that are answered at a time, all in all."""
+_LEAST_INTERVAL_MS = 10
+"""Each reading of the load tables asks every switch."""
+
+
+class _Denied(EntrainError):
+    """The caller has no right to do this."""
 
 
 class Controller(api_grpc.ControllerServicer):
@@ -41,6 +61,7 @@ class Controller(api_grpc.ControllerServicer):
     `circuits` is the cluster's optical circuit switch. If not `strict`, it starts though switches are not
     ready, and `statuses` of the fabric tell. `pipeline` is by default the fabric's program for softswitch and
     BMv2; `deploy` can replace it. `host_processes` has, by emulated host, a process in its network namespace.
+    `access` says who may call.
     """
 
     def __init__(
@@ -59,8 +80,10 @@ class Controller(api_grpc.ControllerServicer):
         strict: bool = True,
         pipeline: Pipeline | None = None,
         host_processes: Mapping[str, int] | None = None,
+        access: Access = OWNERS,
     ) -> None:
         self.topology = topology
+        self.access = access
         self.stopped = asyncio.Event()
         self.admission: Admission | None = None
         if cluster is not None:
@@ -179,6 +202,11 @@ class Controller(api_grpc.ControllerServicer):
     def _asked(self, request: api.JobRequest) -> tuple[Request, float, float | None]:
         return messages.request_of(request, time.time(), self._cluster.patterns if self._cluster else ())
 
+    def _owner(self, context: Any) -> str:
+        """Return whose a job is that a call submits; empty for operators."""
+        caller = self.access.caller(context)
+        return caller.name if caller is not None else ""
+
     def _jobs(self) -> Admission:
         if self.admission is None:
             raise EntrainError(
@@ -242,6 +270,9 @@ class Controller(api_grpc.ControllerServicer):
     async def WatchLoads(  # noqa: N802
         self, request: api.WatchLoadsRequest, context: Any
     ) -> AsyncIterator[api.Loads]:
+        if 0 < request.interval_ms < _LEAST_INTERVAL_MS:
+            why = f"interval_ms: is {request.interval_ms}; give at least {_LEAST_INTERVAL_MS}, or 0 for once"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
         due = time.monotonic()
         while True:
             ports, problem = [], ""
@@ -288,7 +319,7 @@ class Controller(api_grpc.ControllerServicer):
     async def Submit(self, request: api.JobRequest, context: Any) -> api.Job:  # noqa: N802
         async with _told(context):
             admission = self._jobs()
-            status = await admission.submit(*self._asked(request))
+            status = await admission.submit(*self._asked(request), self._owner(context))
             return messages.job(self.topology, status)
 
     async def SubmitAndWatch(  # noqa: N802
@@ -296,7 +327,7 @@ class Controller(api_grpc.ControllerServicer):
     ) -> AsyncIterator[api.Job]:
         async with _told(context):
             admission = self._jobs()
-            await admission.submit(*self._asked(request))
+            await admission.submit(*self._asked(request), self._owner(context))
             async for status in admission.watch(request.name):
                 yield messages.job(self.topology, status)
 
@@ -308,6 +339,11 @@ class Controller(api_grpc.ControllerServicer):
 
     async def Cancel(self, request: api.CancelRequest, context: Any) -> api.Job:  # noqa: N802
         async with _told(context):
+            owner = self._owner(context)
+            if owner and owner != self._jobs().owner_of(request.name):
+                raise _Denied(
+                    f"job {request.name} is not {owner}'s; only its submitter or an operator cancels it"
+                )
             status = await self._jobs().end(request.name, "ended" if request.ended else "cancelled")
             return messages.job(self.topology, status)
 
@@ -381,22 +417,51 @@ def topology_hash(topology: Topology) -> str:
     return hashlib.sha256(repr(topology).encode()).hexdigest()
 
 
-async def serve(controller: Controller, socket: Path) -> grpc.aio.Server:
-    """Serve the API on a Unix socket that only its owner can use. The caller stops the returned server."""
-    server = grpc.aio.server()
-    api_grpc.add_ControllerServicer_to_server(controller, server)
+@contextlib.asynccontextmanager
+async def serving(controller: Controller, socket: Path) -> AsyncIterator[int | None]:
+    """Within, serve the API on a Unix socket, and at `controller.access.listen`, whose port it yields.
+
+    Only its owner can use the socket, or with users in `access`, all users of this machine can connect, and
+    each gets the rights of his role. Raises EntrainError for an address that is taken, and BadInput for
+    certificates that cannot be read.
+    """
+    access = controller.access
+    inner = socket.parent / "inner"
+    own = inner / "api.sock" if access.for_users else socket
+    server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MOST_CALLS)
+    api_grpc.add_ControllerServicer_to_server(Guarded(controller, access), server)
+    port = None
+    if access.for_users:
+        inner.mkdir(0o700, exist_ok=True)
     umask = os.umask(0o177)
     try:
-        server.add_insecure_port(f"unix:{socket}")
+        server.add_insecure_port(f"unix:{own}")
+        if access.listen is not None:
+            try:
+                port = add_port(server, access.listen, access.identity)
+            except RuntimeError as error:
+                raise EntrainError(
+                    f"{access.listen}: cannot be served; choose another address for [controller], listen"
+                ) from error
         await server.start()
     finally:
         os.umask(umask)
-    return server
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            if access.for_users:
+                await stack.enter_async_context(peers.admitting_async(socket, 0o666, own))
+            yield port
+    finally:
+        await server.stop(1.0)
 
 
 def _code(error: EntrainError) -> grpc.StatusCode:
     if isinstance(error, BadInput):
         return grpc.StatusCode.INVALID_ARGUMENT
+    if isinstance(error, _Denied):
+        return grpc.StatusCode.PERMISSION_DENIED
+    if isinstance(error, TooMany):
+        return grpc.StatusCode.RESOURCE_EXHAUSTED
     return grpc.StatusCode.FAILED_PRECONDITION
 
 

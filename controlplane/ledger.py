@@ -11,7 +11,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -31,6 +31,9 @@ LEDGER = "jobs.sqlite"
 KEPT = 1000
 """How many jobs that are over the ledger keeps."""
 
+VERSION = 1
+"""Of the file (PRAGMA user_version). Version 0 had no owners: its jobs are operators'."""
+
 _IS_OVER = "phase IN ('ended', 'cancelled')"
 
 _SCHEMA = f"""
@@ -38,7 +41,8 @@ CREATE TABLE IF NOT EXISTS job (
     id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, gpus INTEGER NOT NULL, pattern TEXT NOT NULL,
     arrival_s REAL NOT NULL, duration_s REAL NOT NULL, deadline_s REAL,
     phase TEXT NOT NULL, outcome TEXT NOT NULL, vrf INTEGER NOT NULL, placement TEXT,
-    start_s REAL, end_s REAL, changed INTEGER NOT NULL, waited TEXT NOT NULL, problem TEXT NOT NULL
+    start_s REAL, end_s REAL, changed INTEGER NOT NULL, waited TEXT NOT NULL, problem TEXT NOT NULL,
+    owner TEXT NOT NULL DEFAULT ''
 );
 CREATE UNIQUE INDEX IF NOT EXISTS present ON job (name) WHERE NOT {_IS_OVER};
 CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -59,6 +63,7 @@ class Entry:
 
     `outcome` is what a leaving job will be. `vrf` isolates it while it holds a `placement`; `changed` counts
     the circuits that were made for it. `waited` are its waits so far, `problem` is what last went wrong.
+    `owner` is the submitter whose job it is; empty for operators.
     """
 
     id: int
@@ -72,6 +77,7 @@ class Entry:
     changed: int = 0
     waited: tuple[Waiting, ...] = ()
     problem: str = ""
+    owner: str = ""
 
     @property
     def name(self) -> str:
@@ -85,8 +91,8 @@ class Ledger:
     def __init__(self, path: Path, cluster: Cluster) -> None:
         """Open or create the file, and lock it.
 
-        Raises InUse if another process has it, and EntrainError if it is not a ledger, or has present jobs
-        of another cluster.
+        A file of an older version is brought up to date. Raises InUse if another process has it, and
+        EntrainError if it is not a ledger, is of a later version, or has present jobs of another cluster.
         """
         self.path = path
         self._lock = _lock(path)
@@ -95,7 +101,9 @@ class Ledger:
                 self._database = sqlite3.connect(path, isolation_level=None)
                 self._database.execute("PRAGMA journal_mode = WAL")
                 self._database.execute("PRAGMA synchronous = FULL")
+                self._upgrade()
                 self._database.executescript(_SCHEMA)
+                self._database.execute(f"PRAGMA user_version = {VERSION}")
             self._belongs_to(cluster)
         except BaseException:
             os.close(self._lock)
@@ -106,15 +114,26 @@ class Ledger:
         self._database.close()
         os.close(self._lock)
 
-    def add(self, job: Job) -> Entry:
-        """Write a job that waits. Raises EntrainError if the file cannot be written."""
-        entry = Entry(0, job)
+    def _upgrade(self) -> None:
+        (version,) = self._database.execute("PRAGMA user_version").fetchone()
+        if version > VERSION:
+            raise EntrainError(
+                f"{self.path}: is of version {version}, and this entrain knows {VERSION}; use the "
+                f"entrain that wrote it, or another directory"
+            )
+        columns = {row[1] for row in self._database.execute("PRAGMA table_info(job)")}
+        if columns and "owner" not in columns:
+            self._database.execute("ALTER TABLE job ADD COLUMN owner TEXT NOT NULL DEFAULT ''")
+
+    def add(self, job: Job, owner: str = "") -> Entry:
+        """Write a job of `owner` that waits. Raises EntrainError if the file cannot be written."""
+        entry = Entry(0, job, owner=owner)
         with self._errors():
             cursor = self._database.execute(
                 f"INSERT INTO job ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})",
                 _row(entry),
             )
-        return Entry(cursor.lastrowid or 0, job)
+        return replace(entry, id=cursor.lastrowid or 0)
 
     def put(self, entry: Entry) -> None:
         """Write what has become of a job. Raises EntrainError if the file cannot be written."""
@@ -207,6 +226,7 @@ _COLUMNS = (
     "changed",
     "waited",
     "problem",
+    "owner",
 )
 
 
@@ -228,12 +248,13 @@ def _row(entry: Entry) -> tuple[Any, ...]:
         entry.changed,
         json.dumps([asdict(interval) for interval in entry.waited]),
         entry.problem,
+        entry.owner,
     )
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
     number, name, gpus, pattern, arrival, duration, deadline, phase, outcome, vrf, placement, *rest = row
-    start, end, changed, waited, problem = rest
+    start, end, changed, waited, problem, owner = rest
     job = Job(Request(name, gpus, pattern), arrival, duration, deadline)
     return Entry(
         number,
@@ -247,6 +268,7 @@ def _entry(row: tuple[Any, ...]) -> Entry:
         changed,
         tuple(Waiting(**interval) for interval in json.loads(waited)),
         problem,
+        owner,
     )
 
 

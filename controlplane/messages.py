@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping
 
 from controlplane import api_pb2 as api
@@ -11,6 +12,7 @@ from controlplane.cluster import hosts_by_gpu, port_name
 from controlplane.network import Topology
 from machine.errors import BadInput
 from machine.explain import suggestion
+from machine.toml import NAME_PATTERN, NAME_WORDS
 from schedulers.placement.cluster import Circuit, Placement, Port, Request
 from schedulers.placement.queue import Outcome, Waiting
 
@@ -20,10 +22,15 @@ def request_of(
 ) -> tuple[Request, float, float | None]:
     """Return a request, its duration (infinity if unknown) and its deadline, seconds since 1970.
 
-    Raises BadInput without a name, or if the pattern is none of `patterns`.
+    Raises BadInput without a name, for one that cannot be that of a file, if the pattern is none of
+    `patterns`, or for a deadline that is no number.
     """
     if not message.name:
         raise BadInput("name: is empty; give the job a name")
+    if not re.fullmatch(NAME_PATTERN, message.name):
+        raise BadInput(f"name: {NAME_WORDS}")
+    if message.HasField("deadline_s") and not 0 < message.deadline_s < math.inf:
+        raise BadInput(f"deadline_s: is {message.deadline_s:g}; give seconds above 0, or leave it out")
     if patterns and message.pattern and message.pattern not in patterns:
         raise BadInput(f"pattern: there is no {message.pattern!r}; {suggestion(message.pattern, patterns)}")
     return (
@@ -53,6 +60,7 @@ def job(topology: Topology, status: JobStatus) -> api.Job:
         waiting=None if status.waiting is None else wait(status.waiting),
         waited=map(wait, entry.waited),
         problem=entry.problem,
+        owner=entry.owner,
     )
 
 

@@ -178,10 +178,11 @@ _REQUIRED = {"leaf-spine": ("leaves", "spines", "hosts_per_leaf"), "dumbbell": (
 def load_topology(path: Path | str) -> Topology:
     """Return the topology in the TOML file `path`. Raises BadInput, naming file, key and remedy.
 
-    Its `[cluster]` table says how jobs use the network: `entrain.live_cluster` checks it.
+    Its `[cluster]` table says how jobs use the network: `entrain.live_cluster` checks it. Its `[controller]`
+    table says who may use the controller's API: `controlplane.roles` checks it.
     """
     path = Path(path)
-    tables = {key: value for key, value in read_toml(path).items() if key != "cluster"}
+    tables = {key: value for key, value in read_toml(path).items() if key not in ("cluster", "controller")}
     return parse_topology(tables, str(path), default_name=path.stem)
 
 

@@ -1,4 +1,4 @@
-"""A certificate authority for one network: certificates of its switches, hosts and operators.
+"""A certificate authority for one network: certificates of its switches, hosts and users.
 
 Meant for emulation and for trying TLS out. An organisation with an authority of its own can make the same
 certificates there: what each needs is said at its function.
@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from controlplane.network import Topology
 from machine.errors import BadInput, EntrainError
-from machine.tls import AUTHORITY, OPERATOR, OPERATORS
+from machine.tls import AUTHORITY, CONTROLLER, OPERATOR, OPERATORS, READER, SUBMITTER
 
 Key = ec.EllipticCurvePrivateKey
 Naming = tuple[tuple[str, ...], tuple[x509.ObjectIdentifier, ...]]
@@ -28,33 +28,48 @@ AUTHORITY_KEY = "ca.key"
 _SERVER, _CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 
 
-def certificates(topology: Topology) -> dict[str, Naming]:
+def certificates(
+    topology: Topology, submitters: Sequence[str] = (), readers: Sequence[str] = ()
+) -> dict[str, Naming]:
     """Return, by file name, the subject alternative names and the uses of each certificate of a network.
 
     A switch's serves, and has the switch's name, by which our clients know it, and the address of its
-    P4Runtime server, for other clients. A host's has its name and address. An operator's is for clients, and
-    has the name `OPERATOR`. Raises BadInput if a node has the name of a file of our own.
+    P4Runtime server, for other clients. A host's has its name and address. The controller's serves, and has
+    the name `CONTROLLER`. An operator's is for clients, and has the name `OPERATOR`; a submitter's has
+    `SUBMITTER` and his name, a reader's `READER`. Raises BadInput if a file would have two owners.
     """
-    found = {
+    found: dict[str, Naming] = {
         **{switch.name: ((switch.name, switch.grpc_host), (_SERVER,)) for switch in topology.switches},
         **{host.name: ((host.name, host.ip), (_SERVER, _CLIENT)) for host in topology.hosts},
     }
-    for name in (OPERATORS, "ca"):
+    for name in (OPERATORS, CONTROLLER, "ca"):
         if name in found:
             raise BadInput(
                 f"{topology.name}: node {name} has the name of a certificate that `entrain certs` makes; "
                 f"rename the node"
             )
-    return {**found, OPERATORS: ((OPERATOR,), (_CLIENT,))}
+    found |= {CONTROLLER: ((CONTROLLER,), (_SERVER,)), OPERATORS: ((OPERATOR,), (_CLIENT,))}
+    users = [(name, SUBMITTER + name) for name in submitters] + [(name, READER) for name in readers]
+    for name, role in users:
+        if name in found or name == "ca":
+            raise BadInput(f"{name}: another certificate of this network has this name; choose another one")
+        found[name] = ((role,), (_CLIENT,))
+    return found
 
 
-def issue(topology: Topology, directory: Path, days: int) -> list[str]:
+def issue(
+    topology: Topology,
+    directory: Path,
+    days: int,
+    submitters: Sequence[str] = (),
+    readers: Sequence[str] = (),
+) -> list[str]:
     """Write an authority and the certificates of a network to `directory`; return the new names.
 
     Existing files stay. Keys are readable by their owner alone. Raises BadInput if the directory has an
     authority without its key, and EntrainError if it cannot be written.
     """
-    wanted = certificates(topology)
+    wanted = certificates(topology, submitters, readers)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         authority, authority_key = _authority(directory, topology.name, days)
@@ -128,7 +143,7 @@ def _subject(name: str) -> x509.Name:
 
 
 def _general_name(name: str) -> x509.GeneralName:
-    if name == OPERATOR:
+    if name.startswith("entrain:"):
         return x509.UniformResourceIdentifier(name)
     try:
         return x509.IPAddress(ipaddress.ip_address(name))

@@ -62,10 +62,11 @@ def one_of(known: Callable[[], Iterable[str]]) -> AfterValidator:
     return AfterValidator(validate)
 
 
-NAME = matching(
-    r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}",
-    "must begin with a letter or digit and go on with letters, digits, _, . and -, 64 characters at most",
+NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+NAME_WORDS = (
+    "must begin with a letter or digit and go on with letters, digits, _, . and -, 64 characters at most"
 )
+NAME = matching(NAME_PATTERN, NAME_WORDS)
 """A name that becomes part of file names."""
 
 

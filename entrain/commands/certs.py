@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import click
@@ -14,21 +15,44 @@ import click
 @click.option(
     "--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="How long they hold."
 )
+@click.option("--submitter", "submitters", multiple=True, help="A user who may submit jobs; may be repeated.")
+@click.option(
+    "--reader", "readers", multiple=True, help="A user who may look at everything; may be repeated."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(file: Path, directory: Path, days: int, as_json: bool) -> None:
-    """Make an authority, and certificates of the switches, hosts and operator of a topology or experiment.
+def command(
+    file: Path,
+    directory: Path,
+    days: int,
+    submitters: tuple[str, ...],
+    readers: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Make an authority, and certificates of a network: switches, hosts, controller, operator and users.
 
     What DIR holds already stays, so that a network can grow. With `certificates = "DIR"` in [topology],
     switches serve operators alone, and the controller serves no switch under another's name.
     """
     from entrain.certificates import certificates, issue
     from entrain.experiment import load_network
+    from machine.errors import BadInput
+    from machine.toml import NAME_PATTERN, NAME_WORDS
 
     topology = load_network(file)
-    made = issue(topology, directory, days)
+    for option, names in (("--submitter", submitters), ("--reader", readers)):
+        for name in names:
+            if not re.fullmatch(NAME_PATTERN, name):
+                raise BadInput(f"{option} {name!r}: {NAME_WORDS}")
+    made = issue(topology, directory, days, submitters, readers)
     if as_json:
         click.echo(
-            json.dumps({"directory": str(directory), "made": made, "all": list(certificates(topology))})
+            json.dumps(
+                {
+                    "directory": str(directory),
+                    "made": made,
+                    "all": list(certificates(topology, submitters, readers)),
+                }
+            )
         )
         return
     click.echo(

@@ -28,6 +28,7 @@ def command(file: Path, state: Path, program: Path | None, p4info: Path | None) 
     who is primary, and take over when it ends, however it ends: reservations, circuits and tables then
     agree again. `entrain up` has a controller already.
     """
+    from controlplane.roles import load_access
     from controlplane.topology import load_topology
     from entrain.commands.deploy import given_pipeline
     from entrain.live_cluster import load_setup
@@ -39,4 +40,5 @@ def command(file: Path, state: Path, program: Path | None, p4info: Path | None) 
     if setup is None:
         raise BadInput(f"{file}: has no [cluster]; add it, or use `entrain deploy --topology`")
     pipeline = given_pipeline(topology, program, p4info)
-    control(topology, setup, state, lambda line: click.echo(line), pipeline=pipeline)
+    access = load_access(file, topology)
+    control(topology, setup, state, lambda line: click.echo(line), pipeline=pipeline, access=access)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from controlplane.client import NETWORKS, SOCKET
 from controlplane.cluster import ClusterSetup
-from controlplane.controller import Controller, serve
+from controlplane.controller import OWNERS, Controller, serving
 from controlplane.ledger import LEDGER, Entry, InUse, Ledger
 from controlplane.pipeline import Pipeline
+from controlplane.roles import Access
 from controlplane.store import Store
 from controlplane.topology import Topology
 from entrain.live_cluster import CIRCUITS, circuits_of
@@ -32,11 +33,12 @@ def control(
     tell: Callable[[str], None],
     on_step: Callable[[Entry, str], None] = lambda *_: None,
     pipeline: Pipeline | None = None,
+    access: Access = OWNERS,
 ) -> None:
     """Stand by until no other controller has `state`, then control the switches until a signal.
 
     `tell` gets a line for each event, `on_step` each step of a job. `pipeline` is the switches' program, by
-    default the fabric's for softswitch and BMv2. Raises EntrainError.
+    default the fabric's for softswitch and BMv2. `access` says who may use its API. Raises EntrainError.
     """
     own_directory(state, 0o700)
     with ending_once() as ignore_signals:
@@ -45,7 +47,7 @@ def control(
         with Record(f"controller-{topology.name}") as record:
             directory = NETWORKS / topology.name
             make_directory(directory, record)
-            asyncio.run(_control(topology, setup, state, directory, ledger, tell, on_step, pipeline))
+            asyncio.run(_control(topology, setup, state, directory, ledger, tell, on_step, pipeline, access))
             ignore_signals()
         ledger.close()
 
@@ -71,6 +73,7 @@ async def _control(
     tell: Callable[[str], None],
     on_step: Callable[[Entry, str], None],
     pipeline: Pipeline | None,
+    access: Access,
 ) -> None:
     loop = asyncio.get_running_loop()
     async with Controller(
@@ -84,10 +87,10 @@ async def _control(
         on_step=on_step,
         strict=False,
         pipeline=pipeline,
+        access=access,
     ) as controller:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, controller.stopped.set)
-        server = await serve(controller, directory / SOCKET)
-        tell(f"primary: controls {len(topology.switches)} switches of {topology.name}")
-        await controller.stopped.wait()
-        await server.stop(1.0)
+        async with serving(controller, directory / SOCKET):
+            tell(f"primary: controls {len(topology.switches)} switches of {topology.name}")
+            await controller.stopped.wait()

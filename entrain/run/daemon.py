@@ -20,8 +20,9 @@ from typing import Any
 
 from controlplane.client import NETWORKS, SOCKET
 from controlplane.cluster import ClusterSetup
-from controlplane.controller import Controller, serve
+from controlplane.controller import OWNERS, Controller, serving
 from controlplane.ledger import LEDGER, Ledger
+from controlplane.roles import Access, load_access
 from controlplane.routing import Routing
 from controlplane.store import Store
 from controlplane.topology import Target, Topology
@@ -49,11 +50,12 @@ def hold(
     tell: Any,
     setup: ClusterSetup | None = None,
     servers: Servers = NO_SERVERS,
+    access: Access = OWNERS,
 ) -> None:
     """Bring `topology` up, report to `tell`, and keep it up until a Shutdown request or a signal.
 
     With a `setup` it admits jobs, and routes as its strategy does. Hosts of one of `servers` also have links
-    to each other.
+    to each other. `access` says who may use the controller's API.
     """
     began = time.monotonic()
     directory = NETWORKS / topology.name
@@ -62,7 +64,9 @@ def hold(
         with private_namespace(record) as namespace:
             network = Network(topology, record, directory, namespace=namespace, servers=servers)
             with network:
-                asyncio.run(_serve(network, topology, routing, namespace, directory, tell, began, setup))
+                asyncio.run(
+                    _serve(network, topology, routing, namespace, directory, tell, began, setup, access)
+                )
                 ignore_signals()
 
 
@@ -87,6 +91,7 @@ async def _serve(
     tell: Any,
     began: float,
     setup: ClusterSetup | None,
+    access: Access,
 ) -> None:
     log = (directory / LOG).open("a", buffering=1)
 
@@ -107,17 +112,17 @@ async def _serve(
         ledger=ledger,
         circuits=circuits_of(topology, setup, network.panel, directory / CIRCUITS),
         host_processes={host.name: network.net[host.name].pid for host in topology.hosts},
+        access=access,
     ) as controller:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, controller.stopped.set)
-        server = await serve(controller, directory / SOCKET)
-        for stream in (1, 2):  # the parent exits now, so later output goes to the log
-            os.dup2(log.fileno(), stream)
-        with _restarting(network, on_event):
-            seconds = time.monotonic() - began
-            tell({"ready": {"seconds": seconds, "process_id": os.getpid(), "namespace": namespace}})
-            await controller.stopped.wait()
-        await server.stop(1.0)
+        async with serving(controller, directory / SOCKET):
+            for stream in (1, 2):  # the parent exits now, so later output goes to the log
+                os.dup2(log.fileno(), stream)
+            with _restarting(network, on_event):
+                seconds = time.monotonic() - began
+                tell({"ready": {"seconds": seconds, "process_id": os.getpid(), "namespace": namespace}})
+                await controller.stopped.wait()
 
 
 @contextlib.contextmanager
@@ -185,7 +190,8 @@ def main(arguments: list[str]) -> int:
         setup = load_setup(Path(file), topology)
         if setup is not None:
             routing = setup.strategy.routing
-        hold(topology, routing, tell, setup, servers_of(Path(file), topology))  # type: ignore[arg-type]
+        servers, access = servers_of(Path(file), topology), load_access(Path(file), topology)
+        hold(topology, routing, tell, setup, servers, access)  # type: ignore[arg-type]
     except EntrainError as error:
         tell({"error": str(error), "bad_input": isinstance(error, BadInput)})
         return 1

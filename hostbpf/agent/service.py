@@ -24,10 +24,10 @@ from hostbpf.rates import sockets
 from hostbpf.rates.schedules import PACED
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc import calls as rpc
-from hostbpf.rpc import peers
 from hostbpf.rpc.agent_pb2_grpc import HostServicer, add_HostServicer_to_server
 from hostbpf.rpc.calls import answers, counts_message, flow_of, message_of, streams
 from hostbpf.scheduling.thread import HostScheduler
+from machine import peers
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
 from machine.record import RECORDS, Resource

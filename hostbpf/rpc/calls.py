@@ -14,9 +14,9 @@ import grpc
 
 from hostbpf.counting import Counts, FlowCount
 from hostbpf.rpc import agent_pb2 as pb
-from hostbpf.rpc.peers import somebody_listens
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
+from machine.peers import somebody_listens
 from machine.tls import Identity, add_port, check_local
 from wire.flow import Flow
 

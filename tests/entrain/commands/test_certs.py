@@ -7,19 +7,20 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from cryptography import x509
 
 from controlplane.topology import leaf_spine, parse_topology
 from entrain.certificates import AUTHORITY_KEY, issue
 from entrain.commands.certs import command
 from machine.errors import BadInput
-from machine.tls import AUTHORITY
+from machine.tls import AUTHORITY, READER, SUBMITTER
 
 SMALL = leaf_spine(leaves=1, spines=1, hosts_per_leaf=1)
 LARGE = leaf_spine(leaves=2, spines=1, hosts_per_leaf=1)
 
 
 def test_a_network_can_grow_and_keeps_its_certificates(tmp_path: Path) -> None:
-    assert set(issue(SMALL, tmp_path, 1)) == {"leaf1", "spine1", "h1", "operator"}
+    assert set(issue(SMALL, tmp_path, 1)) == {"leaf1", "spine1", "h1", "controller", "operator"}
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert set(issue(LARGE, tmp_path, 1)) == {"leaf2", "h2"}
     assert issue(LARGE, tmp_path, 1) == []
@@ -29,7 +30,7 @@ def test_a_network_can_grow_and_keeps_its_certificates(tmp_path: Path) -> None:
 def test_keys_are_their_owners_alone(tmp_path: Path) -> None:
     issue(SMALL, tmp_path, 1)
     keys = list(tmp_path.glob("*.key"))
-    assert len(keys) == 5
+    assert len(keys) == 6
     assert all(stat.S_IMODE(key.stat().st_mode) == 0o600 for key in keys)
 
 
@@ -51,6 +52,19 @@ def test_a_node_cannot_take_the_operators_name(tmp_path: Path) -> None:
     )
     with pytest.raises(BadInput, match="node operator has the name of a certificate"):
         issue(topology, tmp_path, 1)
+
+
+def test_users_get_roles_and_no_file_of_another(tmp_path: Path) -> None:
+    issue(SMALL, tmp_path, 1, ["ann"], ["eve"])
+    uses = {}
+    for name in ("ann", "eve"):
+        found = x509.load_pem_x509_certificate((tmp_path / f"{name}.crt").read_bytes())
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uses[name] = names.get_values_for_type(x509.UniformResourceIdentifier)
+    assert uses == {"ann": [SUBMITTER + "ann"], "eve": [READER]}
+    for name in ("h1", "operator", "controller", "ca"):
+        with pytest.raises(BadInput, match=f"{name}: another certificate"):
+            issue(SMALL, tmp_path, 1, [name])
 
 
 def test_the_command_takes_a_topology_and_names_the_key_to_set(tmp_path: Path) -> None:

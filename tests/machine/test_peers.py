@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from hostbpf.rpc import calls as rpc
-from hostbpf.rpc import peers
+from machine import peers
 from machine.errors import BadInput, EntrainError
 
 NOBODY = 65534

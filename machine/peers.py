@@ -16,7 +16,7 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from machine.errors import EntrainError
@@ -42,10 +42,10 @@ def admitting(path: Path, mode: int, server: Path) -> Iterator[None]:
 
     Raises EntrainError where the socket cannot be made, or another process listens there.
     """
-    with _listening(path, mode) as listener:
-        loop = asyncio.new_event_loop()
-        door = _Door(server)
-        loop.run_until_complete(door.open(listener))
+    loop = asyncio.new_event_loop()
+    opened = admitting_async(path, mode, server)
+    try:
+        loop.run_until_complete(opened.__aenter__())
         thread = threading.Thread(target=loop.run_forever, name="callers")
         thread.start()
         try:
@@ -53,8 +53,21 @@ def admitting(path: Path, mode: int, server: Path) -> Iterator[None]:
         finally:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
-            loop.run_until_complete(door.close())
-            loop.close()
+            loop.run_until_complete(opened.__aexit__(None, None, None))
+    finally:
+        loop.close()
+
+
+@contextlib.asynccontextmanager
+async def admitting_async(path: Path, mode: int, server: Path) -> AsyncIterator[None]:
+    """The same as `admitting`, in the caller's event loop."""
+    with _listening(path, mode) as listener:
+        door = _Door(server)
+        await door.open(listener)
+        try:
+            yield
+        finally:
+            await door.close()
 
 
 class _Door:
@@ -63,6 +76,7 @@ class _Door:
     def __init__(self, server: Path) -> None:
         self._server = server
         self._connections: Counter[int] = Counter()  # by user
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, listener: socket.socket) -> None:
         """Begin."""
@@ -72,12 +86,15 @@ class _Door:
         """End all connections."""
         self._accepting.close()
         await asyncio.sleep(0)  # who has just connected gets a task
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         credentials = writer.get_extra_info("socket").getsockopt(
             socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
         )
