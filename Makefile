@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: run test test-fast lint deploy p4 bench doctor clean setup help
+.PHONY: run test test-fast lint deploy p4 bench lock doctor clean setup help
 
 PYTHON := .venv/bin/python
 TARGET ?= softswitch
@@ -41,6 +41,12 @@ p4: setup  ## Compile the switch program anew (needs p4c)
 
 bench: setup  ## Measure: BENCH=switch, simulation, host or emulated_switch
 	$(PYTHON) -m benchmarks $(BENCH)
+
+LOCK := uv pip compile --quiet --generate-hashes --no-header --no-annotate --python-version 3.11 --group build \
+	-c constraints.lock pyproject.toml
+lock:  ## Write the hashes of dependencies anew (needs uv)
+	$(LOCK) -o requirements.lock
+	$(LOCK) --extra dev --extra parquet -o requirements-dev.lock
 
 doctor: setup  ## Check prerequisites, and say how to install what is missing
 	.venv/bin/entrain doctor
