@@ -105,7 +105,7 @@ class DropReason(IntEnum):
     """Why the switch program dropped a packet: an index into the counter `COUNTER_DROPS`."""
 
     MALFORMED = 0
-    """Bad version, kind, IP version, options, length or checksum."""
+    """Bad version, lane, kind, IP version, options, length or checksum."""
 
     NOT_IP = 1
     """Neither IPv4 nor an ARP request."""

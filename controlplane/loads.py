@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import finsy as fy
@@ -27,7 +26,10 @@ _MINIMUM_FRAME = 60
 
 @dataclass(frozen=True)
 class PortLoad:
-    """One egress port's load table. Rates are in Mbit/s; `slots` maps slot numbers to planned rates."""
+    """One egress port's load table. Rates are in Mbit/s; `slots` maps slot numbers to planned rates.
+
+    Switches know slot numbers modulo `wire.slot_header.SLOTS`, and so do these; `slot_near` gives them whole.
+    """
 
     switch: str
     port: int
@@ -53,21 +55,43 @@ class LoadReader:
                 f"the switches run {self._fabric.pipeline.name}, which has no load tables; `entrain deploy`"
             )
         ports = [(switch, port) for switch in self._fabric.topology.switches for port in switch.ports]
-        headers = await asyncio.gather(*(self._query(switch.name, port.number) for switch, port in ports))
+        tables = await asyncio.gather(*(self._table(switch.name, port.number) for switch, port in ports))
         return [
-            PortLoad(switch.name, port.number, port.peer, port.rate_mbps, self._slots(header))
-            for (switch, port), header in zip(ports, headers, strict=True)
+            PortLoad(switch.name, port.number, port.peer, port.rate_mbps, slots)
+            for (switch, port), slots in zip(ports, tables, strict=True)
         ]
 
-    async def _query(self, switch: str, port: int) -> SlotHeader:
+    async def _table(self, switch: str, port: int) -> dict[int, float]:
+        """Return what is planned on a port by slot.
+
+        A carrier reads either epochs or loads. Where a lane has another epoch after its load was read than
+        before, it may be that of either slot, so both are read again; a lane that still changes is left out.
+        """
+        before = await self._query(switch, port, epochs=True)
+        for _ in range(TRIES):
+            loads = await self._query(switch, port, epochs=False)
+            after = await self._query(switch, port, epochs=True)
+            slots = {
+                epoch * LANES + lane: load * self._rate_unit_mbps
+                for lane, (epoch, load, at_first) in enumerate(zip(after, loads, before, strict=True))
+                if epoch == at_first and (epoch or load)  # else nothing was ever planned there
+            }
+            if after == before:
+                break
+            before = after
+        return slots
+
+    async def _query(self, switch: str, port: int, *, epochs: bool) -> tuple[int, ...]:
+        """Return the epoch or load of each lane."""
         for _ in range(TRIES):
             number = next(self._numbers) & 0xFFFFFFFF
             answer: asyncio.Future[SlotHeader] = asyncio.get_running_loop().create_future()
             self._waiting[switch, number] = answer
             try:
                 metadata = {p4.PACKET_OUT_EGRESS_PORT: port, p4.PACKET_OUT_PAD: 0}
-                self._fabric.send_packet(switch, query(port, number), **metadata)
-                return await asyncio.wait_for(answer, ANSWER_TIMEOUT_S)
+                self._fabric.send_packet(switch, query(port, number, epochs=epochs), **metadata)
+                header = await asyncio.wait_for(answer, ANSWER_TIMEOUT_S)
+                return tuple(lane.load for lane in header.lanes)
             except TimeoutError:
                 continue
             finally:
@@ -88,19 +112,13 @@ class LoadReader:
         if header.kind is Kind.QUERY and waiting is not None and not waiting.done():
             waiting.set_result(header)
 
-    def _slots(self, header: SlotHeader) -> dict[int, float]:
-        return {slot: load * self._rate_unit_mbps for slot, load in sorted(stored_slots(header.lanes))}
 
+def query(port: int, number: int, *, epochs: bool) -> bytes:
+    """Return a frame that asks for the loads of egress port `port`, or for the epochs of its slots instead.
 
-def query(port: int, number: int) -> bytes:
-    """Return a frame that queries egress port `port`. The answer has `number` as its flow."""
-    header = SlotHeader(kind=Kind.QUERY, port=port, flow=number, next_ethertype=0)
+    Either comes back as the lanes' loads. The answer has `number` as its flow.
+    """
+    lanes = (Lane(delta=-1 if epochs else 0),) * LANES
+    header = SlotHeader(kind=Kind.QUERY, port=port, flow=number, next_ethertype=0, lanes=lanes)
     frame = _ADDRESSES + ETHERTYPE.to_bytes(2, "big") + header.pack()
     return frame.ljust(_MINIMUM_FRAME, b"\0")
-
-
-def stored_slots(lanes: tuple[Lane, ...]) -> Iterator[tuple[int, int]]:
-    """Return the slot number and load of each lane ever written (slot s: lane s mod K, epoch s div K)."""
-    for number, lane in enumerate(lanes):
-        if lane.load or lane.epoch:
-            yield lane.epoch * LANES + number, lane.load

@@ -11,8 +11,8 @@ from wire.slot_header import (
     HEADER_BYTES,
     LANE_FIELDS,
     LANES,
-    LATE_EPOCHS,
     RATE_UNIT_MBPS,
+    TAIL_FIELDS,
     VERSION,
     FieldSpec,
     Kind,
@@ -38,7 +38,7 @@ def p4_header() -> str:
 
 const bit<16> ETHERTYPE_SLOT = {ETHERTYPE:#06x};
 const bit<4> SLOT_VERSION = {VERSION};
-const bit<32> SLOT_LATE_EPOCHS = {LATE_EPOCHS};
+const bit<16> SLOT_LANES = {LANES};
 {kinds}
 
 header slot_t {{
@@ -47,6 +47,10 @@ header slot_t {{
 
 header lane_t {{
 {fields(LANE_FIELDS)}
+}}
+
+header slot_tail_t {{
+{fields(TAIL_FIELDS)}
 }}
 
 // M(n) once for each of the K = {LANES} lanes.
@@ -95,7 +99,6 @@ def c_header() -> str:
 #define ETHERTYPE_SLOT {ETHERTYPE:#06x}
 #define SLOT_VERSION {VERSION}
 #define SLOT_LANES {LANES}
-#define SLOT_LATE_EPOCHS {LATE_EPOCHS}
 #define SLOT_RATE_UNIT_MBPS {RATE_UNIT_MBPS}
 {kinds}
 
@@ -106,9 +109,16 @@ struct slot_lane {{
 struct slot_header {{
 {_c_fields(FIELDS)}
 \tstruct slot_lane lanes[SLOT_LANES];
+{_c_fields(TAIL_FIELDS)}
 }} __attribute__((packed));
 
 _Static_assert(sizeof(struct slot_header) == {HEADER_BYTES}, "slot header");
+
+/* The epoch of the slot that `lane` holds. */
+static __always_inline __u16 slot_lane_epoch(const struct slot_header *header, __u32 lane)
+{{
+	return bpf_ntohs(header->epoch) + (lane < bpf_ntohs(header->first_lane));
+}}
 
 /* What a new header holds, before its sender fills it in. */
 static __always_inline void slot_header_start(struct slot_header *header)

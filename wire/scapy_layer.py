@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from scapy.fields import BitField, PacketListField, SignedIntField, XShortField
+from scapy.fields import BitField, PacketListField, XShortField
 from scapy.layers.inet import IP
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, bind_layers
 
-from wire.slot_header import ETHERTYPE, FIELDS, LANE_FIELDS, LANES, FieldSpec
+from wire.slot_header import ETHERTYPE, FIELDS, LANE_FIELDS, LANES, TAIL_FIELDS, FieldSpec
 
 
 def _field(spec: FieldSpec) -> Any:
     if spec.name == "next_ethertype":
         return XShortField(spec.name, spec.start)
-    if spec.signed:
-        return SignedIntField(spec.name, spec.start)
     return BitField(spec.name, spec.start, spec.bits)
 
 
 class SlotLane(Packet):  # type: ignore[misc]
-    """One lane: epoch, delta, load, headroom."""
+    """One lane: amount, load, headroom."""
 
     name = "SlotLane"
     fields_desc = [_field(spec) for spec in LANE_FIELDS]  # noqa: RUF012
@@ -38,6 +36,7 @@ class SlotHeader(Packet):  # type: ignore[misc]
     fields_desc = [  # noqa: RUF012
         *(_field(spec) for spec in FIELDS),
         PacketListField("lanes", [SlotLane() for _ in range(LANES)], SlotLane, count_from=lambda _: LANES),
+        *(_field(spec) for spec in TAIL_FIELDS),
     ]
 
 

@@ -1,7 +1,8 @@
 """The slot header: its definition, read from `slot_header.toml`, and the codec based on it.
 
-A carrier is an Ethernet frame of EtherType `ETHERTYPE`. It has the fixed fields, then K lanes, then a packet
-of the protocol that `next_ethertype` names. Slot s travels in lane s mod K, with epoch s div K.
+A carrier is an Ethernet frame of EtherType `ETHERTYPE`. It has the fields that switches use, K lanes, the
+fields that hosts alone use, and a packet of the protocol that `next_ethertype` names. Slot s travels in lane
+s mod K; its epoch is s div K, modulo EPOCHS.
 """
 
 from __future__ import annotations
@@ -20,32 +21,43 @@ _DEFINED: dict[str, Any] = tomllib.loads(DEFINITION.read_text())
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """One field of the header: its name, width in bits, meaning, value in a new header, and signedness."""
+    """One field of the header: its name, width in bits, meaning, and value in a new header."""
 
     name: str
     bits: int
     doc: str
     start: int = 0
-    signed: bool = False
 
 
 ETHERTYPE: int = _DEFINED["ethertype"]
 LANES: int = _DEFINED["lanes"]
 RATE_UNIT_MBPS: int = _DEFINED["rate_unit_mbps"]
-LATE_EPOCHS: int = _DEFINED["late_epochs"]
 HEADROOM_OFFSET: int = _DEFINED["headroom_offset"]
 FIELDS = tuple(FieldSpec(**spec) for spec in _DEFINED["fields"])
 LANE_FIELDS = tuple(FieldSpec(**spec) for spec in _DEFINED["lane"])
+TAIL_FIELDS = tuple(FieldSpec(**spec) for spec in _DEFINED["tail"])
 VERSION = next(spec.start for spec in FIELDS if spec.name == "version")
+EPOCHS = 1 << next(spec.bits for spec in FIELDS if spec.name == "epoch")
+SLOTS = EPOCHS * LANES
+"""From so many slots on, the numbers in lanes repeat."""
 FIXED_BYTES = sum(spec.bits for spec in FIELDS) // 8
 LANE_BYTES = sum(spec.bits for spec in LANE_FIELDS) // 8
-HEADER_BYTES = FIXED_BYTES + LANES * LANE_BYTES
+TAIL_BYTES = sum(spec.bits for spec in TAIL_FIELDS) // 8
+_TAIL_AT = FIXED_BYTES + LANES * LANE_BYTES
+HEADER_BYTES = _TAIL_AT + TAIL_BYTES
 MAX_U32 = 2**32 - 1
-_PLACES = tuple(  # name, shift and mask of each field of the fixed part, taken as one number
-    (spec.name, sum(later.bits for later in FIELDS[i + 1 :]), (1 << spec.bits) - 1)
-    for i, spec in enumerate(FIELDS)
-)
-_LANE = struct.Struct("!" + "".join("i" if spec.signed else "I" for spec in LANE_FIELDS))
+_LANE = struct.Struct("!" + "I" * len(LANE_FIELDS))
+
+
+def _places(specs: Sequence[FieldSpec]) -> tuple[tuple[str, int, int], ...]:
+    """Return name, shift and mask of each of `specs`, taken as one number."""
+    return tuple(
+        (spec.name, sum(later.bits for later in specs[i + 1 :]), (1 << spec.bits) - 1)
+        for i, spec in enumerate(specs)
+    )
+
+
+_PLACES, _TAIL_PLACES = _places(FIELDS), _places(TAIL_FIELDS)
 
 
 class Kind(IntEnum):
@@ -57,9 +69,11 @@ class Kind(IntEnum):
 
 
 class Lane(NamedTuple):
-    """One slot in a carrier. `delta`, `load` and `headroom` are in rate units (1 Mbit/s by default)."""
+    """One slot in a carrier, in rate units (1 Mbit/s by default).
 
-    epoch: int = 0
+    `delta` has the sign of the header's `lowers` and the magnitude of the lane's `amount`.
+    """
+
     delta: int = 0
     load: int = 0
     headroom: int = MAX_U32
@@ -78,32 +92,52 @@ class SlotHeader:
     kind: Kind = Kind.SCHEDULE
     hops: int = 0
     next_ethertype: int = 0x0800
-    base_slot: int = 0
     port: int = 0
+    epoch: int = 0
+    first_lane: int = 0
+    lanes: tuple[Lane, ...] = field(default_factory=lambda: (Lane(),) * LANES)
+    base_slot: int = 0
     flow: int = 0
     bytes_received: int = 0
     bytes_onward: int = 0
-    lanes: tuple[Lane, ...] = field(default_factory=lambda: (Lane(),) * LANES)
 
     def pack(self) -> bytes:
         """Return the header's HEADER_BYTES bytes. Raises ValueError if a value does not fit its field."""
         if len(self.lanes) != LANES:
             raise ValueError(f"a slot header has {LANES} lanes, not {len(self.lanes)}")
-        fixed = _pack(FIELDS, [int(getattr(self, spec.name)) for spec in FIELDS])
-        return fixed + b"".join(_pack(LANE_FIELDS, lane) for lane in self.lanes)
+        lowers = sum(1 << number for number, lane in enumerate(self.lanes) if lane.delta < 0)
+        lanes = (_pack(LANE_FIELDS, (abs(lane.delta), lane.load, lane.headroom)) for lane in self.lanes)
+        fixed = [lowers if spec.name == "lowers" else int(getattr(self, spec.name)) for spec in FIELDS]
+        tail = [int(getattr(self, spec.name)) for spec in TAIL_FIELDS]
+        return _pack(FIELDS, fixed) + b"".join(lanes) + _pack(TAIL_FIELDS, tail)
 
     @classmethod
     def unpack(cls, data: bytes) -> SlotHeader:
         """Read a header from the start of `data`. Raises ValueError if it is too short or not one."""
+        if data and data[0] >> 4 != VERSION:
+            raise ValueError(f"slot header has version {data[0] >> 4}, expected {VERSION}")
         if len(data) < HEADER_BYTES:
             raise ValueError(f"a slot header takes {HEADER_BYTES} bytes, got {len(data)}")
-        number = int.from_bytes(data[:FIXED_BYTES], "big")
-        values = {name: number >> shift & mask for name, shift, mask in _PLACES}
-        if values["version"] != VERSION:
-            raise ValueError(f"slot header has version {values['version']}, expected {VERSION}")
-        kind = Kind(values.pop("kind"))
-        lanes = tuple(map(Lane._make, _LANE.iter_unpack(data[FIXED_BYTES:HEADER_BYTES])))
+        fixed = int.from_bytes(data[:FIXED_BYTES], "big")
+        tail = int.from_bytes(data[_TAIL_AT:HEADER_BYTES], "big")
+        values = {name: fixed >> shift & mask for name, shift, mask in _PLACES}
+        values |= {name: tail >> shift & mask for name, shift, mask in _TAIL_PLACES}
+        kind, lowers = Kind(values.pop("kind")), values.pop("lowers")
+        if values["first_lane"] >= LANES:
+            raise ValueError(f"slot header begins with lane {values['first_lane']}, the last is {LANES - 1}")
+        lanes = tuple(
+            Lane(-amount if lowers >> number & 1 else amount, load, headroom)
+            for number, (amount, load, headroom) in enumerate(_LANE.iter_unpack(data[FIXED_BYTES:_TAIL_AT]))
+        )
         return cls(kind=kind, lanes=lanes, **values)
+
+    def epoch_in(self, lane: int) -> int:
+        """Return the epoch of the slot that `lane` holds."""
+        return (self.epoch + (lane < self.first_lane)) % EPOCHS
+
+    def slot_in(self, lane: int) -> int:
+        """Return the slot that `lane` holds, by `base_slot`."""
+        return self.base_slot + (lane - self.base_slot) % LANES
 
 
 def lane_of(slot: int) -> int:
@@ -112,31 +146,35 @@ def lane_of(slot: int) -> int:
 
 
 def epoch_of(slot: int) -> int:
-    """Return the epoch of slot `slot`."""
-    return slot // LANES
+    """Return the epoch of slot `slot`, as headers and switches have it."""
+    return slot // LANES % EPOCHS
 
 
-def announcement(base_slot: int, deltas: Sequence[int]) -> tuple[Lane, ...]:
-    """Return the lanes of a SCHEDULE that changes slot base_slot + i by deltas[i] rate units.
+def slot_near(slot: int, number: int) -> int:
+    """Return the slot nearest to `slot` of which `number` is what is known: the number modulo SLOTS."""
+    return slot + (number - slot + SLOTS // 2) % SLOTS - SLOTS // 2
+
+
+def announcement(base_slot: int, deltas: Sequence[int]) -> SlotHeader:
+    """Return a SCHEDULE that changes slot base_slot + i by deltas[i] rate units.
 
     Raises ValueError for more than LANES slots.
     """
     if len(deltas) > LANES:
         raise ValueError(f"{len(deltas)} slots announced, the horizon is {LANES}")
     lanes = [Lane()] * LANES
-    for offset in range(LANES):
-        slot = base_slot + offset
-        delta = deltas[offset] if offset < len(deltas) else 0
-        lanes[lane_of(slot)] = Lane(epoch=epoch_of(slot), delta=delta)
-    return tuple(lanes)
+    for offset, delta in enumerate(deltas):
+        lanes[lane_of(base_slot + offset)] = Lane(delta)
+    return SlotHeader(
+        epoch=epoch_of(base_slot), first_lane=lane_of(base_slot), base_slot=base_slot, lanes=tuple(lanes)
+    )
 
 
 def _pack(specs: Sequence[FieldSpec], values: Sequence[int]) -> bytes:
     number = bits = 0
     for spec, value in zip(specs, values, strict=True):
-        least = -(1 << spec.bits - 1) if spec.signed else 0
-        if not 0 <= value - least < 1 << spec.bits:
+        if not 0 <= value < 1 << spec.bits:
             raise ValueError(f"{spec.name} = {value} does not fit {spec.bits} bits")
-        number = number << spec.bits | value & (1 << spec.bits) - 1
+        number = number << spec.bits | value
         bits += spec.bits
     return number.to_bytes(bits // 8, "big")

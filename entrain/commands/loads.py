@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 
 from machine.terminal import plain_table
+from wire.slot_header import slot_near
 
 
 @click.command()
@@ -63,11 +64,16 @@ def _document(reading: Any, present: int) -> dict[str, Any]:
                 "port": port.port,
                 "peer": port.peer,
                 "capacity_mbps": port.capacity_mbps,
-                "slots": {str(slot.slot): slot.load_mbps for slot in port.slots},
+                "slots": {str(number): load for number, load in _slots(port, present)},
             }
             for port in reading.ports
         ],
     }
+
+
+def _slots(port: Any, present: int) -> list[tuple[int, float]]:
+    """Return slots and their loads in order. The switches know slot numbers modulo a large number only."""
+    return sorted((slot_near(present, each.slot), each.load_mbps) for each in port.slots)
 
 
 def loads_table(reading: Any, present: int, every: bool) -> Table:
@@ -78,9 +84,9 @@ def loads_table(reading: Any, present: int, every: bool) -> Table:
     table = plain_table("switch", "port", "to", "capacity\nMbit/s", text=3)
     table.add_column("planned Mbit/s by slot", overflow="fold")
     for port in reading.ports:
-        slots = [slot for slot in port.slots if every or (slot.load_mbps and slot.slot >= present)]
+        slots = [(at, load) for at, load in _slots(port, present) if every or (load and at >= present)]
         if slots or every:
-            text = "  ".join(f"{slot.slot - present:+d}:{slot.load_mbps:g}" for slot in slots)
+            text = "  ".join(f"{at - present:+d}:{load:g}" for at, load in slots)
             table.add_row(port.switch, str(port.port), port.peer, f"{port.capacity_mbps:g}", text or "-")
     if reading.problem:
         table.caption = reading.problem

@@ -34,7 +34,7 @@ from machine.record import RECORDS, Resource
 from machine.state import own_directory
 from machine.tls import OPERATOR, Identity, names_of
 from schedulers.cassini.pace import Pace
-from wire.slot_header import LANES, RATE_UNIT_MBPS
+from wire.slot_header import RATE_UNIT_MBPS
 
 _ANSWERING = 8
 """Calls other than streams that are answered at a time, however many watch."""
@@ -246,7 +246,7 @@ def _feedback(feedback: Feedback) -> Any:
         bytes_onward=header.bytes_onward,
         slots=[
             pb.PathSlot(
-                slot=lane.epoch * LANES + number,
+                slot=header.slot_in(number),
                 load_mbps=lane.load * RATE_UNIT_MBPS,
                 headroom_mbps=-1 if lane.left is None else max(lane.left, 0) * RATE_UNIT_MBPS,
             )

@@ -51,8 +51,8 @@ struct {
 
 // What a flow plans in the slot that a lane stands for.
 struct planned {
-	__u32 epoch;
-	__u32 rate; // in rate units
+	__u32 epoch; // slot div SLOT_LANES; of what arrives, the 16 bits that the header has
+	__u32 rate;  // in rate units
 };
 
 // A flow that announces its schedule.
@@ -121,7 +121,7 @@ enum count {
 	RECEIVED,
 	RECEIVED_FEEDBACK,
 	NOT_SENT,      // the packet could not be made
-	MALFORMED,     // truncated, wrong version or kind, or addressed to nobody or somebody else
+	MALFORMED,     // truncated, wrong version, lane or kind, or addressed to nobody or somebody else
 	UNKNOWN_FLOW,  // feedback for a flow that does not announce
 	NOT_DELIVERED, // the ring buffer was full
 	FORGED,        // a slot header that somebody else on this host made
@@ -176,6 +176,28 @@ static __always_inline void put48(__u8 *field, __u64 value)
 		field[i] = value >> (40 - 8 * i);
 }
 
+// A lane has a magnitude; its sign is a bit of `lowers`.
+static __always_inline void put_change(struct slot_header *header, __u32 lane, __s64 change)
+{
+	__u16 lowers = bpf_ntohs(header->lowers);
+
+	header->lowers = bpf_htons(change < 0 ? lowers | 1 << lane : lowers & ~(1 << lane));
+	header->lanes[lane].amount = bpf_htonl(change < 0 ? -change : change);
+}
+
+static __always_inline __s64 change_of(const struct slot_header *header, __u32 lane)
+{
+	__s64 amount = bpf_ntohl(header->lanes[lane].amount);
+
+	return bpf_ntohs(header->lowers) >> lane & 1 ? -amount : amount;
+}
+
+// Whether `planned` is of the slot that the header's lane holds.
+static __always_inline bool same_slot(const struct planned *planned, const struct slot_header *header, __u32 lane)
+{
+	return (__u16)planned->epoch == slot_lane_epoch(header, lane);
+}
+
 // The slot at `at_ns`; 0: unknown.
 static __always_inline __u32 slot_of(__u64 at_ns)
 {
@@ -228,6 +250,8 @@ static __always_inline bool announce(const struct flow_key *flow, enum occasion 
 	if (!header)
 		return false;
 	slot_header_start(header);
+	header->epoch = bpf_htons(base / SLOT_LANES);
+	header->first_lane = bpf_htons(base % SLOT_LANES);
 	header->base_slot = bpf_htonl(base);
 	header->flow = bpf_htonl(announcer->number);
 	planned = schedule && !schedule->quiet && occasion != WITHDRAWAL;
@@ -249,9 +273,8 @@ static __always_inline bool announce(const struct flow_key *flow, enum occasion 
 		asm volatile("" : "+r"(lane)); // the verifier does not know what a remainder is
 		if (lane >= SLOT_LANES)
 			break;
-		header->lanes[lane].epoch = bpf_htonl(epoch);
 		behind = announcer->lanes[lane].epoch - epoch;
-		if (behind - 1 < SLOT_LATE_EPOCHS)
+		if (behind == 1)
 			continue; // the clock was set back: this slot has passed for the switches
 		if (planned) {
 			at = slot - schedule->base_slot;
@@ -262,7 +285,7 @@ static __always_inline bool announce(const struct flow_key *flow, enum occasion 
 			announced = announcer->lanes[lane].rate;
 		announcer->lanes[lane].epoch = epoch;
 		announcer->lanes[lane].rate = rate;
-		header->lanes[lane].delta = bpf_htonl(rate - announced);
+		put_change(header, lane, (__s64)rate - announced);
 		due |= rate != announced;
 	}
 	if (announcer->timed_slot != base) {
@@ -291,8 +314,8 @@ static __always_inline void not_sent(const struct flow_key *flow)
 	if (announcer->under_way)
 		announcer->under_way--;
 	for (i = 0; i < SLOT_LANES; i++)
-		if (announcer->lanes[i].epoch == bpf_ntohl(header->lanes[i].epoch))
-			announcer->lanes[i].rate -= bpf_ntohl(header->lanes[i].delta);
+		if (same_slot(&announcer->lanes[i], header, i))
+			announcer->lanes[i].rate -= change_of(header, i);
 	bpf_spin_unlock(&announcer->lock);
 }
 
@@ -410,21 +433,21 @@ static __always_inline struct flow_key reversed(const struct flow_key *flow)
 static const struct received nothing_received;
 
 // As a switch does it; a carrier of a passed slot changes nothing.
-static __always_inline void add_up(struct planned *lane, const struct slot_lane *change)
+static __always_inline void add_up(struct planned *planned, const struct slot_header *header, __u32 lane)
 {
-	__u32 epoch = bpf_ntohl(change->epoch);
-	__u32 behind = lane->epoch - epoch;
-	__s64 rate = behind ? 0 : lane->rate;
+	__u16 epoch = slot_lane_epoch(header, lane);
+	__u16 behind = planned->epoch - epoch;
+	__s64 rate = behind ? 0 : planned->rate;
 
-	if (behind - 1 < SLOT_LATE_EPOCHS)
+	if (behind == 1)
 		return;
-	rate += (__s32)bpf_ntohl(change->delta);
-	lane->epoch = epoch;
-	lane->rate = rate < 0 ? 0 : rate;
+	rate += change_of(header, lane);
+	planned->epoch = epoch;
+	planned->rate = rate < 0 ? 0 : rate > 0xffffffffLL ? 0xffffffff : rate;
 }
 
 // How late a carrier has come by this host's slots: the time since its base slot began here, which is before it left
-// there where the clocks differ. Feedback brings it back in that lane's delta, which otherwise means nothing there.
+// there where the clocks differ. Feedback brings it back in that lane, where a change otherwise means nothing.
 static __always_inline void note_lateness(struct slot_header *header)
 {
 	__u32 zero = 0, base = bpf_ntohl(header->base_slot), lane = base % SLOT_LANES;
@@ -439,7 +462,7 @@ static __always_inline void note_lateness(struct slot_header *header)
 		late = LATE_MAX;
 	if (late < -LATE_MAX)
 		late = -LATE_MAX;
-	header->lanes[lane].delta = bpf_htonl(late);
+	put_change(header, lane, late);
 }
 
 // Turn a carrier round: it becomes the feedback. Exchanging addresses and ports leaves the checksums right.
@@ -461,7 +484,7 @@ static __always_inline int answer(struct __sk_buff *skb, const struct flow_key *
 	if (received) {
 		received->seen_ns = bpf_ktime_get_ns();
 		for (i = 0; i < SLOT_LANES; i++)
-			add_up(&received->lanes[i], &header->lanes[i]);
+			add_up(&received->lanes[i], header, i);
 	}
 	note_lateness(header);
 	header->version_kind = SLOT_VERSION << 4 | SLOT_FEEDBACK;
@@ -509,8 +532,7 @@ static __always_inline void deliver_feedback(const struct flow_key *flow, const 
 			announcer->under_way--;
 	}
 	for (i = 0; i < SLOT_LANES; i++)
-		feedback->announced[i] =
-			announcer->lanes[i].epoch == bpf_ntohl(header->lanes[i].epoch) ? announcer->lanes[i].rate : 0;
+		feedback->announced[i] = same_slot(&announcer->lanes[i], header, i) ? announcer->lanes[i].rate : 0;
 	bpf_spin_unlock(&announcer->lock);
 	bpf_ringbuf_submit(feedback, 0);
 	count(RECEIVED_FEEDBACK);
@@ -557,8 +579,8 @@ int carrier_ingress(struct __sk_buff *skb)
 	}
 	header = scratch_header(ARRIVING);
 	if (!header || skb->pkt_type != PACKET_HOST || bpf_skb_load_bytes(skb, ETH_HLEN, header, sizeof(*header)) ||
-	    header->version_kind >> 4 != SLOT_VERSION || header->next_ethertype != bpf_htons(ETH_P_IP) ||
-	    !read_carried(skb, &flow)) {
+	    header->version_kind >> 4 != SLOT_VERSION || bpf_ntohs(header->first_lane) >= SLOT_LANES ||
+	    header->next_ethertype != bpf_htons(ETH_P_IP) || !read_carried(skb, &flow)) {
 		count(MALFORMED);
 		return TC_ACT_SHOT;
 	}

@@ -304,7 +304,7 @@ def others(feedback: Feedback, delay_s: float = 0.0) -> PathLoads:
     for offset, slot in enumerate(range(header.base_slot, header.base_slot + LANES)):
         lane, part = header.lanes[slot % LANES], feedback.announced[slot % LANES]
         left = lane.left
-        if lane.epoch != slot // LANES or left is None:
+        if left is None:
             continue
         load[offset] = max(lane.load - header.hops * part, 0) * RATE_UNIT
         headroom[offset] = max(left + part, 0) * RATE_UNIT

@@ -21,7 +21,7 @@ const bit<2> ECN_NOT_CAPABLE = 0;
 const bit<2> ECN_CONGESTED = 3;
 
 // Why a packet was dropped: index of the counter `drops`. `make p4` gives the controller and the tests their names.
-const bit<32> DROP_MALFORMED = 0;      // bad version, kind, IP version, options, length or checksum
+const bit<32> DROP_MALFORMED = 0;      // bad version, lane, kind, IP version, options, length or checksum
 const bit<32> DROP_NOT_IP = 1;         // neither IPv4 nor an ARP request
 const bit<32> DROP_NO_VRF = 2;         // the ingress port belongs to no VRF
 const bit<32> DROP_NO_ROUTE = 3;       // the VRF does not know the destination
@@ -101,6 +101,7 @@ struct headers_t {
     lane_t lane7;
     lane_t lane8;
     lane_t lane9;
+    slot_tail_t slot_tail;
     arp_t arp;
     ipv4_t ipv4;
     ports_t ports;

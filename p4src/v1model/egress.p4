@@ -37,8 +37,9 @@ control FabricEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
             load_table.apply(hdr, meta);
         }
 
+        // Not what carries a slot header: a Tofino 1 does not see the IPv4 header behind it here.
         if (meta.ecn_threshold != 0 && standard_metadata.enq_qdepth >= meta.ecn_threshold &&
-            hdr.ipv4.isValid() && hdr.ipv4.ecn != ECN_NOT_CAPABLE) {
+            !hdr.slot.isValid() && hdr.ipv4.isValid() && hdr.ipv4.ecn != ECN_NOT_CAPABLE) {
             hdr.ipv4.ecn = ECN_CONGESTED;
         }
 

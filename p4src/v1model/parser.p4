@@ -29,8 +29,9 @@ parser FabricParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
 
     state parse_slot {
         packet.extract(hdr.slot);
-        transition select(hdr.slot.version) {
-            SLOT_VERSION: parse_lanes;
+        transition select(hdr.slot.version, hdr.slot.first_lane) {
+            (SLOT_VERSION, 0 &&& 0xfff8): parse_lanes;   // lanes 0 to 7
+            (SLOT_VERSION, 8 &&& 0xfffe): parse_lanes;   // 8 and 9
             default: malformed;
         }
     }
@@ -39,6 +40,7 @@ parser FabricParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
 #define EXTRACT(n) packet.extract(hdr.lane##n);
         FOR_EACH_LANE(EXTRACT)
 #undef EXTRACT
+        packet.extract(hdr.slot_tail);
         transition select(hdr.slot.kind, hdr.slot.next_ethertype) {
             (SLOT_QUERY, _): accept;
             (SLOT_SCHEDULE, ETHERTYPE_IPV4): parse_ipv4;
@@ -88,6 +90,7 @@ control FabricDeparser(packet_out packet, in headers_t hdr) {
 #define EMIT(n) packet.emit(hdr.lane##n);
         FOR_EACH_LANE(EMIT)
 #undef EMIT
+        packet.emit(hdr.slot_tail);
         packet.emit(hdr.arp);
         packet.emit(hdr.ipv4);
         packet.emit(hdr.ports);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from controlplane.pipeline import Pipeline
 from controlplane.topology import dumbbell
 from machine.errors import EntrainError
 from tests.controlplane.kinds import FakeKind
-from wire.slot_header import LANES, Kind, SlotHeader
+from wire.slot_header import LANES, Kind, SlotHeader, epoch_of
 
 PIPELINE = Pipeline.load()
 ETHERNET = 14
@@ -38,7 +39,7 @@ class LoadTable:
         lanes = list(header.lanes)
         for slot, load in self.slots.get(header.port, {}).items():
             lane = lanes[slot % LANES]
-            lanes[slot % LANES] = lane._replace(epoch=slot // LANES, load=lane.load + load)
+            lanes[slot % LANES] = lane._replace(load=epoch_of(slot) if lane.delta < 0 else load)
         answer = replace(header, hops=1, lanes=tuple(lanes)).pack()
         ids = {
             field.name: field.id for field in PIPELINE.schema.p4info.controller_packet_metadata[0].metadata
@@ -50,7 +51,7 @@ class LoadTable:
         return p4r.PacketIn(payload=packet.payload[:ETHERNET] + answer, metadata=metadata)
 
 
-async def read(kind: FakeKind, table: LoadTable) -> dict[tuple[str, int], dict[int, float]]:
+async def read(kind: FakeKind, table: Callable[[Any], Any]) -> dict[tuple[str, int], dict[int, float]]:
     topology = dumbbell(1)
     fakes = [kind.make(switch.device_id) for switch in topology.switches]
     for fake in fakes:
@@ -87,6 +88,26 @@ def test_a_switch_that_never_answers_is_named(kind: FakeKind, monkeypatch: pytes
         asyncio.run(read(kind, LoadTable({}, lose=10**6)))
 
 
+def test_a_load_is_not_told_under_the_slot_before(kind: FakeKind) -> None:
+    """The lane's next slot begins while the loads are read; and again, until nothing changes."""
+    table = LoadTable({1: {1234: 70}, 2: {7: 1}})
+    asked = 0
+
+    def answer(packet: Any) -> Any:
+        nonlocal asked
+        port = SlotHeader.unpack(packet.payload[ETHERNET:]).port
+        if port == 1:
+            asked += 1
+            if asked in (2, 3, 5, 6):  # of two switches: between the epochs and the loads
+                table.slots[1] = {slot + LANES: load + 1 for slot, load in table.slots[1].items()}
+        return table(packet)
+
+    found = asyncio.run(read(kind, answer))
+    ((slot, load),) = table.slots[1].items()
+    assert set(found["left", 1].items()) <= {(slot, load)}
+    assert found["left", 2] == {7: 1}
+
+
 def test_a_query_names_its_port_and_number() -> None:
-    header = SlotHeader.unpack(query(7, 42)[ETHERNET:])
+    header = SlotHeader.unpack(query(7, 42, epochs=False)[ETHERNET:])
     assert (header.kind, header.port, header.flow) == (Kind.QUERY, 7, 42)

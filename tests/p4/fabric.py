@@ -18,10 +18,11 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
+from controlplane.loads import query as query_frame
 from p4src.compile import BUILD
 from tests.p4.packets import bits
 from tests.p4.targets import CPU_PORT, Output, Program, Target, fence_behind_header
-from wire.slot_header import ETHERTYPE, Kind, Lane, SlotHeader
+from wire.slot_header import ETHERTYPE, SlotHeader
 
 
 def fabric_fence(source: int, port: int, token: bytes) -> bytes:
@@ -179,10 +180,8 @@ def only(outputs: list[Output]) -> tuple[int, bytes]:
     return output
 
 
-def query(target: Target, port: int) -> SlotHeader:
+def query(target: Target, port: int, *, epochs: bool = False) -> SlotHeader:
     """Read the load table of `port` as the controller does."""
-    header = SlotHeader(kind=Kind.QUERY, port=port, lanes=(Lane(),) * 10)
-    packet = bytes(12) + ETHERTYPE.to_bytes(2, "big") + header.pack()
-    out, data = only(target.send(CPU_PORT, packet_out(0, packet)))
+    out, data = only(target.send(CPU_PORT, packet_out(0, query_frame(port, 1, epochs=epochs))))
     assert out == CPU_PORT
     return slot_header(data[2:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from wire.slot_header import LANES, LATE_EPOCHS, MAX_U32, Kind, SlotHeader
+from wire.slot_header import EPOCHS, LANES, MAX_U32, Kind, SlotHeader
 
 
 @dataclass
@@ -27,13 +27,13 @@ class Link:
         if header.kind == Kind.FEEDBACK:
             return header
         lanes = []
-        for cell, lane in zip(self.cells, header.lanes, strict=True):
-            planned = 0
+        for number, (cell, lane) in enumerate(zip(self.cells, header.lanes, strict=True)):
+            planned, epoch = 0, header.epoch_in(number)
             if header.kind == Kind.QUERY:
-                lane, planned = lane._replace(epoch=cell.epoch), cell.load
-            elif not 0 < (cell.epoch - lane.epoch) % 2**32 <= LATE_EPOCHS:
-                if lane.epoch != cell.epoch:
-                    cell.epoch, cell.load = lane.epoch, 0
+                planned = cell.epoch if lane.delta < 0 else cell.load
+            elif (cell.epoch - epoch) % EPOCHS != 1:
+                if epoch != cell.epoch:
+                    cell.epoch, cell.load = epoch, 0
                 cell.load = planned = max(0, min(MAX_U32, cell.load + lane.delta))
             lanes.append(
                 lane._replace(

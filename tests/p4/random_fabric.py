@@ -13,7 +13,7 @@ from tests.p4.fabric import HOSTS, host_mac, leaf_entries
 from tests.p4.packets import bits, ether
 from tests.p4.random_entries import value
 from tests.p4.random_packets import ipv4, payload
-from wire.slot_header import ETHERTYPE, LANES, MAX_U32, Kind, Lane, SlotHeader
+from wire.slot_header import EPOCHS, ETHERTYPE, LANES, MAX_U32, Kind, Lane, SlotHeader
 
 
 def fabric_entities(schema: P4Schema, random_entities: Sequence[p4r.Entity]) -> list[p4r.Entity]:
@@ -71,8 +71,7 @@ def _slot(rng: random.Random) -> bytes:
     kind = rng.choice([*Kind, *[Kind.SCHEDULE] * 7, *[Kind.FEEDBACK] * 2])
     lanes = tuple(
         Lane(
-            epoch=rng.choice([0, 1, 2, 3, rng.getrandbits(32)]) if rng.random() < 0.98 else MAX_U32,
-            delta=rng.choice([0, 1, -1, 100, -100, 2**31 - 1, -(2**31)]),
+            delta=rng.choice([0, 1, -1, 100, -100, MAX_U32, -MAX_U32]),
             load=value(rng, 32),
             headroom=value(rng, 32),
         )
@@ -83,6 +82,8 @@ def _slot(rng: random.Random) -> bytes:
         base_slot=value(rng, 32),
         hops=value(rng, 8),
         port=value(rng, 9),
+        epoch=rng.choice([0, 1, 2, 3, rng.getrandbits(16)]) if rng.random() < 0.98 else EPOCHS - 1,
+        first_lane=rng.randrange(LANES) if rng.random() < 0.95 else value(rng, 16),
         flow=value(rng, 32),
         lanes=lanes,
     )

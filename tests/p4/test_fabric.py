@@ -40,7 +40,7 @@ from tests.p4.fabric import (
 from tests.p4.netless import Netless
 from tests.p4.packets import bits
 from tests.p4.targets import CPU_PORT, Target
-from wire.slot_header import ETHERTYPE, VERSION, Kind, SlotHeader
+from wire.slot_header import ETHERTYPE, LANES, VERSION, Kind, SlotHeader
 
 
 @pytest.fixture(scope="module")
@@ -260,22 +260,28 @@ SCHEDULE = SlotHeader(kind=Kind.SCHEDULE)
     "packet",
     [
         slotted(SCHEDULE, _14=(VERSION + 1) << 4 | Kind.SCHEDULE),
+        slotted(SCHEDULE, _14=(VERSION - 1) << 4 | Kind.SCHEDULE),
         slotted(SCHEDULE, _14=Kind.SCHEDULE),
         slotted(SCHEDULE, _14=VERSION << 4),
         slotted(SCHEDULE, _14=VERSION << 4 | len(Kind) + 1),
         slotted(SCHEDULE, _16=0x08, _17=0x06),
         slotted(SCHEDULE, _16=0x88, _17=0xB5),
+        slotted(SCHEDULE, _25=LANES),
+        slotted(SCHEDULE, _24=0x80),
         slotted(SCHEDULE)[:60],
         slotted(SCHEDULE)[:20],
         slotted(SCHEDULE)[:-30],
     ],
     ids=[
         "next version",
+        "version before",
         "version 0",
         "kind 0",
         "kind 4",
         "next ARP",
         "next slot",
+        "first lane beyond the last",
+        "first lane far beyond",
         "cut lanes",
         "cut header",
         "cut IPv4",

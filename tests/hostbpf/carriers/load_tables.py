@@ -40,7 +40,7 @@ from mininet_topos.isolation import private_namespace
 from mininet_topos.loss import lossy
 from mininet_topos.network import Network
 from wire.flow import Flow
-from wire.slot_header import ETHERTYPE, LANES, Kind, SlotHeader
+from wire.slot_header import ETHERTYPE, LANES, Kind, SlotHeader, slot_near
 
 CLOCK = SlotClock.shared(3000)  # the window of ten slots outlasts the reading
 SEED = 5
@@ -77,7 +77,7 @@ class Sender:
 
     def _count(self, header: SlotHeader, sign: int) -> None:
         for number, lane in enumerate(header.lanes):
-            self.missing[lane.epoch * LANES + number] += sign * abs(lane.delta)
+            self.missing[header.slot_in(number)] += sign * abs(lane.delta)
 
 
 class Taps:
@@ -166,7 +166,13 @@ def main(target: str, loss: float) -> None:
                 }
                 for each in senders
             ],
-            "ports": [{"port": [each.switch, each.port], "slots": each.slots} for each in tables],
+            "ports": [
+                {
+                    "port": [each.switch, each.port],
+                    "slots": {slot_near(CLOCK.slot(), slot): load for slot, load in each.slots.items()},
+                }
+                for each in tables
+            ],
             "counts": {name: each.counts() for name, each in attached.items()},
         }
         print(json.dumps(result))

@@ -61,8 +61,9 @@ def test_carrier_announces_and_feedback_returns(
     assert first.flow == 42
     assert first.base_slot >= base
     for slot in range(first.base_slot, first.base_slot + LANES):
-        lane = first.lanes[slot % LANES]
-        assert (lane.epoch, lane.delta) == (epoch_of(slot), 100 if slot < base + 20 else 0)
+        lane = slot % LANES
+        assert first.epoch_in(lane) == epoch_of(slot)
+        assert first.lanes[lane].delta == (100 if slot < base + 20 else 0)
     assert returned[0].flow == flow
     assert returned[0].header.base_slot == first.base_slot
     assert 0 <= returned[0].header.bytes_received <= 2_000_000
@@ -84,9 +85,8 @@ def test_deltas_add_up_to_the_schedule(pair: Pair, connect: Callable[..., Connec
         last = 0
         for header in headers_seen(tap):
             for slot in range(header.base_slot, header.base_slot + LANES):
-                lane = header.lanes[slot % LANES]
-                assert lane.epoch == epoch_of(slot)
-                table[slot] = table.get(slot, 0) + lane.delta
+                assert header.epoch_in(slot % LANES) == epoch_of(slot)
+                table[slot] = table.get(slot, 0) + header.lanes[slot % LANES].delta
             last = header.base_slot
     assert len(table) >= LANES
     for slot in range(last, last + LANES):

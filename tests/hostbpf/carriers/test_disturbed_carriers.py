@@ -79,5 +79,5 @@ def test_order_and_loss(pair: Pair, connect: Callable[..., Connection], loss: fl
         for header in seen:
             if header.flow == numbers[flow]:
                 for number, lane in enumerate(header.lanes):
-                    total[lane.epoch * LANES + number] += lane.delta
+                    total[header.slot_in(number)] += lane.delta
         assert total == plan

@@ -14,7 +14,18 @@ from hostbpf.rates.schedules import Schedules
 from tests.hostbpf.conftest import Connection, Pair
 from tests.hostbpf.taps import headers_of, headers_seen, mac, raw_socket, slot_frame, sniff, wait_until
 from wire.flow import Flow
-from wire.slot_header import ETHERTYPE, LANES, MAX_U32, Kind, Lane, SlotHeader
+from wire.slot_header import (
+    EPOCHS,
+    ETHERTYPE,
+    LANES,
+    MAX_U32,
+    VERSION,
+    Kind,
+    Lane,
+    SlotHeader,
+    epoch_of,
+    lane_of,
+)
 
 pytestmark = pytest.mark.root
 
@@ -23,17 +34,18 @@ ATTACKS = 3000
 
 
 def test_what_is_malformed_is_counted(pair: Pair) -> None:
-    """Broadcast (all hosts would answer), truncated, of another version or kind; feedback for no flow."""
+    """Broadcast (all hosts would answer), truncated, another version, kind or lane; feedback for no flow."""
     carried = headers_of(Flow("10.77.0.1", 1, "10.77.0.2", 2))
     good = SlotHeader(kind=Kind.SCHEDULE).pack()
     with carriers.attached(pair.index_b, CLOCK, netns=pair.b) as at_b, raw_socket(pair.a) as raw:
         ethernet = slot_frame(mac(pair.b))
         raw.send(slot_frame(b"\xff" * 6) + good + carried)
         raw.send(ethernet + good[:50])
-        raw.send(ethernet + bytes([0x2F]) + good[1:] + carried)
-        raw.send(ethernet + bytes([0x1F]) + good[1:] + carried)
+        raw.send(ethernet + bytes([VERSION - 1 << 4 | Kind.SCHEDULE]) + good[1:] + carried)
+        raw.send(ethernet + bytes([VERSION << 4 | 0xF]) + good[1:] + carried)
+        raw.send(ethernet + SlotHeader(first_lane=LANES).pack() + carried)
         raw.send(ethernet + good + carried[:19])
-        assert at_b.counts()["malformed"] == 5
+        assert at_b.counts()["malformed"] == 6
         raw.send(ethernet + SlotHeader(kind=Kind.FEEDBACK, flow=9).pack() + carried)
         assert at_b.counts()["unknown_flow"] == 1
         raw.send(ethernet + good + carried)
@@ -51,8 +63,7 @@ def attack(draw: random.Random, victim: Flow) -> bytes:
     base = draw.choice([0, CLOCK.slot(), CLOCK.slot() + 10**6, MAX_U32, draw.randrange(1 << 32)])
     lanes = tuple(
         Lane(
-            epoch=draw.choice([base // LANES, draw.randrange(1 << 32)]),
-            delta=draw.choice([-(2**31), 2**31 - 1, draw.randrange(-1000, 1000)]),
+            delta=draw.choice([-MAX_U32, MAX_U32, draw.randrange(-1000, 1000)]),
             load=draw.randrange(1 << 32),
             headroom=draw.randrange(1 << 32),
         )
@@ -61,6 +72,8 @@ def attack(draw: random.Random, victim: Flow) -> bytes:
     header = SlotHeader(
         kind=draw.choice(list(Kind)),
         base_slot=base,
+        epoch=draw.choice([epoch_of(base), draw.randrange(EPOCHS)]),
+        first_lane=draw.choice([lane_of(base), draw.randrange(LANES + 1)]),
         next_ethertype=draw.choice([0x0800, 0x0800, 0x86DD]),
         lanes=lanes,
     )

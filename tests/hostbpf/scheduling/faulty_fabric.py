@@ -41,7 +41,7 @@ from mininet_topos.isolation import private_namespace
 from mininet_topos.loss import lossy
 from mininet_topos.network import Network, Tcp
 from schedulers.slots.host import warm_up
-from wire.slot_header import LANES
+from wire.slot_header import LANES, slot_near
 from workloads.jobs import JobSpec, parse_job
 
 SLOT_MS = 60.0
@@ -151,7 +151,8 @@ class Bench:
             async with Fabric(self.topology, self.pipeline) as fabric:
                 now = SlotClock.shared(SLOT_MS).slot()
                 tables = await LoadReader(fabric).read()
-            return sum(rate for table in tables for slot, rate in table.slots.items() if slot >= now)
+            planned = (each for table in tables for each in table.slots.items())
+            return sum(rate for slot, rate in planned if slot_near(now, slot) >= now)
 
         return self.loop.run(read())
 

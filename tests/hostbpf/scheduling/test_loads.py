@@ -27,7 +27,7 @@ from schedulers.slots.table import LoadTable
 from tests.p4.load_table import Link
 from tests.schedulers.slots.deciding import decide_one, whole_horizon
 from wire.flow import Flow
-from wire.slot_header import HEADROOM_OFFSET, LANES, Kind, Lane, SlotHeader
+from wire.slot_header import HEADROOM_OFFSET, LANES, Kind, SlotHeader, announcement
 
 ROOT = Path(__file__).parents[3]
 ENOUGH_S = 60.0
@@ -106,14 +106,12 @@ class Announcing:
     def probe(self, flow: Flow) -> None:
         self.probes.append(flow)
         base, (slot, rates) = CLOCK.slot, self.plans.get(flow, (0, np.zeros(0)))
-        lanes, parts = [Lane()] * LANES, [0] * LANES
+        changes, parts = [], [0] * LANES
         for each in range(base, base + LANES):
             part = int(in_units(rates)[each - slot]) if 0 <= each - slot < len(rates) else 0
-            change = part - self.announced[flow].get(each, 0)
+            changes.append(part - self.announced[flow].get(each, 0))
             self.announced[flow][each] = parts[each % LANES] = part
-            lanes[each % LANES] = Lane(each // LANES, change)
-        header = SlotHeader(kind=Kind.SCHEDULE, base_slot=base, lanes=tuple(lanes))
-        header = self.fabric.carry(header, path_of(flow))
+        header = self.fabric.carry(announcement(base, changes), path_of(flow))
         if flow not in self.lose:
             self.deliver(Feedback(flow, header, tuple(parts)))
 
