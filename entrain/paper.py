@@ -83,14 +83,36 @@ class Section(Strict):
         return (*self.figures, *self.also)
 
 
+class Verdict(Strict):
+    """A `[[verdict]]` table: a row of the table that opens docs/results.md."""
+
+    section: str
+    """The title of the section that has the claim."""
+    claim: str
+    """The claim as it stands in the section's table."""
+    verdict: Literal["reproduced", "partly", "not"]
+    why: str
+    """Why it is so, in one line."""
+
+
 class _Page(Strict):
     section: Annotated[tuple[Section, ...], Field(min_length=1, strict=False)]
+    verdict: Annotated[tuple[Verdict, ...], Field(strict=False)] = ()
+
+
+PAGE = EXPERIMENTS / "results-page.toml"
 
 
 @cache
-def sections(path: Path = EXPERIMENTS / "results-page.toml") -> tuple[Section, ...]:
+def sections(path: Path = PAGE) -> tuple[Section, ...]:
     """Return the sections on live experiments in the order of the page. Raises BadInput."""
     return check(_Page, read_toml(path), str(path)).section
+
+
+@cache
+def verdicts(path: Path = PAGE) -> tuple[Verdict, ...]:
+    """Return the rows of the opening table in order. Raises BadInput."""
+    return check(_Page, read_toml(path), str(path)).verdict
 
 
 def figures() -> Iterable[str]:

@@ -23,6 +23,7 @@ from entrain.results.values import (
     settled_run,
 )
 from entrain.trials.slot_rates import TrialResult
+from machine.interval import relative
 from simulation.report import change
 
 SERVERS = 6
@@ -157,15 +158,21 @@ def _completion_time(paper: Paper, live: Live, found: Found) -> str | None:
     against = live.best_tcp if paper.against == BEST_TCP else paper.against
     if against is None or not {paper.of, against} <= set(live.runs):
         return None
-    return change(fmean(live.jct_s(paper.of)), fmean(live.jct_s(against)))
+    ours, theirs = (
+        {run.combination.seed: run.completion.mean for run in live.runs[name]} for name in (paper.of, against)
+    )
+    return relative(theirs, ours).percent()
 
 
 def _stay_time(key: str, paper: Paper, live: Live, found: Found) -> str | None:
     """Compare the means of `jrt_s` or `jwt_s` under two strategies."""
     if not {paper.of, paper.against} <= set(live.runs):
         return None
-    ours, theirs = (times(live.stays(name))[f"{key}_mean"] for name in (paper.of, paper.against))
-    return change(ours, theirs)
+    ours, theirs = (
+        {run.combination.seed: times(run.stays.stays)[f"{key}_mean"] for run in live.runs[name] if run.stays}
+        for name in (paper.of, paper.against)
+    )
+    return relative(theirs, ours).percent()
 
 
 def _training_speed(paper: Paper, live: Live, found: Found) -> str | None:

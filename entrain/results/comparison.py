@@ -17,7 +17,7 @@ from entrain.results.store import Store, differences, kind_of, read
 from entrain.results.tables import label
 from entrain.results.values import RunResult
 from machine.errors import BadInput
-from machine.interval import CONFIDENCE, Interval, interval
+from machine.interval import Interval, interval, relative
 from machine.origin import listed
 
 Held = Store[Experiment, RunResult]
@@ -104,7 +104,7 @@ def table(changes: Sequence[Change]) -> Table:
             each.measure,
             each.first.show(),
             each.second.show(),
-            percent(each.change),
+            each.change.percent(),
             each.verdict,
         )
         before = each.run
@@ -123,12 +123,6 @@ def settings_table(found: Sequence[tuple[str, str, str]]) -> Table:
     for row in found:
         result.add_row(*row)
     return result
-
-
-def percent(change: Interval) -> str:
-    """Return a change as in `-17.0 ± 1.2 %`."""
-    half = "" if change.half is None else f" ± {100 * change.half:.1f}"
-    return f"{100 * change.mean:+.1f}{half} %"
 
 
 def _by_combination(runs: Sequence[RunResult]) -> dict[Combination, dict[int, RunResult]]:
@@ -158,7 +152,7 @@ def _changes(run: str, ours: Mapping[int, RunResult], theirs: Mapping[int, RunRe
             job, measure = key
             first, second = ({seed: each[key] for seed, each in runs.items()} for runs in (before, after))
             ends = interval(list(first.values())), interval(list(second.values()))
-            yield Change(run, job, measure, *ends, _change(first, second))
+            yield Change(run, job, measure, *ends, relative(first, second))
 
 
 def _measures(run: RunResult) -> dict[tuple[str, str], float]:
@@ -169,26 +163,3 @@ def _measures(run: RunResult) -> dict[tuple[str, str], float]:
     elif run.over_alone:
         found[ALL_JOBS, "iteration / alone"] = fmean(run.over_alone)
     return found
-
-
-def _change(first: Mapping[int, float], second: Mapping[int, float]) -> Interval:
-    """Return the relative change of values by seed: from pairs, or by Welch's t test for different seeds."""
-    base = fmean(first.values())
-    if first.keys() == second.keys():
-        found = interval([second[seed] - value for seed, value in first.items()])
-    else:
-        found = _welch(list(first.values()), list(second.values()))
-    return Interval(found.mean / base, None if found.half is None else found.half / base)
-
-
-def _welch(first: Sequence[float], second: Sequence[float]) -> Interval:
-    """Return the difference of two means, with its interval by Welch's t test."""
-    mean = fmean(second) - fmean(first)
-    if min(len(first), len(second)) < 2:
-        return Interval(mean, None)
-    if not (any(each != first[0] for each in first) or any(each != second[0] for each in second)):
-        return Interval(mean, 0.0)
-    from scipy.stats import ttest_ind  # takes a second to load
-
-    span = ttest_ind(second, first, equal_var=False).confidence_interval(CONFIDENCE)
-    return Interval(mean, float(span.high - span.low) / 2)

@@ -1,24 +1,24 @@
 """Write docs/results.md, which compares simulated and live results with the papers' figures.
 
-The page consists of a head and titled sections. Sections with new results replace the existing ones; the
-others stay, so that some of the experiments can be run again.
+The page opens with a table of what reproduces. Titled sections follow. Sections with new results replace
+the existing ones; the others stay, so that some of the experiments can be run again.
 """
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from entrain.results import live
+from entrain.results.opening import opening
 from machine.errors import BadInput
 from simulation import report
 from simulation.experiments.registry import EXPERIMENTS
 
-_HEAD = """# Results compared with the papers
-
-The commands at the top of each section produced its figures. These commands write this page:
+_TITLE = "# Results compared with the papers\n"
+_METHOD = """The commands at the top of each section produced its figures. These commands write this page:
 
     for name in parrot-jct parrot-readings parrot-scale parrot-eta parrot-theta parrot-load parrot-ps \\
             slots-jct slots-models slots-tau slots-bound slots-latency mltcp-two-jobs \\
@@ -53,13 +53,18 @@ gives the reasons that were found. For the live slot scheduler, they are in [slo
 """
 
 
-def head() -> str:
-    """Return the text before the sections."""
+def method() -> str:
+    """Return how the figures on the page were made."""
     names = textwrap.fill(" ".join(live.compared()), 95, break_on_hyphens=False)
-    return _HEAD.replace("{names}", names.replace("\n", " \\\n            "))
+    return _METHOD.replace("{names}", names.replace("\n", " \\\n            "))
 
 
-NOT_RUN = "Not run here"
+NOT_RUN, OPENING, METHOD = (
+    "Not run here",
+    "What reproduces, and what does not",
+    "How these figures were made",
+)
+"""Titles of the page's other sections."""
 _COMMAND = re.compile(r"^`(entrain [^`]*)`", re.MULTILINE)
 
 
@@ -89,15 +94,22 @@ def page(directories: Sequence[Path], old: str = "") -> str:
                 f"run that again, or delete the section from the page"
             )
     sections = {**standing, **found}
-    text = head() + "".join(sections[title] for title in titles() if title in sections)
-    return text + _not_run(text)
+    text = "".join(sections[title] for title in titles() if title in sections)
+    return _TITLE + _opening(sections) + f"\n## {METHOD}\n\n{method()}" + text + _not_run(text)
+
+
+def _opening(sections: Mapping[str, str]) -> str:
+    """Return the section that opens the page, or nothing if none of its claims was run."""
+    rows = opening(sections)
+    return f"\n## {OPENING}\n\n{rows}" if rows else ""
 
 
 def split(text: str) -> dict[str, str]:
     """Return the sections of a page by title. Raises BadInput for an unknown section."""
     parts = re.split(r"^(?=\n## )", text, flags=re.MULTILINE)[1:]
     sections = {part.splitlines()[1].removeprefix("## "): part for part in parts}
-    sections.pop(NOT_RUN, None)
+    for written in (NOT_RUN, OPENING, METHOD):
+        sections.pop(written, None)
     for title in sections:
         if title not in titles():
             raise BadInput(

@@ -13,8 +13,9 @@ import pytest
 
 from entrain import paper
 from entrain.experiment import Combination, Experiment, load_experiment
+from entrain.paper import verdicts
 from entrain.policies.reports import HostReport
-from entrain.results import files, live
+from entrain.results import files, live, opening
 from entrain.results import page as results_page
 from entrain.results.claims import MEASURES
 from entrain.results.cluster import Stay, Stays
@@ -144,7 +145,7 @@ def test_figures_are_compared_with_the_papers(everything: list[Path]) -> None:
     completion, loss, two, tcp, overhead, rates, mltcp, vclos, unfair = (section(page, n) for n in range(9))
     for speed in ("10", "16", "24"):
         paper = "at least -15 %"
-        claim = f"| mean completion time, slots against reno, {speed} Gbit/s | {paper} | -21.1 % |"
+        claim = f"| mean completion time, slots against reno, {speed} Gbit/s | {paper} | -21.1 ± 0.0 % |"
         assert claim in completion
     assert "| training speed of VGG19, slots against cubic, 10 Gbit/s | +22 % | +33.3 % |" in completion
     assert "| slots, 1.5 % loss against no loss | -4 % | -6.2 % |" in loss
@@ -270,7 +271,7 @@ def test_what_a_paper_claims_stands_in_the_experiment(tmp_path: Path) -> None:
     path.write_text(text.replace("10 Gbit/s", "5 Gbit/s").replace("at least -15 %", "a miracle"))
     put(tmp_path / "out", load_experiment(path))
     text = section(results_page.page([tmp_path / "out"]), 0)
-    assert "| mean completion time, slots against reno, 5 Gbit/s | a miracle | -21.1 % |" in text
+    assert "| mean completion time, slots against reno, 5 Gbit/s | a miracle | -21.1 ± 0.0 % |" in text
 
 
 def test_a_new_figure_of_a_known_kind_needs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,9 +374,10 @@ def numbers(cell: str) -> list[float]:
 
 
 def close(change: str, new: float, old: float, digits: int) -> None:
-    """Whether a change in per cent follows from two numbers that were rounded to so many digits."""
+    """Whether a change in per cent, perhaps with its interval, follows from two numbers that were rounded
+    to so many digits."""
     half = 0.5 * 10**-digits
-    (percent,) = numbers(change)
+    percent = numbers(change)[0]
     lowest = 100 * ((new - half) / (old + half) - 1) - 0.06
     assert lowest <= percent <= 100 * ((new + half) / (old - half) - 1) + 0.06, (change, new, old)
 
@@ -456,7 +458,7 @@ def test_the_page_of_this_repository_is_the_makers(everything: list[Path]) -> No
     """Its head, its sections and their order, the commands, every claim of a paper with the paper's value;
     and the figures that follow from others do so."""
     page = (ROOT / "docs" / "results.md").read_text()
-    assert page.startswith(results_page.head())
+    assert results_page.method() in page
     standing, made = results_page.split(page), results_page.split(results_page.page(everything))
     assert list(standing) == [title for title in results_page.titles() if title in standing]
     assert results_page.page(everything, page) == results_page.page(
@@ -480,3 +482,26 @@ def test_a_figure_that_somebody_changes_is_noticed(number: int) -> None:
     changed = re.sub(r"[-+]?\d+(\.\d+)?", lambda found: f"{float(found[0]) + 50:g}", first, count=1)
     with pytest.raises(AssertionError):
         CHECKS[number](text.replace(f"| {first} |\n", f"| {changed} |\n"))
+
+
+def test_the_opening_table_has_the_figures_of_the_sections() -> None:
+    """The committed page: every verdict has a row, with the figures that stand in its section."""
+    page = (ROOT / "docs" / "results.md").read_text()
+    sections = results_page.split(page)
+    table = opening.opening(sections)
+    assert table in page
+    assert page.index(table) < page.index(results_page.METHOD)
+    assert {each.section for each in verdicts()} <= set(results_page.titles())
+    shown = [each for each in verdicts() if each.section in sections]
+    assert table.count("\n") == len(shown) + 2
+    for each in shown:
+        rows = opening.rows_of(sections[each.section])
+        _, theirs, ours = next(row for row in reversed(rows) if row[0] == each.claim)
+        assert f"| {each.claim} | {theirs} | {ours} | {each.verdict} |" in table
+
+
+def test_a_claim_that_was_not_run_has_no_verdict() -> None:
+    first = verdicts()[0]
+    rows = f"| claim | paper | here |\n|---|---|---|\n| {first.claim} | 1 | 2 |\n| other | 3 | 4 |\n"
+    assert opening.opening({first.section: rows}).count("\n") == 3
+    assert opening.opening({}) == ""

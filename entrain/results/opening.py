@@ -1,0 +1,55 @@
+"""The table that opens docs/results.md: each claim, the paper's figure, ours, and whether it is reproduced.
+
+Figures come from the tables of the sections, so that no figure stands on the page without its section.
+`[[verdict]]` in `experiments/results-page.toml` has the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from entrain import paper
+from simulation.report import table
+
+_ORIGIN = re.compile(r"^(?:Measured|Computed): (.*)\.$", re.MULTILINE)
+
+
+def opening(sections: Mapping[str, str]) -> str:
+    """Return the table for the sections (by title) of a page; claims that none of them has are left out."""
+    rows = []
+    for each in paper.verdicts():
+        text = sections.get(each.section, "")
+        found = [row for row in rows_of(text) if row[0] == each.claim]
+        if not found:
+            continue
+        _, theirs, ours = found[-1]
+        rows.append([each.claim, theirs, ours, each.verdict, each.why, _source(each.section, text)])
+    return (
+        table(["claim", "paper", "here", "reproduced?", "why", "section: commands and version"], rows)
+        if rows
+        else ""
+    )
+
+
+def _source(title: str, text: str) -> str:
+    """Return a link to a section, and the version that measured it if the section says so."""
+    anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+    origin = _ORIGIN.search(text)
+    return f"[{title.partition(':')[0].partition(' (')[0]}](#{anchor})" + (
+        f", {origin.group(1)}" if origin else ""
+    )
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """Return the rows of claim, paper's figure and ours in a section's tables."""
+    rows, within = [], False
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        if cells[1:] == ["paper", "here"]:
+            within = True
+        elif not cells:
+            within = False
+        elif within and len(cells) == 3 and set(cells[0]) != {"-"}:
+            rows.append(cells)
+    return rows
