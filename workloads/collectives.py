@@ -374,7 +374,7 @@ def tasks(program: Program, rank: int) -> Iterator[Task]:
 
 
 def contributors(program: Program) -> list[list[int]]:
-    """Return the ranks whose data end up in unit u of rank r, as bit mask [r][u]; 0: the unit stays zero.
+    """Return the ranks whose data end up in unit u of rank r, as bit mask `[r][u]`; 0: the unit stays zero.
 
     For an exchange, the masks are those of the second buffer. They are computed by running the program on
     sets. Raises ValueError if a program adds a rank's data twice.

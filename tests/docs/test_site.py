@@ -1,0 +1,50 @@
+"""The site of docs/ builds without a network, has no broken link, and needs nothing from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+_LOADED = re.compile(
+    r"""<(?:script|img|iframe)[^>]* src="https?://|<link[^>]* rel="(?:stylesheet|preconnect)" href="https?://"""
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of the built site. `strict` in mkdocs.yml turns a broken link into a failure."""
+    directory = tmp_path_factory.mktemp("site")
+    offline = ["unshare", "--net"] if os.geteuid() == 0 else []
+    command = [*offline, sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(directory)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return directory
+
+
+def test_every_page_of_docs_is_on_the_site(site: Path) -> None:
+    for page in (ROOT / "docs").glob("*.md"):
+        assert (site / f"{page.stem}.html").exists(), page
+
+
+def test_every_command_is_in_the_reference(site: Path) -> None:
+    text = (site / "reference" / "cli.html").read_text()
+    for command in (ROOT / "entrain" / "commands").glob("[!_]*.py"):
+        assert f"entrain {command.stem.replace('_', '-')}<" in text, command
+
+
+def test_the_results_begin_with_what_reproduces(site: Path) -> None:
+    text = (site / "results.html").read_text()
+    body = text[text.index("<article") :]
+    assert "What reproduces, in short" in body.partition("Parrot: completion times")[0]
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        assert not _LOADED.search(page.read_text()), page
