@@ -25,24 +25,17 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.topology import Host, Link, Topology
-from machine.errors import BadInput, EntrainError, MissingTool
+from machine.errors import BadInput, EntrainError
 from machine.process import Child, launch
 from machine.record import Record, Resource
+from mininet_topos.base import Host as MininetHost
+from mininet_topos.base import Intf as MininetIntf
+from mininet_topos.base import Link as MininetLink
+from mininet_topos.base import Mininet
 from mininet_topos.links import Shaping, check_classifier, check_impairments, gso_max_bytes, tc_commands
 from mininet_topos.servers import Servers, interface, setup
 from mininet_topos.switches import NODES, SwitchNode, thrift_ports, wait_ready
 from ocs.emulated import Panel
-
-try:
-    from mininet.link import Intf as MininetIntf
-    from mininet.link import Link as MininetLink
-    from mininet.net import Mininet
-    from mininet.node import Host as MininetHost
-except ModuleNotFoundError as error:  # pragma: no cover
-    raise MissingTool(
-        "Mininet's Python module is missing: apt-get install mininet, and make the virtual environment from "
-        "/usr/bin/python3 with --system-site-packages"
-    ) from error
 
 READY_TIMEOUT_S = 60.0
 """How long `Network.serving` waits. All processes start, and load their eBPF programs, at once."""

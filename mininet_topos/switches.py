@@ -18,13 +18,13 @@ from typing import Any, ClassVar
 
 import grpc
 from finsy.proto import p4r, p4r_grpc
-from mininet.node import Switch as MininetSwitch
 
 from controlplane.topology import Switch, Target
 from machine import tls
 from machine.errors import EntrainError, MissingTool
 from machine.process import Child, launch
 from machine.record import Record
+from mininet_topos.base import Switch as MininetSwitch
 from wire.slot_header import ETHERTYPE
 
 CPU_PORT = 255
