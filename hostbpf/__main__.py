@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import resource
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
@@ -14,12 +16,50 @@ from hostbpf.rates.enforcers import NAMES, Name
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
 from machine.signals import noting_end
-from machine.tls import check_local, identity_of
+from machine.supervisor import notify, supervised
+from machine.tls import Identity, check_local, identity_of
+from machine.toml import Strict, check, read_toml
 
 PATH = click.Path(path_type=Path)
 
 
+class Settings(Strict):
+    """A configuration file: the options of the command line, each with its name there and `_` for `-`."""
+
+    interface: str | None = None
+    netns: str | None = None
+    listen: str | None = None
+    allow_users: bool | None = None
+    certificates: tuple[str, str] | None = None
+    metrics_port: int | None = None
+    slot_ms: float | None = None
+    link_mbps: float | None = None
+    enforcer: Name | None = None
+    schedule: bool | None = None
+    loads: Loads | None = None
+    paths: str | None = None
+    progress: str | None = None
+
+
+def _defaults(context: click.Context, parameter: click.Parameter, file: Path | None) -> Path | None:
+    """Let what `file` says be the defaults of all options."""
+    if file is not None:
+        data = read_toml(file)
+        if isinstance(names := data.get("certificates"), list):
+            data["certificates"] = tuple(names)
+        settings = check(Settings, data, str(file))
+        context.default_map = settings.model_dump(exclude_none=True)
+    return file
+
+
 @click.command()
+@click.option(
+    "--config",
+    type=PATH,
+    is_eager=True,
+    callback=_defaults,
+    help="TOML file of options, such as `slot_ms = 60`. Those on the command line go before.",
+)
 @click.option("--interface", required=True, help="The host's interface to the fabric.")
 @click.option(
     "--netns", help="Network namespace of the interface, by name or path; default: the present one."
@@ -59,55 +99,69 @@ PATH = click.Path(path_type=Path)
 )
 @click.option("--paths", type=PATH, help="Paths file of the emulated switches.")
 @click.option("--progress", type=PATH, help="Where training processes publish; default: $ENTRAIN_PROGRESS.")
-def main(
-    interface: str,
-    netns: str | None,
-    listen: str | None,
-    allow_users: bool,
-    certificates: tuple[str, str] | None,
-    metrics_port: int | None,
-    slot_ms: float,
-    link_mbps: float | None,
-    enforcer: Name | None,
-    schedule: bool,
-    loads: Loads,
-    paths: Path | None,
-    progress: Path | None,
-) -> None:
-    """Serve a host until SIGTERM or SIGINT: slot rates, carriers, MLTCP, the slot scheduler."""
+def main(**given: Any) -> None:
+    """Serve a host until SIGTERM or SIGINT: slot rates, carriers, MLTCP, the slot scheduler.
+
+    As a system service it reads --config again on SIGHUP, and starts anew with what that says. Schedules in
+    force end then. A file that is not valid changes nothing.
+    """
+    _open_many_files()
+    with noting_end() as next_signal:
+        configured: dict[str, Any] | None = given
+        while configured is not None:
+            configured = _serve(configured, next_signal)
+
+
+def _serve(given: dict[str, Any], next_signal: Callable[[], signal.Signals]) -> dict[str, Any] | None:
+    """Serve with the options `given` until a signal. Returns those to go on with, None to end."""
     from hostbpf.agent.service import default_address, serving
 
-    scheduling = Scheduling(loads, paths) if schedule else None
+    scheduling = Scheduling(given["loads"], given["paths"]) if given["schedule"] else None
     options = Options(
-        interface, netns, slot_ms, link_mbps, scheduling=scheduling, progress=progress, enforcer=enforcer
+        given["interface"],
+        given["netns"],
+        given["slot_ms"],
+        given["link_mbps"],
+        scheduling=scheduling,
+        progress=given["progress"],
+        enforcer=given["enforcer"],
     )
-    address = listen or default_address(interface)
-    identity = identity_of(Path(certificates[0]), certificates[1]) if certificates else None
-    try:
-        check_address(address, "--listen")
-        if not address.startswith("unix:"):
-            if allow_users:
-                raise BadInput(f"--allow-users: {address} does not tell who calls; listen at unix:PATH")
-            if identity is None:
-                check_local(address, "--listen", "add --certificates, or choose an address on loopback")
-                print("entrain-agent: any user of this machine commands this agent", file=sys.stderr)
-        elif identity is not None:
-            raise BadInput(
-                f"--certificates: {address} is a Unix socket, which identifies callers itself; leave the "
-                f"option out, or give --listen HOST:PORT"
-            )
-        _open_many_files()
-        with (
-            noting_end() as until_ended,
-            Agent.running(options) as agent,
-            serving(agent, address, metrics_port, users=allow_users, identity=identity) as port,
-        ):
-            extra = f" metrics=127.0.0.1:{port}" if port else ""
-            print(f"ready grpc={address}{extra} interface={interface}", flush=True)
-            until_ended()
-    except EntrainError as error:
-        print(f"entrain-agent: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, BadInput) else 1)
+    address = given["listen"] or default_address(options.interface)
+    users, names = given["allow_users"], given["certificates"]
+    identity = identity_of(Path(names[0]), names[1]) if names else None
+    _check_access(address, users, identity)
+    with (
+        Agent.running(options) as agent,
+        serving(agent, address, given["metrics_port"], users=users, identity=identity) as port,
+    ):
+        extra = f" metrics=127.0.0.1:{port}" if port else ""
+        print(f"ready grpc={address}{extra} interface={options.interface}", flush=True)
+        notify("READY=1")
+        while next_signal() == signal.SIGHUP and given["config"] is not None and supervised():
+            try:
+                return main.make_context("entrain-agent", sys.argv[1:]).params
+            except (EntrainError, click.ClickException) as error:
+                text = error.format_message() if isinstance(error, click.ClickException) else error
+                print(
+                    f"entrain-agent: not reloaded, nothing has changed: {text}", file=sys.stderr, flush=True
+                )
+    return None
+
+
+def _check_access(address: str, users: bool, identity: Identity | None) -> None:
+    """Raise BadInput where `address` would let in more or fewer than was asked for."""
+    check_address(address, "--listen")
+    if not address.startswith("unix:"):
+        if users:
+            raise BadInput(f"--allow-users: {address} does not tell who calls; listen at unix:PATH")
+        if identity is None:
+            check_local(address, "--listen", "add --certificates, or choose an address on loopback")
+            print("entrain-agent: any user of this machine commands this agent", file=sys.stderr)
+    elif identity is not None:
+        raise BadInput(
+            f"--certificates: {address} is a Unix socket, which identifies callers itself; leave the "
+            f"option out, or give --listen HOST:PORT"
+        )
 
 
 def _open_many_files() -> None:
@@ -116,5 +170,14 @@ def _open_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def run() -> None:
+    """Run the command. Exit with status 0, 1 (failure) or 2 (bad input)."""
+    try:
+        main()
+    except EntrainError as error:
+        print(f"entrain-agent: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, BadInput) else 1)
+
+
 if __name__ == "__main__":
-    main()
+    run()

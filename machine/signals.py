@@ -85,19 +85,20 @@ def ending_once() -> Iterator[Callable[[], None]]:
 
 
 @contextlib.contextmanager
-def noting_end() -> Iterator[Callable[[], None]]:
+def noting_end() -> Iterator[Callable[[], signal.Signals]]:
     """Note SIGINT, SIGTERM and SIGHUP in this context without interrupting anything.
 
-    Yields a function, for the main thread only, that waits until one arrives. It reads a pipe that the
-    interpreter writes to as it receives the signal. A Python handler would run later, and not at all during
-    a wait that began in between.
+    Yields a function, for the main thread only, that waits until one arrives, and returns it. It reads a pipe
+    that the interpreter writes to as it receives the signal. A Python handler would run later, and not at all
+    during a wait that began in between.
     """
     noted, note = os.pipe()
     os.set_blocking(note, False)
 
-    def wait() -> None:
-        while os.read(noted, 1)[0] not in _ENDING:
+    def wait() -> signal.Signals:
+        while (number := os.read(noted, 1)[0]) not in _ENDING:
             pass
+        return signal.Signals(number)
 
     before = signal.set_wakeup_fd(note, warn_on_full_buffer=False)
     try:

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from controlplane.cluster import ClusterSetup
+    from controlplane.pipeline import Pipeline
+    from controlplane.roles import Access
+    from controlplane.topology import Topology
 
 
 @click.command()
@@ -27,18 +34,40 @@ def command(file: Path, state: Path, program: Path | None, p4info: Path | None) 
     The first controller that is started is the primary one. Others with the same --state stand by, say
     who is primary, and take over when it ends, however it ends: reservations, circuits and tables then
     agree again. `entrain up` has a controller already.
+
+    As a system service it reads the file again on SIGHUP. Jobs keep what they have.
     """
+    from entrain.run.controller import control
+    from machine.errors import EntrainError
+
+    def tell(line: str) -> None:
+        click.echo(line)
+
+    def is_valid() -> bool:
+        try:
+            _load(file, program, p4info)
+        except EntrainError as error:
+            click.echo(f"entrain: not reloaded, nothing has changed: {error}", err=True)
+            return False
+        return True
+
+    again = True
+    while again:
+        topology, setup, pipeline, access = _load(file, program, p4info)
+        again = control(topology, setup, state, tell, pipeline=pipeline, access=access, may_reload=is_valid)
+
+
+def _load(
+    file: Path, program: Path | None, p4info: Path | None
+) -> tuple[Topology, ClusterSetup, Pipeline | None, Access]:
     from controlplane.roles import load_access
     from controlplane.topology import load_topology
     from entrain.commands.deploy import given_pipeline
     from entrain.live_cluster import load_setup
-    from entrain.run.controller import control
     from machine.errors import BadInput
 
     topology = load_topology(file)
     setup = load_setup(file, topology)
     if setup is None:
         raise BadInput(f"{file}: has no [cluster]; add it, or use `entrain deploy --topology`")
-    pipeline = given_pipeline(topology, program, p4info)
-    access = load_access(file, topology)
-    control(topology, setup, state, lambda line: click.echo(line), pipeline=pipeline, access=access)
+    return topology, setup, given_pipeline(topology, program, p4info), load_access(file, topology)

@@ -21,6 +21,7 @@ from entrain.run.daemon import make_directory
 from machine.record import Record, clean_stale
 from machine.signals import ending_once
 from machine.state import own_directory
+from machine.supervisor import notify, supervised
 
 LOOK_S = 0.2
 """Seconds between looks whether the primary controller is still there."""
@@ -34,22 +35,31 @@ def control(
     on_step: Callable[[Entry, str], None] = lambda *_: None,
     pipeline: Pipeline | None = None,
     access: Access = OWNERS,
-) -> None:
+    may_reload: Callable[[], bool] = lambda: False,
+) -> bool:
     """Stand by until no other controller has `state`, then control the switches until a signal.
 
     `tell` gets a line for each event, `on_step` each step of a job. `pipeline` is the switches' program, by
-    default the fabric's for softswitch and BMv2. `access` says who may use its API. Raises EntrainError.
+    default the fabric's for softswitch and BMv2. `access` says who may use its API. A SIGHUP under a
+    supervisor ends it only if `may_reload` says so; returns whether that is what ended it. Raises
+    EntrainError.
     """
     own_directory(state, 0o700)
     with ending_once() as ignore_signals:
+        notify("READY=1")
         ledger = _stand_by(state / LEDGER, setup, tell)
         clean_stale()  # such as the directory of a controller that was killed
         with Record(f"controller-{topology.name}") as record:
             directory = NETWORKS / topology.name
             make_directory(directory, record)
-            asyncio.run(_control(topology, setup, state, directory, ledger, tell, on_step, pipeline, access))
+            reload = asyncio.run(
+                _control(
+                    topology, setup, state, directory, ledger, tell, on_step, pipeline, access, may_reload
+                )
+            )
             ignore_signals()
         ledger.close()
+    return reload
 
 
 def _stand_by(path: Path, setup: ClusterSetup, tell: Callable[[str], None]) -> Ledger:
@@ -74,8 +84,10 @@ async def _control(
     on_step: Callable[[Entry, str], None],
     pipeline: Pipeline | None,
     access: Access,
-) -> None:
+    may_reload: Callable[[], bool],
+) -> bool:
     loop = asyncio.get_running_loop()
+    reload = False
     async with Controller(
         topology,
         setup.strategy.routing,  # type: ignore[arg-type]
@@ -89,8 +101,17 @@ async def _control(
         pipeline=pipeline,
         access=access,
     ) as controller:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+
+        def hang_up() -> None:
+            nonlocal reload
+            reload = supervised() and may_reload()
+            if reload or not supervised():
+                controller.stopped.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, controller.stopped.set)
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
         async with serving(controller, directory / SOCKET):
             tell(f"primary: controls {len(topology.switches)} switches of {topology.name}")
             await controller.stopped.wait()
+    return reload
