@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 _CACHED = 8
 """Number of compiled versions of one program in the cache."""
 
+SHIPPED = "objects"
+"""Beside a source in an installed package: the directory of its compiled objects (setup.py)."""
+
 _SYSTEM = tuple(
     Path(path)
     for path in (
@@ -59,6 +62,7 @@ def compile_bpf(
         f"-D__TARGET_ARCH_{_ARCH.get(platform.machine(), platform.machine())}",
         *(f"-D{name}={value}" for name, value in (defines or {}).items()),
         *(f"-I{path}" for path in includes),
+        f"-ffile-prefix-map={source.parent}=.",  # the same object, wherever it is compiled
         *system,
         *("-c", str(source), "-o", "-"),
     ]
@@ -94,16 +98,32 @@ def _header_remedy(message: str) -> str:
 
 
 def compile_cached(source: Path, *, defines: Mapping[str, str | int] | None = None) -> Path:
-    """Return the compiled object of `source`, from a cache.
+    """Return the compiled object of `source`: the one that was shipped with it, else one from a cache.
 
-    The key is the content of `source`, of the headers beside it, and `defines`. The cache is in
-    $XDG_CACHE_HOME/entrain (default ~/.cache/entrain), for all processes of this user.
+    The key is the content of `source`, of the headers beside it, and `defines`, so that a shipped object is
+    never older than its source. The cache is in $XDG_CACHE_HOME/entrain (default ~/.cache/entrain), for all
+    processes of this user. Only what is in neither place is compiled.
     """
-    digest = hashlib.sha256(repr(sorted((defines or {}).items())).encode())
-    for path in [source, *sorted(source.parent.glob("*.h"))]:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    output = cache.directory() / f"{source.stem}-{digest.hexdigest()[:16]}.o"
+    name = _name(source, defines)
+    shipped = source.parent / SHIPPED / name
+    if shipped.exists():
+        return shipped
+    output = cache.directory() / name
     if not output.exists():
         compile_bpf(source, output, includes=[source.parent], defines=defines)
         cache.prune(f"{source.stem}-*.o", keep=_CACHED)
     return output
+
+
+def ship(source: Path, *, defines: Mapping[str, str | int] | None = None) -> Path:
+    """Compile `source` to where `compile_cached` will find it on machines without a compiler."""
+    output = source.parent / SHIPPED / _name(source, defines)
+    compile_bpf(source, output, includes=[source.parent], defines=defines)
+    return output
+
+
+def _name(source: Path, defines: Mapping[str, str | int] | None) -> str:
+    digest = hashlib.sha256(repr(sorted((defines or {}).items())).encode())
+    for path in [source, *sorted(source.parent.glob("*.h"))]:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return f"{source.stem}-{digest.hexdigest()[:16]}.o"

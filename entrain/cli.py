@@ -34,7 +34,7 @@ class _LazyGroup(click.Group):
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="entrain")
+@click.version_option(package_name="entrain-net", prog_name="entrain")
 def cli() -> None:
     """Schedule the traffic of distributed DNN training, from P4 switches to congestion windows."""
 

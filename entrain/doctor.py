@@ -306,7 +306,7 @@ def _mininet() -> str | None:
 
 def _packages() -> list[Need]:
     remedy = "make setup (pip install -e .)"
-    requirements = [text for text in metadata.requires("entrain") or [] if "extra ==" not in text]
+    requirements = [text for text in metadata.requires("entrain-net") or [] if "extra ==" not in text]
     return [
         Need(
             f"Python package {text.partition(';')[0].strip()}", "entrain itself", True, remedy, _package(text)

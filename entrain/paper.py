@@ -29,9 +29,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from machine.packages import ROOT
 from machine.toml import Strict, check, one_of, read_toml
 
-EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
+EXPERIMENTS = ROOT / "experiments"
 
 Tables = Literal[
     "completion",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from controlplane.topology import Host
 from hostbpf.agent.agent import Scheduling
+from machine.packages import run_module
 from machine.record import Record
 from mininet_topos.network import Network
 
@@ -58,7 +58,7 @@ def agent_command(
     """Return the command line of the agent of `host`, which listens at `address`."""
     rate = network.topology.host_rates_mbps[host.name]
     return [
-        *(sys.executable, "-m", "hostbpf", "--interface", host.interface),
+        *(*run_module("hostbpf"), "--interface", host.interface),
         *("--netns", f"/proc/{network.net[host.name].pid}/ns/net", "--listen", address),
         *("--slot-ms", str(slot_ms), "--link-mbps", str(rate)),
         *_options(scheduling, paths),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from controlplane.network import Host, Switch, Topology
 from controlplane.routing import Routing, fixed_path
+from machine.packages import run_module
 from machine.record import Record
 from mininet_topos.network import Network
 
@@ -95,7 +95,7 @@ def emulated_switches(
     topology = network.topology
     addresses = {switch.name: f"unix:{directory}/{switch.name}.sock" for switch in topology.switches}
     files, paths = write_files(topology, routing, directory, addresses, slot_ms)
-    command = (sys.executable, "-m", "entrain.cli", "emulated-switch")
+    command = (*run_module("entrain.cli"), "emulated-switch")
     commands = [
         (f"emulated switch {name}", [*command, str(file)], directory / f"emulated-{name}.log")
         for name, file in files.items()

@@ -10,7 +10,6 @@ import functools
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from finsy.proto import p4r, p4r_grpc
 from controlplane.topology import Switch, Target
 from machine import tls
 from machine.errors import EntrainError, MissingTool
+from machine.packages import run_module
 from machine.process import Child, launch
 from machine.record import Record
 from mininet_topos.base import Switch as MininetSwitch
@@ -174,7 +174,7 @@ class SoftSwitchNode(SwitchNode):
         ]
         operators = ["--client-name", tls.OPERATOR] if self.switch.certificates is not None else []
         return [
-            *(sys.executable, "-m", "softswitch", "--no-p4", "--device-id", str(self.switch.device_id)),
+            *(*run_module("softswitch"), "--no-p4", "--device-id", str(self.switch.device_id)),
             *self._ports(),
             *("--name", self.name, "--log-level", self.log_level, *rates),
             *("--express-ethertype", f"{ETHERTYPE:#x}", *operators, "--", *self._target_options()),

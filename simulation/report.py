@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from machine.origin import listed
+from machine.packages import ROOT
 from simulation.experiments.cassini import PAPER_GAINS, PAPER_MARKS, TABLE_4_3, WITH
 from simulation.experiments.parrot import (
     LIKE_RIVALS,
@@ -41,7 +42,7 @@ from simulation.results import (
 
 Rows = Sequence[Row[Completion]]
 
-NOTES = Path(__file__).resolve().parent.parent / "docs" / "results-notes"
+NOTES = ROOT / "docs" / "results-notes"
 """The prose of the sections: one file per experiment. It follows the tables, or surrounds them where a file
 says `{tables}`."""
 TABLES = "{tables}"

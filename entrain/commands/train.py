@@ -9,10 +9,11 @@ from pathlib import Path
 import click
 
 from machine.errors import BadInput, EntrainError
+from machine.packages import ROOT
 from wire.progress import DIRECTORY_VARIABLE, JOB_VARIABLE, make_directory, progress_directory
 from workloads.tcp_counters import CONTROL_VARIABLE, MARK_VARIABLE
 
-HOOK = Path(__file__).parents[2] / "workloads" / "torch_hook"
+HOOK = ROOT / "workloads" / "torch_hook"
 CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import click
 from rich.console import Console
 
 from machine.errors import BadInput, EntrainError
+from machine.packages import run_module
 
 if TYPE_CHECKING:
     from controlplane.topology import Topology
@@ -108,7 +108,7 @@ def _check_same(stub: Any, topology: Any, name: str) -> None:
 def _start(file: Path, target: str | None, routing: str) -> dict[str, Any]:
     """Start the daemon, and wait for its report. Raises EntrainError or BadInput if it failed."""
     read, write = os.pipe()
-    command = [sys.executable, "-m", "entrain.run.daemon", str(file), target or "-", routing, str(write)]
+    command = [*run_module("entrain.run.daemon"), str(file), target or "-", routing, str(write)]
     with open(read) as answer:  # noqa: PTH123 (a descriptor)
         try:
             process = subprocess.Popen(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +43,7 @@ from entrain.run.runner import (
 )
 from machine.errors import EntrainError
 from machine.origin import here
+from machine.packages import run_module
 from machine.process import Child, give_way, launch
 from ocs.crossbar import Change
 from schedulers.placement.cluster import Placement
@@ -147,7 +147,7 @@ def _giving_way() -> Iterator[None]:
 def _launcher(running: Running) -> Iterator[_Launcher]:
     orders = running.directory / "orders"
     os.mkfifo(orders)
-    command = [sys.executable, "-m", "workloads", "serve", "--orders", str(orders)]
+    command = [*run_module("workloads"), "serve", "--orders", str(orders)]
     log = running.directory / "ranks.log"
     child = launch(running.record, "the launcher of ranks", command, log=log, tells=True)
     try:

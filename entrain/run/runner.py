@@ -11,7 +11,6 @@ import contextlib
 import json
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,6 +43,7 @@ from hostbpf.mltcp import PLAIN, VARIANTS, Jobs
 from hostbpf.rates.schedules import PACED
 from machine.errors import BadInput, EntrainError
 from machine.origin import here
+from machine.packages import run_module
 from machine.process import Child, describe, launch
 from machine.record import Record
 from mininet_topos.ecn import thresholds
@@ -409,7 +409,7 @@ def _launched(running: Running, job: Job, spec: JobSpec, output: Path) -> Iterat
     """Start all ranks of a job. On exit, stop those that still run."""
     description, log = output / f"{spec.name}.json", output / f"{spec.name}.log"
     description.write_text(spec.model_dump_json())
-    command = [sys.executable, "-m", "workloads", "launch", "--job", str(description)]
+    command = [*run_module("workloads"), "launch", "--job", str(description)]
     launcher = launch(running.record, f"job {spec.name}", command, log=log)
     try:
         yield _Launched(spec, job.hosts, launcher)

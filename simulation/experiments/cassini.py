@@ -9,10 +9,10 @@ after the new jobs arrive.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
+from machine.packages import ROOT
 from schedulers.cassini.affinity import Link, interleave
 from schedulers.compiled import Ints, Routes
 from schedulers.placement.cluster import Cluster
@@ -60,7 +60,7 @@ TABLE_4_3 = {
     "snapshot5": ((209, 213), (294, 292), (265, 266)),
 }
 """Communication time (ms) of each job with Cassini, and under Themis."""
-PROFILES = Path(__file__).resolve().parents[2] / "experiments" / "profiles-table-4.3.toml"
+PROFILES = ROOT / "experiments" / "profiles-table-4.3.toml"
 
 
 def _jobs(point: Point, seed: int) -> list[ModelJob]:

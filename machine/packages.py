@@ -1,0 +1,22 @@
+"""Where the project's packages are, and how a child process runs one of their modules."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+"""The directory that has all packages, and experiments/: the checkout, or the wheel's private directory."""
+
+_PRIVATE = "_packages"
+"""Its name in a wheel (setup.py, entrain/__init__.py)."""
+
+
+def run_module(name: str) -> list[str]:
+    """Return the command that runs module `name` of ours, as `python -m` does in a checkout.
+
+    In a wheel's private directory only `entrain` finds it.
+    """
+    if ROOT.name != _PRIVATE:
+        return [sys.executable, "-m", name]
+    return [sys.executable, "-m", "entrain.module", name]
