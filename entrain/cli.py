@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from machine.errors import BadInput, EntrainError
+from machine.packages import version
 
 _COMMANDS = Path(__file__).parent / "commands"
 
@@ -34,7 +35,7 @@ class _LazyGroup(click.Group):
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="entrain-net", prog_name="entrain")
+@click.version_option(version(), prog_name="entrain")
 def cli() -> None:
     """Schedule the traffic of distributed DNN training, from P4 switches to congestion windows."""
 

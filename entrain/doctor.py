@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from machine.errors import EntrainError
+from machine.packages import DISTRIBUTION
 
 State = Literal["found", "missing", "not tried"]
 _KERNEL = "a kernel with {}"
@@ -306,7 +307,11 @@ def _mininet() -> str | None:
 
 def _packages() -> list[Need]:
     remedy = "make setup (pip install -e .)"
-    requirements = [text for text in metadata.requires("entrain-net") or [] if "extra ==" not in text]
+    try:
+        listed = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        listed = [DISTRIBUTION]
+    requirements = [text for text in listed if "extra ==" not in text]
     return [
         Need(
             f"Python package {text.partition(';')[0].strip()}", "entrain itself", True, remedy, _package(text)

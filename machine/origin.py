@@ -9,8 +9,9 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
+
+from machine import packages
 
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -44,7 +45,7 @@ def here() -> Origin:
 @functools.cache
 def version() -> str:
     """Return the version of entrain, with the commit if it runs from a Git checkout."""
-    number = metadata.version("entrain")
+    number = packages.version()
     commit = _git("rev-parse", "--short=10", "HEAD")
     if commit is None:
         return number
