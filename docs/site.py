@@ -44,16 +44,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links into the root to the site's copies, and put the short answer above all results."""
-    markdown = re.sub(r"\]\(\.\./(?=[A-Z_]+\.(?:md|cff)\b)", "](project/", markdown)
-    if page.file.src_uri == "results.md":
-        readme = (ROOT / "README.md").read_text()
-        short = readme.partition("## What reproduces\n")[2].partition("\n[Results]")[0]
-        head, first, rest = markdown.partition("\n\n")
-        markdown = (
-            f"{head}\n\n## What reproduces, in short\n{short}\n## How these pages were made{first}{rest}"
-        )
-    return markdown
+    """Point links into the root to the site's copies."""
+    return re.sub(r"\]\(\.\./(?=[A-Z_]+\.(?:md|cff)\b)", "](project/", markdown)
 
 
 def command_line() -> str:

@@ -39,12 +39,6 @@ def test_every_command_is_in_the_reference(site: Path) -> None:
         assert f"entrain {command.stem.replace('_', '-')}<" in text, command
 
 
-def test_the_results_begin_with_what_reproduces(site: Path) -> None:
-    text = (site / "results.html").read_text()
-    body = text[text.index("<article") :]
-    assert "What reproduces, in short" in body.partition("Parrot: completion times")[0]
-
-
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         assert not _LOADED.search(page.read_text()), page
