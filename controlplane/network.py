@@ -113,7 +113,8 @@ class Host:
 
 @dataclass(frozen=True)
 class Link:
-    """A duplex link. Rate and queue apply to each direction. `loss` is a fraction, `delay_ms` is one-way."""
+    """A duplex link. Rate and queue apply to each direction. `loss` is a fraction, `delay_ms` is one-way, and
+    varies by up to `jitter_ms` more or less."""
 
     a: str
     a_port: int
@@ -123,6 +124,7 @@ class Link:
     queue_packets: int
     delay_ms: float | None = None
     loss: float | None = None
+    jitter_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ class Plug:
     queue_packets: int
     delay_ms: float | None = None
     loss: float | None = None
+    jitter_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -251,6 +254,7 @@ def _between(one: Plug, other: Plug) -> Link:
     """The link that a circuit of two plugs makes: as slow, long and lossy as the worse one."""
     delays = [plug.delay_ms for plug in (one, other) if plug.delay_ms is not None]
     losses = [plug.loss for plug in (one, other) if plug.loss is not None]
+    jitters = [plug.jitter_ms for plug in (one, other) if plug.jitter_ms is not None]
     return Link(
         one.switch,
         one.port,
@@ -260,6 +264,7 @@ def _between(one: Plug, other: Plug) -> Link:
         min(one.queue_packets, other.queue_packets),
         max(delays, default=None),
         max(losses, default=None),
+        max(jitters, default=None),
     )
 
 

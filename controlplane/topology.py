@@ -111,6 +111,7 @@ class TopologyTable(Strict):
     queue_packets: Positive | None = None
     delay_ms: Delay | None = None
     loss: Loss | None = None
+    jitter_ms: Delay | None = None
 
 
 class SwitchTable(Strict):
@@ -148,6 +149,7 @@ class LinkTable(Strict):
     queue_packets: Positive = _QUEUE
     delay_ms: Delay | None = None
     loss: Loss | None = None
+    jitter_ms: Delay | None = None
 
 
 class TopologyFile(Strict):
@@ -171,7 +173,7 @@ _PARAMETERS: dict[str, set[str]] = {
     },
     "dumbbell": {"hosts_per_side", "host_rate_mbps", "bottleneck_rate_mbps"},
 }
-_SHARED_PARAMETERS = {"queue_packets", "delay_ms", "loss"}
+_SHARED_PARAMETERS = {"queue_packets", "delay_ms", "loss", "jitter_ms"}
 _REQUIRED = {"leaf-spine": ("leaves", "spines", "hosts_per_leaf"), "dumbbell": ("hosts_per_side",)}
 
 
@@ -198,6 +200,9 @@ def parse_topology(tables: Mapping[str, Any], source: str, *, default_name: str 
     }
     explicit = file.switch or file.host or file.link
     try:
+        _check_jitter("[topology]", table)
+        for number, entry in enumerate(file.link, 1):
+            _check_jitter(f"[[link]] {number}", entry)
         if table.kind == "explicit":
             if given:
                 raise ValueError(
@@ -229,6 +234,12 @@ def parse_topology(tables: Mapping[str, Any], source: str, *, default_name: str 
         raise BadInput("\n".join(f"{source}: {line}" for line in str(error).splitlines())) from None
 
 
+def _check_jitter(where: str, table: TopologyTable | LinkTable) -> None:
+    if table.jitter_ms and table.jitter_ms > (table.delay_ms or 0):
+        most = table.delay_ms or 0
+        raise ValueError(f"{where}, jitter_ms: must be at most delay_ms ({most:g}), not {table.jitter_ms:g}")
+
+
 def _certified(topology: Topology, table: TopologyTable, source: str) -> Topology:
     """Give all switches the directory of certificates, which is relative to the file."""
     if table.certificates is None:
@@ -250,6 +261,7 @@ def leaf_spine(
     queue_packets: int = _QUEUE,
     delay_ms: float | None = None,
     loss: float | None = None,
+    jitter_ms: float | None = None,
     *,
     name: str = "leaf-spine",
     target: Target = "softswitch",
@@ -278,6 +290,7 @@ def leaf_spine(
     leaf_names = [f"leaf{number}" for number in range(1, leaves + 1)]
     spine_names = [f"spine{number}" for number in range(1, spines + 1)]
     names = leaf_names + spine_names
+    impairments = (delay_ms, loss, jitter_ms)
     switches = [
         Switch(node, "leaf" if node in leaf_names else "spine", index + 1, grpc_port + index, target)
         for index, node in enumerate(names)
@@ -289,7 +302,7 @@ def leaf_spine(
             ip, mac = _address(leaf + 1, slot + 1)
             hosts.append(Host(host, ip, 8, mac, leaf_names[leaf], slot + 1))
             links.append(
-                Link(leaf_names[leaf], slot + 1, host, 0, host_rate_mbps, queue_packets, delay_ms, loss)
+                Link(leaf_names[leaf], slot + 1, host, 0, host_rate_mbps, queue_packets, *impairments)
             )
     for leaf in range(leaves):
         for spine in range(spines):
@@ -297,7 +310,7 @@ def leaf_spine(
                 leaf_port = hosts_per_leaf + spine * links_per_pair + parallel + 1
                 spine_port = leaf * links_per_pair + parallel + 1
                 ends = (leaf_names[leaf], leaf_port, spine_names[spine], spine_port)
-                links.append(Link(*ends, uplink_rate_mbps, queue_packets, delay_ms, loss))
+                links.append(Link(*ends, uplink_rate_mbps, queue_packets, *impairments))
     if ocs is None:
         return build(name, switches, hosts, links)
     between = links[len(hosts) :]
@@ -314,7 +327,16 @@ def _plugged(ocs: OcsTable, links: Iterable[tuple[Link, tuple[int, int]]]) -> Oc
         ends = ((link.a, link.a_port), (link.b, link.b_port))
         for (switch, port), ocs_port in zip(ends, ports, strict=True):
             plugs.append(
-                Plug(switch, port, ocs_port, link.rate_mbps, link.queue_packets, link.delay_ms, link.loss)
+                Plug(
+                    switch,
+                    port,
+                    ocs_port,
+                    link.rate_mbps,
+                    link.queue_packets,
+                    link.delay_ms,
+                    link.loss,
+                    link.jitter_ms,
+                )
             )
     plugs.sort(key=lambda plug: plug.ocs_port)
     return Ocs(ocs, tuple(plugs))
@@ -327,6 +349,7 @@ def dumbbell(
     queue_packets: int = _QUEUE,
     delay_ms: float | None = None,
     loss: float | None = None,
+    jitter_ms: float | None = None,
     *,
     name: str = "dumbbell",
     target: Target = "softswitch",
@@ -334,8 +357,8 @@ def dumbbell(
 ) -> Topology:
     """Return two switches and a link between them, with hosts h1..hn left and hn+1..h2n right.
 
-    On each switch, ports 1..n lead to hosts, and port n+1 is the bottleneck. `delay_ms` and `loss` apply to
-    the bottleneck. Raises ValueError if a switch has too few ports.
+    On each switch, ports 1..n lead to hosts, and port n+1 is the bottleneck. `delay_ms`, `jitter_ms` and
+    `loss` apply to the bottleneck. Raises ValueError if a switch has too few ports.
     """
     if hosts_per_side + 1 > MAX_PORT:
         raise ValueError(f"[topology], hosts_per_side: must be below {MAX_PORT}, the ports of a switch")
@@ -351,7 +374,7 @@ def dumbbell(
             hosts.append(Host(host, ip, 8, mac, node, slot + 1))
             links.append(Link(node, slot + 1, host, 0, host_rate_mbps, queue_packets))
     ends = ("left", hosts_per_side + 1, "right", hosts_per_side + 1)
-    links.append(Link(*ends, bottleneck_rate_mbps, queue_packets, delay_ms, loss))
+    links.append(Link(*ends, bottleneck_rate_mbps, queue_packets, delay_ms, loss, jitter_ms))
     return build(name, switches, hosts, links)
 
 
@@ -461,6 +484,7 @@ def _number_links(file: TopologyFile, switches: Mapping[str, Switch]) -> list[Li
             entry.queue_packets,
             entry.delay_ms,
             entry.loss,
+            entry.jitter_ms,
         )
         for number, entry in enumerate(file.link, 1)
     ]

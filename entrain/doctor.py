@@ -114,7 +114,7 @@ def _kernel() -> list[Need]:
         ("htb", "", "shaped links", True),
         ("tbf", "rate 1mbit burst 2k latency 10ms", "shaped links with shaping = tbf", False),
         ("fq", "", "slot rates of any flow by departure times; without it, by queueing", False),
-        ("netem", "delay 1ms", "links with delay or loss; without it, they are refused", False),
+        ("netem", "delay 1ms", "links with loss; without it, they are refused, and relays delay", False),
     ):
         parent = "clsact" if kind == "clsact" else f"root {kind} {parameters}"
         trial = _tried(f"{_VETH} && tc qdisc add dev probe0 {parent}")

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import functools
 import subprocess
+from dataclasses import replace
 from typing import Literal
 
 from controlplane.topology import Link, Plug, Topology
 from machine.errors import MissingTool
+from mininet_topos import relays
 from wire.slot_header import ETHERTYPE
 
 Shaping = Literal["htb", "tbf", "none"]
@@ -79,9 +81,11 @@ def tc_commands(interface: str, link: Link | Plug, shaping: Shaping) -> list[str
     else:
         lines = [f"qdisc add {device} root handle 1: tbf rate {rate} burst {burst} limit {limit}"]
     if link.delay_ms or link.loss:
-        impairments = [f"delay {link.delay_ms:g}ms"] if link.delay_ms else []
+        jitter = f" {link.jitter_ms:g}ms" if link.jitter_ms else ""
+        impairments = [f"delay {link.delay_ms:g}ms{jitter}"] if link.delay_ms else []
         impairments += [f"loss {link.loss * 100:g}%"] if link.loss else []
-        in_flight = int(link.rate_mbps * 1e3 * (link.delay_ms or 0) / 8 / FRAME_BYTES)
+        longest_ms = (link.delay_ms or 0) + (link.jitter_ms or 0)
+        in_flight = int(link.rate_mbps * 1e3 * longest_ms / 8 / FRAME_BYTES)
         packets = link.queue_packets + in_flight  # netem's limit includes the packets that it delays
         # A link delays and loses carriers just like data, so each class of HTB has its own netem.
         for handle, below in enumerate(("1:2", "1:3") if shaping == "htb" else ("1:1",), start=10):
@@ -103,9 +107,26 @@ def check_classifier(shaping: Shaping) -> None:
         )
 
 
+def is_relayed(topology: Topology, link: Link) -> bool:
+    """Return whether a relay delays `link`: the kernel has no netem. A circuit's plugs have none."""
+    return bool(link.delay_ms) and not _is_circuit(topology, link) and not has_netem()
+
+
+def _is_circuit(topology: Topology, link: Link) -> bool:
+    return topology.ocs is not None and (link.a, link.a_port) in topology.ocs.port_of
+
+
+def without_relay(topology: Topology, link: Link) -> Link:
+    """Return `link` without what a relay does for it."""
+    return replace(link, delay_ms=None, jitter_ms=None) if is_relayed(topology, link) else link
+
+
 def check_impairments(topology: Topology, shaping: Shaping) -> None:
-    """Raise MissingTool if a link needs delay or loss that the kernel or the shaping does not support."""
-    impaired = [link for link in topology.links if link.delay_ms or link.loss]
+    """Raise MissingTool if a link needs delay or loss that kernel, shaping and relays cannot provide."""
+    if any(is_relayed(topology, link) for link in topology.links):
+        relays.compiler()
+    shaped = [without_relay(topology, link) for link in topology.links]
+    impaired = [link for link in shaped if link.delay_ms or link.loss]
     if not impaired:
         return
     link = impaired[0]

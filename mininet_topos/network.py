@@ -28,11 +28,21 @@ from controlplane.topology import Host, Link, Topology
 from machine.errors import BadInput, EntrainError
 from machine.process import Child, launch
 from machine.record import Record, Resource
+from mininet_topos import relays
 from mininet_topos.base import Host as MininetHost
 from mininet_topos.base import Intf as MininetIntf
 from mininet_topos.base import Link as MininetLink
 from mininet_topos.base import Mininet
-from mininet_topos.links import Shaping, check_classifier, check_impairments, gso_max_bytes, tc_commands
+from mininet_topos.links import (
+    Shaping,
+    check_classifier,
+    check_impairments,
+    gso_max_bytes,
+    is_relayed,
+    tc_commands,
+    without_relay,
+)
+from mininet_topos.relays import Passed, Relay
 from mininet_topos.servers import Servers, interface, setup
 from mininet_topos.switches import NODES, SwitchNode, thrift_ports, wait_ready
 from ocs.emulated import Panel
@@ -137,6 +147,7 @@ class Network:
         self._links: list[Resource] = []
         self._children: dict[subprocess.Popen[bytes], Child] = {}
         self._watched: list[Child] = []
+        self._relays: list[Relay] = []
         self.net = _empty_mininet()
         self.panel: Panel | None = None
         """The emulated optical circuit switch, while the network runs, if the topology has one."""
@@ -189,6 +200,9 @@ class Network:
             node.terminate()
         for host in self.net.hosts:
             host.terminate()
+        for relay in self._relays:
+            relay.child.end()
+        self._relays.clear()
         if not self._leaves_links:  # a private namespace removes its interfaces all at once
             for link in reversed(self._links):
                 self._record.release(link)
@@ -206,9 +220,11 @@ class Network:
         return {node.name: node for node in self.net.switches}
 
     def check(self) -> None:
-        """Raise EntrainError, with the end of the log, if a switch or a watched process has ended."""
+        """Raise EntrainError, with the end of the log, if a switch, relay or watched process has ended."""
         for node in self.switches.values():
             node.check()
+        for relay in self._relays:
+            relay.child.check()
         for child in self._watched:
             child.check()
 
@@ -257,6 +273,10 @@ class Network:
         """Run `command` on `host` and return its output. Raises EntrainError with its error output."""
         return _run_in(self.net[host].pid, command, timeout_s=timeout_s)
 
+    def relayed(self) -> Passed:
+        """Return what the relays of delayed links have done so far; without netem, each such link has one."""
+        return relays.passed(self._relays)
+
     def fabric_ports(self) -> Iterator[FabricPort]:
         """Yield both directions of every link between switches."""
         for switch in self.topology.switches:
@@ -282,7 +302,7 @@ class Network:
             )
 
     def _make_links(self) -> None:
-        make, up, shape = [], [], []
+        make, up, shape, relayed = [], [], [], []
         plugs = self.topology.ocs.port_of if self.topology.ocs is not None else {}
         for link in self.topology.links:
             if (link.a, link.a_port) in plugs:
@@ -294,10 +314,18 @@ class Network:
                 (a, a_pid), (b, b_pid) = (b, b_pid), (a, a_pid)
             self._links.append(self._record.own(Resource("link", a, netns=self._namespace)))
             peer = f" netns {b_pid} address {self._mac(b)}" if b_pid is not None else ""
-            make.append(f"link add {a} type veth peer name {b}{peer}")
+            if is_relayed(self.topology, link):
+                inner = relays.inner_ends(a)
+                self._links.append(self._record.own(Resource("link", inner[1], netns=self._namespace)))
+                make.append(f"link add {a} type veth peer name {inner[0]}")
+                make.append(f"link add {inner[1]} type veth peer name {b}{peer}")
+                up += [f"link set {each} up" for each in inner]
+                relayed.append((link, inner))
+            else:
+                make.append(f"link add {a} type veth peer name {b}{peer}")
             for end in (a, b) if b_pid is None else (a,):
                 up.append(f"link set {end} gso_max_size {gso_max_bytes(link.rate_mbps)} up")
-                shape += tc_commands(end, link, self.shaping)
+                shape += tc_commands(end, without_relay(self.topology, link), self.shaping)
         for plug in self.topology.ocs.plugs if self.topology.ocs is not None else ():
             end, far = self._end_of(plug.switch, plug.port)[0], _panel_interface(plug.ocs_port)
             self._links.append(self._record.own(Resource("link", end, netns=self._namespace)))
@@ -311,6 +339,10 @@ class Network:
             _disable_ipv6(line.split()[2])
         _batch("ip", up)
         _batch("tc", shape)
+        for link, inner in relayed:
+            self._relays.append(relays.start(self._record, link, inner, self.directory))
+        for relay in self._relays:
+            relay.child.wait_ready(relays.READY_TIMEOUT_S)
         if (ocs := self.topology.ocs) is not None:
             self.panel = Panel(
                 {port: socket.if_nametoindex(_panel_interface(port)) for port in ocs.plug_by_port},
@@ -399,7 +431,9 @@ class Network:
         if not self.offloads:
             features = " ".join(f"{feature} off" for feature in LOSSY_FEATURES)
             lines.append(f"ethtool -K {host.interface} {features} >/dev/null")
-        outgoing = replace(link, queue_packets=self.tcp.queue_packets or link.queue_packets)
+        outgoing = replace(
+            without_relay(self.topology, link), queue_packets=self.tcp.queue_packets or link.queue_packets
+        )
         if shape := [*tc_commands(host.interface, outgoing, self.shaping), *inside_shape]:
             lines += ["tc -batch - <<END", *shape, "END"]
         return "\n".join(lines)

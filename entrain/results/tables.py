@@ -263,5 +263,12 @@ def remarks(runs: Sequence[RunResult]) -> Iterable[str]:
             if equal
             else "training losses differ between runs of a seed: the network affected the training"
         )
+    if relayed := [run.overhead for run in runs if run.overhead.get("relays")]:
+        cost = max(each["relays_cpu_s"] / each["run_s"] for each in relayed)
+        late = max(each["relays_late_ms_p99"] for each in relayed)
+        yield (
+            f"this kernel has no netem: {relayed[0]['relays']} relay process(es) delayed packets, for up to "
+            f"{cost:.0%} of a CPU; 99 % of the packets left within {late:.2f} ms of their time"
+        )
     if any(run.overhead["unattributed_bytes"] for run in runs):
         yield "some traffic on the fabric links belongs to no job; see overhead.unattributed_bytes"

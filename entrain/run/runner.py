@@ -50,6 +50,7 @@ from mininet_topos.ecn import thresholds
 from mininet_topos.linkmonitor import Burst, LinkMonitor
 from mininet_topos.loss import lossy
 from mininet_topos.network import NO_SERVERS, FabricPort, Network, Tcp, check_possible
+from mininet_topos.relays import Passed
 from wire.flow import Flow
 from workloads.jobs import JobSpec
 from workloads.launch import to_blame
@@ -265,6 +266,7 @@ def run_one(
     output.mkdir()
     lost_before, repeated_before = running.monitor.lost, running.monitor.repeated
     running.monitor.collect()
+    relayed_before = running.network.relayed()
     began = time.monotonic()
     with (
         policies()[combination.policy].running(_run_of(running, combination, output)) as session,
@@ -276,6 +278,7 @@ def run_one(
         _Watch(running, name, ()).check()  # an agent that has just died has reported nothing
         wall_s = time.monotonic() - began
         busy_part = busy(processor, psutil.cpu_times())
+        relayed = running.network.relayed()
         found = read_records(output / "records")
         crossed = cross.started if cross else []
         timeline = _timeline(running, found, crossed, sampler) if sampler else Timeline()
@@ -299,6 +302,7 @@ def run_one(
             "table_updates": sum(each.written for each in applied),
             "run_s": wall_s,
             "processor_busy": busy_part,
+            **_relays(relayed_before, relayed),
             "repeated_bytes": repeated,
         },
     )
@@ -544,6 +548,18 @@ def _result(
         told.paced,
         origin=here(),
     )
+
+
+def _relays(before: Passed, after: Passed) -> dict[str, int | float]:
+    """Return what relays have done in a run, or nothing if no link has one."""
+    if not after.relays:
+        return {}
+    return {
+        "relays": after.relays,
+        "relays_cpu_s": after.cpu_s - before.cpu_s,
+        "relays_dropped": after.dropped - before.dropped,
+        "relays_late_ms_p99": after.late_ms_p99 or 0.0,
+    }
 
 
 def owners(found: Records) -> dict[Flow, str]:

@@ -69,12 +69,33 @@ def test_unshaped_links_have_no_qdisc() -> None:
     assert tc_commands("s1-eth1", link(), "none") == []
 
 
-def test_delay_without_netem_is_an_error_that_names_link_key_and_option(
+@pytest.mark.parametrize("shaping", ["htb", "tbf", "none"])
+def test_without_netem_a_relay_delays_a_link_under_any_shaping(
+    monkeypatch: pytest.MonkeyPatch, shaping: links.Shaping
+) -> None:
+    monkeypatch.setattr(links, "has_netem", lambda: False)
+    topology = dumbbell(1, delay_ms=3, jitter_ms=1)
+    [relayed] = [each for each in topology.links if links.is_relayed(topology, each)]
+    assert (relayed.a, relayed.b) == ("left", "right")
+    check_impairments(topology, shaping)
+    lines = tc_commands("left-eth2", links.without_relay(topology, relayed), shaping)
+    assert not any("netem" in line for line in lines)
+
+
+def test_delay_without_netem_and_compiler_is_an_error_with_both_remedies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(links, "has_netem", lambda: False)
-    with pytest.raises(MissingTool, match=r"link left-right: delay_ms .*CONFIG_NET_SCH_NETEM"):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(MissingTool, match=r"CONFIG_NET_SCH_NETEM.*C compiler"):
         check_impairments(dumbbell(1, delay_ms=1), "htb")
+
+
+def test_loss_without_netem_is_an_error_that_names_link_key_and_option(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "has_netem", lambda: False)
     with pytest.raises(MissingTool, match=r"link leaf1-h1: loss .* netem"):
         check_impairments(leaf_spine(1, 1, 1, loss=0.1), "htb")
     check_impairments(dumbbell(1), "htb")

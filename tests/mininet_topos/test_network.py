@@ -24,6 +24,7 @@ from controlplane.topology import Target, Topology, parse_topology
 from entrain.certificates import issue
 from machine.errors import BadInput, EntrainError, MissingTool
 from machine.record import Record, clean_stale, process_start
+from mininet_topos import links
 from mininet_topos.network import Network
 from mininet_topos.servers import Servers
 from mininet_topos.switches import NODES, Bmv2Node, SwitchNode
@@ -284,6 +285,41 @@ def test_mininet_sees_its_network(
         ]
         assert len(network.net.links) == 3
         assert network.net[b.name].MAC() == b.mac
+
+
+def test_a_delayed_link_takes_its_time_and_nothing_of_it_stays(
+    tmp_path: Path, record: Record, use: Callable[[type[SwitchNode]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without netem, by a relay, which the network watches. The switch's end of a host's link is asked."""
+    monkeypatch.setattr(links, "has_netem", lambda: False)
+    use(Idle)
+    wanted = topology()
+    wanted = replace(
+        wanted,
+        links=tuple(
+            replace(link, delay_ms=30) if link.b == wanted.hosts[0].name else link for link in wanted.links
+        ),
+    )
+    before = interfaces()
+    with Network(wanted, record, tmp_path) as network:
+        host = wanted.hosts[0]
+        subprocess.run(
+            ["ip", "addr", "add", "10.200.0.1/8", "dev", wanted.switches[0].interface(2)], check=True
+        )
+        answer = network.run(host.name, ["ping", "-c", "3", "-i", "0.2", "10.200.0.1"])
+        times = [float(part.split()[0]) for part in answer.split("time=")[1:]]
+        assert len(times) == 3
+        assert min(times) >= 60
+        relayed = network.relayed()
+        assert relayed.relays == 1
+        assert relayed.frames >= 8  # and the request for the address, and its answer
+        assert not relayed.dropped
+        [relay] = network._relays
+        relay.child.process.kill()
+        relay.child.process.wait()
+        with pytest.raises(EntrainError, match=r"the relay of link .* was killed by SIGKILL"):
+            network.check()
+    assert interfaces() == before
 
 
 @pytest.mark.parametrize("target", ["softswitch", pytest.param("bmv2", marks=pytest.mark.bmv2)])

@@ -425,7 +425,7 @@ def test_two_runs_at_once_do_not_meet(run: Callable[..., Run]) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("queue_packets = 64", "queue_packets = 64\ndelay_ms = 1", "netem"),
+        ("queue_packets = 64", "queue_packets = 64\nloss = 0.1", "netem"),
         ('name = "small"', 'name = "small"\ntarget = "tofino"', "does not run in an emulation"),
         ('name = "small"', 'name = "small"\ncongestion_control = "nope"', "this kernel has no 'nope'"),
         ("[topology]", "[network]\ncongestion_control = 'nope'\n[topology]", "[network], congestion_control"),
