@@ -1,4 +1,4 @@
-"""How fast a job could be: its iteration time if only its hosts' own links limited it."""
+"""What jobs do alone in the network, by their definitions: iteration times and profiles."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 
 from mininet_topos.links import FRAME_BYTES
+from schedulers.cassini.profile import Profile, up_down
 from workloads.collectives import steps
 from workloads.jobs import JobSpec
 
 PAYLOAD_PER_FRAME = 1448
 """TCP payload of a full-size frame, with timestamps."""
+MBPS = 1e6 / 8.0
+"""Bytes/s of a Mbit/s."""
 
 
 def bound_ms(
@@ -39,3 +42,11 @@ def bound_ms(
                 used["receive", flow.dst] += wire_bits / host_rates_mbps[flow.dst] / 1e3
         total += max(used.values())
     return total
+
+
+def profile_of(spec: JobSpec, rates_mbps: Sequence[float]) -> Profile:
+    """Return what a job sends alone in an iteration, by its definition: it computes for as long as its jitter
+    allows, and then its ranks send at `rates_mbps`. The demand is the least of these, in bytes/s of frames.
+    """
+    sending = bound_ms(spec, rates_mbps) / 1e3 - spec.compute_s()
+    return up_down(spec.compute_s() + spec.jitter_ms / 1e3, sending, min(rates_mbps) * MBPS)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from controlplane.routing import flow_path
 from controlplane.topology import Topology
+from entrain.bound import MBPS
 from schedulers.cassini.affinity import Link
 from wire.flow import Flow
 
 if TYPE_CHECKING:
     from entrain.policies.policy import FileRouting  # whose package asks for links
-
-MBPS = 1e6 / 8.0
-"""Bytes/s of a Mbit/s."""
 
 
 def shared_links(
@@ -44,6 +43,11 @@ def crossed(topology: Topology, routing: FileRouting, flow: Flow) -> tuple[str, 
     own = path[-1:] if routing == "vclos" else path
     first = next(host.link for host in topology.hosts if host.ip == flow.source)
     return first, *(topology.switch_by_name[switch].link(port) for switch, port in own)
+
+
+def slowest_mbps(links: Iterable[Link], job: str) -> float:
+    """Return the rate of the slowest of the links that a job crosses, Mbit/s."""
+    return min((link.capacity for link in links if job in link.jobs), default=math.inf) / MBPS
 
 
 def _directions(topology: Topology) -> Iterator[tuple[str, float]]:

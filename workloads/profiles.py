@@ -1,4 +1,4 @@
-"""Profiles of jobs: from a TOML file, and from a workload's definition.
+"""Profiles of jobs in a TOML file.
 
     [[job]]
     name = "vgg16"
@@ -27,9 +27,7 @@ from pydantic import Field, model_validator
 from machine.explain import suggestion
 from machine.toml import NAME, Strict, check, matching, read_toml
 from schedulers.cassini.affinity import Link
-from schedulers.cassini.profile import Profile, of_ups, up_down
-from workloads.collectives import steps
-from workloads.jobs import JobSpec
+from schedulers.cassini.profile import Profile, of_ups
 
 GBPS = 1e9 / 8.0
 """Bytes/s of a Gbit/s."""
@@ -168,12 +166,3 @@ def profiles_text(profiles: Mapping[str, Profile], links: Sequence[Link]) -> str
         lines += ["[[link]]", f'name = "{link.name}"', f"capacity_gbps = {link.capacity / GBPS!r}"]
         lines += [f"jobs = [{jobs}]", ""]
     return "\n".join(lines)
-
-
-def profile_of(job: JobSpec, rate: float) -> Profile:
-    """Return the profile of a job's busiest rank if it computes, and then sends at `rate` (bytes/s)."""
-    sent = [0.0] * len(job.hosts)
-    for step in steps(job.collective, len(job.hosts), job.options):
-        for flow in step:
-            sent[flow.src] += flow.fraction
-    return up_down(job.compute_s(), max(sent) * job.total_bytes() / rate, rate)

@@ -16,12 +16,12 @@ import grpc
 import numpy as np
 from pydantic import Field
 
-from entrain.bound import PAYLOAD_PER_FRAME, bound_ms
+from entrain.bound import MBPS, PAYLOAD_PER_FRAME, profile_of
 from entrain.policies.mltcp import learning
 from entrain.policies.policy import Policy, Run, Session
 from entrain.policies.reports import Paced, Report
 from entrain.profiling import Counting, Measured, measured
-from entrain.shared_links import MBPS, shared_links
+from entrain.shared_links import shared_links, slowest_mbps
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.agent_pb2_grpc import HostStub
 from machine.errors import EntrainError
@@ -31,7 +31,7 @@ from mininet_topos.links import FRAME_BYTES
 from schedulers.cassini.affinity import THRESHOLD
 from schedulers.cassini.pace import Kind
 from schedulers.cassini.plan import MOVED, SLACK, Grid, moved, plan, warm_up
-from schedulers.cassini.profile import Profile, up_down
+from schedulers.cassini.profile import Profile
 from wire.flow import Flow
 from workloads.collectives import DDP
 from workloads.connections import flows_of
@@ -334,7 +334,7 @@ class Pacing(Session):
                 why = found[job].estimate.verdict if job in found else "it sends nothing"
                 self._say(f"{job} has no profile: {why}")
             else:
-                self._profiles[job] = self._defined(job)
+                self._profiles[job] = profile_of(spec, self._rates_mbps(job))
         if self._specs.keys() <= self._profiles.keys():
             self._counted.close()  # counting takes processor time
             self._counting = None
@@ -350,16 +350,12 @@ class Pacing(Session):
             self._say(f"profiles are not measured: {error}")
             return {}
 
-    def _defined(self, job: str) -> Profile:
-        """Return what a job sends alone, from its definition."""
-        spec = self._specs[job]
-        rates = self._rates_mbps(job)
-        down = spec.compute_s() + spec.jitter_ms / 1e3
-        return up_down(down, bound_ms(spec, rates) / 1e3 - spec.compute_s(), min(rates) * MBPS)
-
     def _rates_mbps(self, job: str) -> list[float]:
-        rates = self._run.network.topology.host_rates_mbps
-        return [rates[host] for host in self._hosts_of[job]]
+        """At most how fast a job's ranks can send, alone in the network."""
+        topology = self._run.network.topology
+        links = shared_links(topology, self._run.routing, {job: self._flows[job]})
+        slowest = slowest_mbps(links, job)
+        return [min(topology.host_rates_mbps[host], slowest) for host in self._hosts_of[job]]
 
     def _say(self, text: str) -> None:
         self.events.append(text)

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from entrain.bound import profile_of
 from entrain.experiment import Experiment
 from entrain.policies import is_baseline
 from entrain.policies.unfair import NAME as UNFAIR
 from entrain.results.values import RunResult
-from entrain.shared_links import shared_links
+from entrain.shared_links import shared_links, slowest_mbps
 from schedulers.cassini.affinity import interleave
 from workloads.collectives import DDP
 from workloads.connections import flows_of
-from workloads.profiles import profile_of
 
 MEETING = 0.25
 """The part of the iterations, from the first on, that the means leave out: jobs need time to drift apart."""
@@ -64,15 +64,15 @@ def gains(experiment: Experiment, runs: Sequence[RunResult]) -> list[Gain]:
 def scores(experiment: Experiment, seed: int) -> dict[str, float]:
     """Return the least score of the links that each job shares with others, by definition of the jobs: each
     sends as fast as the slowest link on its way. 1 where it shares none. Jobs that train are left out."""
-    own = (job.spec for job in experiment.jobs if job.spec.collective != DDP)
-    jobs = [spec.model_copy(update={"seed": seed}) for spec in own]
+    own = [job for job in experiment.jobs if job.spec.collective != DDP]
+    jobs = [job.spec.model_copy(update={"seed": seed}) for job in own]
     links = shared_links(
         experiment.topology, experiment.routing[0], {spec.name: flows_of(spec) for spec in jobs}
     )
-    profiles = {
-        spec.name: profile_of(spec, min(link.capacity for link in links if spec.name in link.jobs))
-        for spec in jobs
-    }
+    profiles = {}
+    for job in own:
+        slowest = slowest_mbps(links, job.name)
+        profiles[job.name] = profile_of(job.spec, [min(slowest, r) for r in experiment.rates_mbps(job)])
     found = interleave(profiles, links).links
     return {
         name: min((each.score for each in found if name in each.link.jobs), default=1.0) for name in profiles

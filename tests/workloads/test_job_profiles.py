@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from machine.errors import BadInput
-from workloads.jobs import parse_job
-from workloads.profiles import GBPS, profile_of, read_profiles
+from workloads.profiles import GBPS, read_profiles
 
 JOB = '[[job]]\nname = "a"\nperiod_ms = 100\nphases = [{ start_ms = 60, end_ms = 100, gbps = 10 }]\n'
 LINK = '[[link]]\nname = "l"\ncapacity_gbps = 10\njobs = ["a"]\n'
@@ -56,19 +55,3 @@ def test_wrong_files_are_refused(tmp_path: Path, before: str, after: str, messag
         read_profiles(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert message in str(caught.value)
-
-
-def test_a_job_computes_and_then_its_busiest_rank_sends(tmp_path: Path) -> None:
-    data = {
-        "name": "a",
-        "hosts": ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"],
-        "rendezvous": str(tmp_path),
-        "output": str(tmp_path),
-        "model": "vgg16",
-    }
-    profile = profile_of(parse_job(data, "test"), 42 * GBPS)
-    # A ring of four ranks carries 1.5 times the model's 528 MiB; figure 4.3 shows 255 ms.
-    assert profile.bytes == pytest.approx(1.5 * 528 * 2**20)
-    assert profile.period == pytest.approx(0.141 + 0.158, abs=1e-3)
-    shards = profile_of(parse_job({**data, "collective": "parameter-server", "servers": 1}, "test"), 1e9)
-    assert shards.bytes == pytest.approx(3 * 528 * 2**20), "the only server sends the model to three workers"
