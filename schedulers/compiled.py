@@ -2,7 +2,7 @@
 
 Machine code is cached in $XDG_CACHE_HOME/entrain (default ~/.cache/entrain), where that can be written, under
 a hash of the sources: numba by itself looks at a kernel's own file only and would go on using old code of a
-kernel that calls a changed one in another file.
+kernel that calls a changed one in another file. A function that others compile says "compiles this".
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _cache_directory() -> Path:
     for package in ("schedulers", "simulation"):
         for source in sorted((root / package).rglob("*.py")):
             content = source.read_bytes()
-            if b"@compiled" in content:
+            if b"compiles this" in content or b"@compiled" in content:
                 digest.update(content)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "entrain" / f"kernels-{digest.hexdigest()[:16]}"

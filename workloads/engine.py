@@ -23,7 +23,7 @@ from workloads.barrier import StepBarrier
 from workloads.collectives import DDP, contributors, tasks
 from workloads.connections import HEADER_BYTES, Incoming, Outgoing, PeerLost, connect_all, raw
 from workloads.jobs import JobSpec
-from workloads.pacing import Pacing
+from workloads.pacing import Pacing, record
 from workloads.pattern import Buffer, Pattern
 from workloads.progress import Reported, reported
 from workloads.rendezvous import Control, JobAborted, JobFailed
@@ -219,7 +219,7 @@ class Engine:
                 "end_ns": time.monotonic_ns(),
                 "bytes": self._sent,
                 "marks": self._new_marks(),
-                **(begun.record() if begun else {}),
+                **(record(begun) if begun else {}),
             }
         if finished:
             self._finish(finished)

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
-from schedulers.cassini.pace import Follower, Kind, Pace
+from schedulers.cassini.pace import Follower, Kind, Pace, Start
 from wire.progress import Publisher, StartFields
 
 
-@dataclass(frozen=True)
-class Begun:
-    """An iteration that could begin at `now_ns` and starts at `at_ns` (CLOCK_MONOTONIC)."""
-
-    now_ns: int
-    at_ns: int
-    drift_ns: int
-    kind: Kind
-
-    @property
-    def waited_ns(self) -> int:
-        """How long its start is delayed."""
-        return self.at_ns - self.now_ns
-
-    def record(self) -> dict[str, Any]:
-        """Return what the iteration's record says about it (`workloads.records.Iteration`)."""
-        if self.kind is Kind.FREE:
-            return {}
-        return {"pace": self.kind.name.lower(), "drift_ns": self.drift_ns, "waited_ns": self.waited_ns}
+def record(start: Start) -> dict[str, Any]:
+    """Return what an iteration's record says about its start (`workloads.records.Iteration`)."""
+    if start.kind is Kind.FREE:
+        return {}
+    return {"pace": start.kind.name.lower(), "drift_ns": start.drift_ns, "waited_ns": start.waited_ns}
 
 
 class Pacing:
@@ -43,8 +28,9 @@ class Pacing:
         self._follower = Follower()
         self._said = StartFields(0, 0, 0, 0, 0, 0, 0, 0)
 
-    def begin(self) -> Begun:
-        """Note that an iteration could begin now. Return when it starts; the caller waits until then."""
+    def begin(self) -> Start:
+        """Note that an iteration could begin now. Return when it starts, in CLOCK_MONOTONIC; the caller waits
+        until then."""
         now = time.monotonic_ns()
         start = self._follower.start(self._pace(now), now)
         said = self._said
@@ -54,12 +40,12 @@ class Pacing:
             started_ns=start.at_ns,
             lasted_ns=now - said.started_ns if said.starts else 0,
             drift_ns=start.late_ns,
-            waited_ns=said.waited_ns + start.at_ns - now,
+            waited_ns=said.waited_ns + start.waited_ns,
             shifts=said.shifts + (start.kind is Kind.SHIFTED),
             corrections=said.corrections + (start.kind is Kind.CORRECTED),
         )
         self._publisher.started(self._said)
-        return Begun(now, start.at_ns, start.drift_ns, start.kind)
+        return start
 
     def _pace(self, now_ns: int) -> Pace | None:
         found = self._publisher.pace(now_ns)

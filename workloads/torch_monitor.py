@@ -25,9 +25,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch.distributed as dist
 
+from schedulers.cassini.pace import Start
 from schedulers.slots.roles import Role
 from wire.progress import JOB_VARIABLE, Direction, Entry, Phase, Publisher
-from workloads.pacing import Begun, Pacing
+from workloads.pacing import Pacing
 from workloads.tcp_counters import (
     CONTROL_VARIABLE,
     MARK_VARIABLE,
@@ -131,7 +132,7 @@ class _Process:
         self._sampler: threading.Thread | None = None
         self._pacing: Pacing | None = None
         self._reduced = False  # whether the model has communicated since its last forward pass began
-        self.begun: Begun | None = None  # how the present iteration started
+        self.begun: Start | None = None  # how the present iteration started
 
     def add(self, ranks: int) -> int:
         """Add a model, and return its number."""
@@ -270,7 +271,7 @@ class _Process:
             time.sleep(SAMPLE_S)
 
 
-def begun() -> Begun | None:
+def begun() -> Start | None:
     """Return how the present iteration started, or None if nothing is published yet."""
     return _process.begun
 

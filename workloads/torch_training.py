@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from wire.progress import DIRECTORY_VARIABLE, JOB_VARIABLE
 from workloads import torch_monitor
 from workloads.jobs import JobSpec
+from workloads.pacing import record
 from workloads.rendezvous import Control, JobFailed
 from workloads.tcp_counters import (
     Connection,
@@ -147,7 +148,7 @@ class Training:
                 "bytes": sum(sent for sent, _ in moved.values()),
                 "loss": loss.item(),
                 "marks": self._new_marks(),
-                **(begun.record() if begun else {}),
+                **(record(begun) if begun else {}),
             }
         )
         source, received = max(moved.items(), key=lambda each: each[1][1])

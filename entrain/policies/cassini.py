@@ -29,8 +29,8 @@ from machine.toml import Strict
 from mininet_topos.agents import agents
 from mininet_topos.links import FRAME_BYTES
 from schedulers.cassini.affinity import THRESHOLD
-from schedulers.cassini.pace import Kind
-from schedulers.cassini.plan import MOVED, SLACK, Grid, moved, plan, warm_up
+from schedulers.cassini.pace import Kind, moves
+from schedulers.cassini.plan import BOUND, SLACK, Grid, later, plan, refit, stretched, warm_up
 from schedulers.cassini.profile import Profile
 from wire.flow import Flow
 from workloads.collectives import DDP
@@ -58,7 +58,7 @@ class CassiniTable(Strict):
     """The `[cassini]` table."""
 
     threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=False)] = THRESHOLD
-    drift_bound: Annotated[float, Field(gt=0, lt=0.5, allow_inf_nan=False, strict=False)] = 0.05
+    drift_bound: Annotated[float, Field(gt=0, lt=0.5, allow_inf_nan=False, strict=False)] = BOUND
     slack: Annotated[float, Field(ge=0, le=0.2, allow_inf_nan=False, strict=False)] = SLACK
     measured: Annotated[int, Field(ge=1)] = 5
     profiles: Literal["defined", "measured"] = "defined"
@@ -264,8 +264,8 @@ class Pacing(Session):
             # The first start after a pace was sent may still be by the one before.
             drifts = {job: seen[job].drift(after=self._since[job] + 1) for job in group}
             job, late = max(drifts.items(), key=lambda each: each[1])
-            if late > MOVED * self._table.drift_bound * self._grids[job].period:
-                self._move(group, seen, late, 1.0)
+            if moves(late, self._table.drift_bound * self._grids[job].period):
+                self._move(later(self._of(group), late), seen)
                 self._adjusted += 1
                 continue
             self._refine(group, seen)
@@ -277,19 +277,23 @@ class Pacing(Session):
             times = [s for number, s in seen[job].lasted.items() if number > self._solved_at[job] + 2]
             if len(times) < REFINED.start:
                 return
-            factors.append(median(times[-REFINED.stop :]) / self._profiles[job].period)
+            lasts = median(times[-REFINED.stop :])
+            factors.append(
+                refit(self._profiles[job].period, self._periods[job] / (1.0 + self._table.slack), lasts)
+            )
         # A much longer time is not a wrong profile, but something else that goes on.
         factor = min(max(factors), LONGER)
         change = factor * self._periods[group[0]] / self._grids[group[0]].period
         if abs(change - 1.0) > NEAR:
-            self._move(group, seen, 0.0, change)
+            self._move(stretched(self._of(group), time.monotonic(), change), seen)
             self._say(f"periods of {', '.join(group)} changed by {change - 1.0:+.2%}")
 
-    def _move(self, group: Sequence[str], seen: Mapping[str, _Seen], late: float, factor: float) -> None:
-        """Let a group's grids begin later by `late` (s) from now on, with periods that are longer by
-        `factor`. The jobs' order stays."""
-        self._grids.update(moved({job: self._grids[job] for job in group}, time.monotonic(), late, factor))
-        for job in group:
+    def _of(self, group: Sequence[str]) -> dict[str, Grid]:
+        return {job: self._grids[job] for job in group}
+
+    def _move(self, grids: Mapping[str, Grid], seen: Mapping[str, _Seen]) -> None:
+        self._grids.update(grids)
+        for job in grids:
             self._send(job, seen[job])
 
     def _send(self, job: str, seen: _Seen) -> None:

@@ -71,9 +71,10 @@ Fits = dict[tuple[object, ...], Fit]
 
 
 def components(jobs: Sequence[str], links: Sequence[Link]) -> list[list[str]]:
-    """Return the jobs that links connect, directly or through others, in the order of `jobs`."""
+    """Return the jobs that links connect, directly or through others, in the order of `jobs`. Links that also
+    carry other jobs do not count."""
     near: dict[str, set[str]] = {job: set() for job in jobs}
-    for link in links:
+    for link in [link for link in links if near.keys() >= set(link.jobs)]:
         for job in link.jobs:
             near[job].update(link.jobs)
     found: list[list[str]] = []

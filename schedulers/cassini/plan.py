@@ -11,11 +11,10 @@ from schedulers.cassini.profile import Phase, Profile
 
 SLACK = 0.01
 """By how much periods are longer than iterations, as a fraction: a late job then catches up by itself."""
-MOVED = 0.5
-"""The part of the drift bound beyond which grids are moved."""
+BOUND = 0.05
+"""How late an iteration may start, as a fraction of the period, before that is corrected."""
 FITS = 0.99
 """A link with this score needs no longer periods: the search is as exact as that."""
-_ROUNDS = 4
 _HALVINGS = 6
 
 
@@ -64,11 +63,9 @@ def plan(
     the ones that meet there would be late in every iteration, and the others would wait for them.
     """
     found = best = interleave(profiles, links, threshold=threshold, seed=seed)
-    for _ in range(_ROUNDS):
-        longer = _longer(best)
-        if all(factor == 1.0 for factor in longer.values()):
-            break
-        waiting = {job: each.waiting(each.period * longer[job]) for job, each in best.profiles.items()}
+    longer = _longer(found)
+    if any(factor > 1.0 for factor in longer.values()):
+        waiting = {job: each.waiting(each.period * longer[job]) for job, each in found.profiles.items()}
         best = interleave(waiting, links, threshold=threshold, seed=seed)
     best = _roomy(best, links, threshold, seed)
     grids: dict[str, Grid] = {}
@@ -76,7 +73,7 @@ def plan(
     poor = [each.link for each in found.links if len(each.link.jobs) > 1 and each.score < threshold]
     reasons = dict(found.reasons)
     groups = []
-    for jobs in _connected(links, [job for job in profiles if job not in found.reasons]):
+    for jobs in components([job for job in profiles if job not in found.reasons], links):
         if unfit := [link.name for link in poor if not set(jobs).isdisjoint(link.jobs)]:
             reasons.update(dict.fromkeys(jobs, f"jobs that it may meet do not fit on {unfit[0]}"))
             continue
@@ -91,19 +88,33 @@ def plan(
     return Plan(grids, shifts, reasons, found.score, tuple(map(tuple, groups)))
 
 
-def moved(grids: Mapping[str, Grid], now: float, late: float, factor: float = 1.0) -> dict[str, Grid]:
-    """Return grids that begin later by `late` (s) from `now` on, with periods longer by `factor`; the jobs'
-    order stays.
-
-    So the jobs that a late one may meet wait for as long as it is late. By itself, it would wait for the rest
-    of its period.
+def later(grids: Mapping[str, Grid], late: float) -> dict[str, Grid]:
+    """Return grids that begin later by `late` (s): the jobs that a late one may meet then wait for as long as
+    it is late. By itself, it would wait for the rest of its period.
     """
+    return {job: Grid(grid.anchor + late, grid.period) for job, grid in grids.items()}
+
+
+def stretched(grids: Mapping[str, Grid], now: float, factor: float) -> dict[str, Grid]:
+    """Return grids whose periods are longer by `factor` from `now` on; the jobs' order stays."""
     slowest = max(grids.values(), key=lambda grid: grid.period)
     origin = slowest.next(now)
     return {
-        job: Grid(origin + late + (grid.next(origin) - origin) * factor, grid.period * factor)
+        job: Grid(origin + (grid.next(origin) - origin) * factor, grid.period * factor)
         for job, grid in grids.items()
     }
+
+
+def refit(alone: float, solved: float, lasts: float) -> float:
+    """Return by what factor a period (`solved`, s) has to change for iterations that take `lasts`, and would
+    take `alone` by the job's profile.
+
+    A period that was made longer, because phases collide, stays if iterations are anything between: in a
+    shorter one they would take longer.
+    """
+    if lasts > solved:
+        return lasts / solved
+    return min(lasts / alone, 1.0)
 
 
 def _roomy(found: Interleaving, links: Sequence[Link], threshold: float, seed: int) -> Interleaving:
@@ -148,10 +159,6 @@ def _moved(placed: _Placed) -> tuple[int, float]:
     return sum(wait > 0.0 for wait in waits), max(waits)
 
 
-def _connected(links: Sequence[Link], jobs: Sequence[str]) -> list[list[str]]:
-    return components(jobs, [link for link in links if set(link.jobs) <= set(jobs)])
-
-
 def warm_up() -> None:
     """Compile what `plan` needs, which would delay it by seconds."""
     profile = Profile((Phase(0.6, 0.0), Phase(0.4, 1.0)))
@@ -167,7 +174,7 @@ def _longer(found: Interleaving) -> dict[str, float]:
     """Return by what factor each job's period has to grow, so that what exceeds a link is sent as well."""
     shifted = [job for job in found.profiles if job not in found.reasons]
     factors = dict.fromkeys(found.profiles, 1.0)
-    for jobs in _connected([each.link for each in found.links], shifted):
+    for jobs in components(shifted, [each.link for each in found.links]):
         worst = min(each.shifted for each in found.links if each.link.jobs[0] in jobs)
         if worst < FITS:
             factors.update(dict.fromkeys(jobs, 2.0 - worst))

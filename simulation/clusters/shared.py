@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from schedulers.cassini.affinity import Interleaving, Link, components
+from schedulers.cassini.affinity import Link
 from schedulers.cassini.module import choose
+from schedulers.cassini.pace import REST
+from schedulers.cassini.plan import BOUND, plan
 from schedulers.cassini.profile import Profile
 from schedulers.compiled import Floats, Ints
 from schedulers.placement.cluster import Cluster
@@ -65,8 +67,8 @@ class SharedCluster:
         self._state = np.zeros(len(jobs), training.JOB)
         self._left = np.array([job.work for job in jobs])
         self._held: dict[int, GPUs] = {}
+        self._paced: dict[int, GPUs] = {}  # the placement for which jobs got their paces
         self._traffic: dict[int, Traffic] = {}
-        self._aligned: dict[int, object] = {}
         self._restarts = np.zeros(len(jobs), np.int64)
         self._finish = np.full(len(jobs), math.nan)
         self._records: list[training.State] = []
@@ -146,16 +148,15 @@ class SharedCluster:
     def _place(self, present: Sequence[int]) -> None:
         views = [self._view(n) for n in present]
         candidates = self.scheduler.candidates(self._now, views, self.cluster)
-        which, shifted = 0, None
-        if self._cassini:
-            which, shifted = self._choose(candidates)
-        chosen = {self._number[ident]: gpus for ident, gpus in candidates[which].items()}
+        allocation = candidates[self._choose(candidates) if self._cassini else 0]
+        chosen = {self._number[ident]: gpus for ident, gpus in allocation.items()}
         for n in present:
             gpus = chosen.get(n, ())
             if gpus != self._held.get(n, ()):
                 self._move(n, gpus)
-        if shifted is not None:
-            self._align(shifted)
+        if self._cassini and self._held != self._paced:
+            self._pace(allocation)
+            self._paced = dict(self._held)
 
     def _view(self, n: int) -> Present:
         job = self.jobs[n]
@@ -198,7 +199,7 @@ class SharedCluster:
         state[n]["ready"] = state[n]["began"] = start
         state[n]["iterations"] = math.ceil(self._left[n] / len(gpus) - 1e-9)
         state[n]["alone"] = profile.period
-        self._aligned.pop(n, None)
+        state[n]["rested"] = REST
 
     # -- Cassini
 
@@ -216,45 +217,28 @@ class SharedCluster:
             if len(idents) > 1
         ]
 
-    def _choose(self, candidates: Sequence[Allocation]) -> tuple[int, Interleaving]:
-        first = candidates[0]
-        profiles = {ident: self.jobs[self._number[ident]].profile(len(gpus)) for ident, gpus in first.items()}
-        found = choose([self._links(each) for each in candidates], profiles, seed=self._seed)
+    def _choose(self, candidates: Sequence[Allocation]) -> int:
+        found = choose(
+            [self._links(each) for each in candidates], self._alone(candidates[0]), seed=self._seed
+        )
         self._scores.append(found.interleaving.score)
-        return found.candidate, found.interleaving
+        return found.candidate
 
-    def _align(self, found: Interleaving) -> None:
-        """Give each shifted job its grid. Jobs among which nothing changed keep theirs."""
-        groups = _groups(found)
-        for group, members in enumerate(groups):
-            key = tuple((ident, found.shifts[ident], found.profiles[ident].period) for ident in members)
-            if all(self._aligned.get(self._number[ident]) == key for ident in members):
-                for ident in members:
-                    self._state[self._number[ident]]["group"] = group
-                continue
+    def _alone(self, allocation: Allocation) -> dict[str, Profile]:
+        return {
+            ident: self.jobs[self._number[ident]].profile(len(gpus)) for ident, gpus in allocation.items()
+        }
+
+    def _pace(self, allocation: Allocation) -> None:
+        """Give jobs their paces, as the live policy does when a job comes or goes."""
+        profiles = self._alone(allocation)
+        starts = {ident: float(self._state[self._number[ident]]["began"]) for ident in allocation}
+        found = plan(profiles, self._links(allocation), starts, bound=BOUND, seed=self._seed)
+        self._state["grid"] = 0
+        for group, members in enumerate(found.groups):
             for ident in members:
-                n = self._number[ident]
-                self._aligned[n] = key
-                state = self._state[n]
-                state["paced"] = True
-                state["aligned"] = False
+                state, grid = self._state[self._number[ident]], found.grids[ident]
                 state["group"] = group
-                state["origin"] = self._now + found.shifts[ident]
-                state["period"] = found.profiles[ident].period
-                state["late"], state["strikes"] = 0.0, 0
-        shifted = {ident for members in groups for ident in members}
-        for n in self._held:
-            if self.jobs[n].ident not in shifted:
-                self._state[n]["paced"] = False
-                self._aligned.pop(n, None)
-
-
-def _groups(found: Interleaving) -> list[list[str]]:
-    """The shifted jobs, by which of them links connect."""
-    shifted = [ident for ident in found.shifts if ident not in found.reasons]
-    links = [
-        replace(each.link, jobs=tuple(ident for ident in each.link.jobs if ident in shifted))
-        for each in found.links
-        if each.fit is not None
-    ]
-    return [sorted(group) for group in components(shifted, links) if len(group) > 1]
+                state["anchor"] = round(grid.anchor * 1e9)
+                state["grid"] = round(grid.period * 1e9)
+                state["bound"] = round(BOUND * grid.period * 1e9)

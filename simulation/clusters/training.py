@@ -3,10 +3,8 @@
 Flows share links max-min fairly. While a link is what holds flows back, some of their packets are marked: how
 many is taken from DCQCN's fluid model (simulation/dcqcn.py).
 
-A job that Cassini shifts keeps to a grid of start times, one for each period on its circle. It waits when it
-is early. When it is late by more than `DRIFT` of its period relative to the jobs that it shares links with,
-the grid moves, so that they wait for it once: an adjustment. A job that is late by more than `LOST` of its
-period in `STRIKES` iterations in a row does not keep to its profile, and is left alone.
+A job that Cassini shifts follows a pace, as a running one does (schedulers/cassini/pace.py). If it is late,
+the grids of all that it may meet move by as much: an adjustment.
 """
 
 from __future__ import annotations
@@ -17,13 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from schedulers.cassini.pace import Kind, follow, lateness, moves
 from schedulers.cassini.profile import Phase, Profile
 from schedulers.compiled import Floats, Ints, compiled
 from simulation import dcqcn
 
-DRIFT = 0.05
-LOST = 0.10
-STRIKES = 3
 MOST_FLOWS = 16
 """Marks of more flows on a link are those of as many."""
 TIMER_S = 125e-6
@@ -43,13 +39,16 @@ JOB = np.dtype(
         ("marks", np.float64),
         ("iterations", np.int64),  # still to do
         ("alone", np.float64),  # how long one takes if nobody slows it down, s
-        ("paced", np.bool_),
-        ("aligned", np.bool_),  # whether it is on its grid yet
-        ("group", np.int64),
-        ("origin", np.float64),  # of its grid, with its shift, s
-        ("period", np.float64),
-        ("late", np.float64),
-        ("strikes", np.int64),
+        ("group", np.int64),  # of jobs that may meet
+        ("anchor", np.int64),  # its pace, ns
+        ("grid", np.int64),  # its pace's period, ns; 0: it has none
+        ("bound", np.int64),
+        ("kept_anchor", np.int64),  # and what it remembers, as schedulers.cassini.pace.Memory
+        ("kept_period", np.int64),
+        ("kept_bound", np.int64),
+        ("due", np.int64),
+        ("off", np.int64),
+        ("rested", np.int64),
         ("adjusted", np.int64),
     ]
 )
@@ -139,42 +138,24 @@ def share(jobs: State, active: Ints, weight: Floats, flows: Floats, capacity: Fl
                     held[at] += flows[a, at]
 
 
+_follow, _lateness, _moves = compiled(follow), compiled(lateness), compiled(moves)
+
+
 @compiled
 def _next_start(jobs: State, active: Ints, j: int, done: float) -> Any:
     """Return when the next iteration of job `j` begins, which is done with one at `done`."""
     job = jobs[j]
-    if not job.paced:
-        return done
-    if not job.aligned:
-        # The first grid point from now on; `origin` is the next one from here on.
-        turns = np.ceil((done - job.origin) / job.period - 1e-9)
-        job.origin += turns * job.period
-        job.aligned = True
-    else:
-        job.origin += job.period
-    late = done - job.origin
-    if late <= 1e-9:
-        job.late = 0.0
-        job.strikes = 0
-        return job.origin
-    least = late
-    for m in active:
-        if m != j and jobs[m].paced and jobs[m].aligned and jobs[m].group == job.group:
-            least = min(least, jobs[m].late)
-    if late - least <= DRIFT * job.period:
-        job.late = late
-        job.strikes = 0
-        return done
-    job.strikes = job.strikes + 1 if late - least > LOST * job.period else 0
-    if job.strikes >= STRIKES:
-        job.paced = False
-        return done
-    job.adjusted += 1
-    for m in active:
-        if jobs[m].paced and jobs[m].group == job.group:
-            jobs[m].origin += late
-            jobs[m].late = max(jobs[m].late - late, 0.0)
-    return done
+    now = round(done * 1e9)
+    at, drift, kind = _follow(job, job.anchor, job.grid, job.bound, now)
+    late = _lateness(drift, kind)
+    if kind == Kind.CORRECTED:
+        job.adjusted += 1
+    if _moves(late, job.bound):
+        job.adjusted += 1
+        for m in active:
+            if jobs[m].grid > 0 and jobs[m].group == job.group:
+                jobs[m].anchor += late
+    return done if at == now else at / 1e9
 
 
 @compiled

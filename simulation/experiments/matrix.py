@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from schedulers.cassini.affinity import Link, interleave
-from schedulers.cassini.pace import Follower, Pace
-from schedulers.cassini.plan import MOVED, moved, plan
+from schedulers.cassini.pace import Follower, Pace, moves
+from schedulers.cassini.plan import BOUND, later, plan
 from schedulers.cassini.profile import Profile, up_down
 from schedulers.compiled import Floats
 from schedulers.mltcp import FAIR, Gain
@@ -48,8 +48,6 @@ PLACEMENTS = 4
 SETTLING = 0.25
 """The part of the iterations, from the first on, that iteration times leave out."""
 SLOT_S = 0.015
-DRIFT = 0.05
-"""How late an iteration may start before it is corrected, as part of a period: the live policy's default."""
 STEP_S = 0.003
 """How often rates are set where there are no slots. A job's flows wait for the next time: up to 1 % of its
 time alone."""
@@ -132,7 +130,7 @@ class Paces:
 
     def __init__(self, jobs: list[Placed], network: ClusterNetwork) -> None:
         starts = {job.name: job.start_s for job in jobs}
-        its = plan(profiles(jobs, network), crossed(jobs, network), starts, bound=DRIFT)
+        its = plan(profiles(jobs, network), crossed(jobs, network), starts, bound=BOUND)
         self._names = [job.name for job in jobs]
         self._grids = dict(its.grids)
         self._group_of = {job: group for group in its.groups for job in group}
@@ -142,9 +140,9 @@ class Paces:
         """Return when the job's next iteration starts, which could start `now` (s)."""
         name = self._names[job]
         begins = self._followers[job].start(self._pace(name), round(now * 1e9))
-        if name in self._grids and begins.late_ns / 1e9 > MOVED * DRIFT * self._grids[name].period:
-            group = {each: self._grids[each] for each in self._group_of[name]}
-            self._grids.update(moved(group, now, begins.late_ns / 1e9))
+        late = begins.late_ns / 1e9
+        if name in self._grids and moves(late, BOUND * self._grids[name].period):
+            self._grids.update(later({each: self._grids[each] for each in self._group_of[name]}, late))
         return max(begins.at_ns / 1e9, now)
 
     def _pace(self, job: str) -> Pace | None:
@@ -152,7 +150,7 @@ class Paces:
             return None
         grid = self._grids[job]
         period = round(grid.period * 1e9)
-        return Pace(round(grid.anchor * 1e9), period, round(DRIFT * period))
+        return Pace(round(grid.anchor * 1e9), period, round(BOUND * period))
 
 
 def run_point(point: Point) -> Result:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedulers.cassini.affinity import Link
-from schedulers.cassini.plan import SLACK, Grid, Plan, moved, plan
+from schedulers.cassini.plan import SLACK, Grid, Plan, later, plan, refit, stretched
 from schedulers.cassini.profile import Profile, up_down
 
 CAPACITY = 12.5e6
@@ -107,7 +107,7 @@ def test_jobs_that_are_connected_with_some_that_do_not_fit_keep_their_time() -> 
 def test_grids_move_together(now: float, late: float, factor: float) -> None:
     """Each is later by as much, and no start comes before what it had been told."""
     grids = {"one": Grid(0.1, 1.0), "two": Grid(0.6, 1.0), "three": Grid(0.2, 0.5)}
-    after = moved(grids, now, late, factor)
+    after = stretched(later(grids, late), now + late, factor)
     assert {job: grid.period for job, grid in after.items()} == pytest.approx(
         {job: grid.period * factor for job, grid in grids.items()}
     )
@@ -118,3 +118,13 @@ def test_grids_move_together(now: float, late: float, factor: float) -> None:
             grid.period - (grid.anchor - first - factor * ahead) % grid.period
         ) == pytest.approx(0.0, abs=1e-6)
         assert grid.anchor >= now + late - 1e-9
+
+
+@given(st.floats(0.1, 10.0), st.floats(1.0, 1.5), st.floats(0.5, 2.0))
+def test_a_period_that_is_fitted_to_iterations_is_as_long_as_they_are(
+    alone: float, longer: float, lasts: float
+) -> None:
+    """Unless they fit the longer one that phases need which collide: that stays."""
+    solved = alone * longer
+    period = solved * refit(alone, solved, alone * lasts)
+    assert period == pytest.approx(solved * lasts if lasts < 1.0 else max(solved, alone * lasts))

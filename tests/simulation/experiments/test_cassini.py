@@ -18,11 +18,11 @@ def _snapshot(group: str, policy: str) -> Snapshot:
     return figures
 
 
-def test_shifts_help_where_the_score_is_high_and_change_nothing_where_it_is_low() -> None:
-    for group, helps in (("snapshot3", True), ("snapshot5", False)):
+def test_iterations_are_shorter_where_the_score_is_high_and_as_long_where_it_is_low() -> None:
+    for group, helps in (("snapshot2", True), ("snapshot3", True), ("snapshot4", True), ("snapshot5", False)):
         plain, shifted = (_snapshot(group, policy) for policy in ("themis", "themis-cassini"))
-        for before, after in zip(plain.communication_s, shifted.communication_s, strict=True):
-            assert after < 0.9 * before if helps else after < 1.02 * before
+        before, after = sum(plain.iterations_s), sum(shifted.iterations_s)
+        assert after < 0.95 * before if helps else after < 1.02 * before
     assert _snapshot("snapshot3", "ideal").marks_per_iteration == 0.0
 
 
