@@ -178,7 +178,7 @@ class Pacing(Session):
     def _conduct(self) -> None:
         while not self._stop.wait(POLL_S):
             seen = self._look()
-            present = frozenset(seen)
+            present = frozenset(seen) | {job for job in self._solved_for if self._is_unseen(job)}
             ready = all(each.starts > self._table.measured for each in seen.values())
             if present != self._solved_for:
                 if ready:
@@ -188,6 +188,10 @@ class Pacing(Session):
                         self._say(f"not delayed: {error}")
             elif self._grids:
                 self._keep(seen)
+
+    def _is_unseen(self, job: str) -> bool:
+        """Whether no agent can say if the job runs: then it is thought to run on."""
+        return all(self._hosts[name].silent for name in self._hosts_of[job])
 
     def _look(self) -> dict[str, _Seen]:
         """Return the jobs that run, by name."""
@@ -261,6 +265,8 @@ class Pacing(Session):
         So these wait for as long as it is late. By itself, it would wait for the rest of its period.
         """
         for group in self._groups:
+            if not seen.keys() >= set(group):  # one cannot be moved with the others
+                continue
             # The first start after a pace was sent may still be by the one before.
             drifts = {job: seen[job].drift(after=self._since[job] + 1) for job in group}
             job, late = max(drifts.items(), key=lambda each: each[1])

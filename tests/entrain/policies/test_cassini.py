@@ -42,9 +42,13 @@ LASTS_S = 0.32
 class Cluster:
     """Agents, training processes that only sleep, and the session that paces them."""
 
-    def __init__(self, directory: Path, stack: contextlib.ExitStack, threshold: float) -> None:
+    def __init__(
+        self, directory: Path, stack: contextlib.ExitStack, threshold: float = 0.7, bottleneck_mbps: int = 100
+    ) -> None:
         self.directory, self.stack = directory, stack
-        self.topology = parse_topology(TOPOLOGY, "test")
+        dumbbell = {**TOPOLOGY["topology"], "bottleneck_rate_mbps": bottleneck_mbps}
+        self.topology = parse_topology({"topology": dumbbell}, "test")
+        self.serving: dict[str, contextlib.ExitStack] = {}
         self.agents: dict[str, Paces] = {}
         self.starts: dict[str, list[int]] = defaultdict(list)
         self.ending: dict[str, threading.Event] = {}
@@ -68,8 +72,14 @@ class Cluster:
             add_HostServicer_to_server(HostService(agent, lambda _: 0), server)
 
         address = f"unix:{self.directory}/{host}.sock"
-        self.stack.enter_context(rpc.serving(add, address, threads=2))
+        self.serving[host] = self.stack.enter_context(contextlib.ExitStack())
+        self.serving[host].enter_context(rpc.serving(add, address, threads=2))
         return address
+
+    def kill(self, host: str) -> None:
+        """Let a host's agent die: it answers no more, and takes back no paces."""
+        self.agents[host]._stop.set()
+        self.serving[host].close()
 
     def start(self, job: str, lasts_s: float = LASTS_S) -> None:
         """Start the ranks of a job. Each of its iterations ends when all ranks have ended theirs."""
@@ -131,7 +141,7 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with contextlib.ExitStack() as stack:
-        yield Cluster(tmp_path, stack, threshold=getattr(request, "param", 0.7))
+        yield Cluster(tmp_path, stack, **getattr(request, "param", {}))
 
 
 def test_jobs_are_moved_apart_and_stay_apart_when_nobody_moves_them_any_more(
@@ -179,10 +189,33 @@ def test_the_clock_of_a_host_is_known_from_its_fastest_answer() -> None:
     assert host.ahead_s == pytest.approx(ahead_s, abs=0.04)
 
 
-@pytest.mark.parametrize("cluster", [0.95], indirect=True)
+@pytest.mark.parametrize("cluster", [{"threshold": 0.95}], indirect=True)
 def test_jobs_that_no_shift_helps_are_left_alone(cluster: Cluster) -> None:
     for job in HOSTS:
         cluster.start(job)
     cluster.until(lambda: cluster.session.solved)
     assert not cluster.session.shifts
     assert any("its links score less than 0.95" in event for event in cluster.session.events)
+
+
+def test_a_job_whose_agents_die_keeps_its_shift_and_the_report_says_so(cluster: Cluster) -> None:
+    cluster.start("one")
+    cluster.start("two")
+    cluster.until(lambda: len(cluster.session.shifts) == 2)
+    cluster.until(lambda: cluster.are_apart("one", "two"))
+    for host in HOSTS["two"]:
+        cluster.kill(host)
+    cluster.until(lambda: sum("does not answer" in event for event in cluster.session.events) == 2)
+    cluster.goes_on("one")
+    cluster.goes_on("two")
+    cluster.until(lambda: cluster.are_apart("one", "two"))
+    assert cluster.session.solved == 1, "it counts as running"
+    assert all(each.paced for each in cluster.agents["h1"].starts(0))
+
+
+@pytest.mark.parametrize("cluster", [{"bottleneck_mbps": 50}], indirect=True)
+def test_a_job_does_not_count_as_faster_than_the_slowest_link_on_its_way(cluster: Cluster) -> None:
+    """Each sends for 54 % of its iteration. As fast as its hosts, it would exceed the link by itself."""
+    cluster.start("one")
+    cluster.start("two")
+    cluster.until(lambda: len(cluster.session.shifts) == 2)
