@@ -94,6 +94,27 @@ struct entrain_flow_progress {
 	uint8_t reserved1[40];
 };
 
+// Behind the entries: when the agent wants iterations to start, and when they did (docs/cassini.md).
+struct entrain_pace {
+	uint64_t sequence;  // odd while the agent writes
+	uint64_t anchor_ns; // iterations start then, plus whole periods (CLOCK_MONOTONIC)
+	uint64_t period_ns; // 0: when they like
+	uint64_t bound_ns;  // drift beyond this is corrected
+	uint64_t until_ns;  // after this the pace is not followed; the agent puts it off
+	uint8_t reserved[24];
+};
+
+struct entrain_starts {
+	uint64_t sequence;   // odd while the process writes
+	uint64_t starts;     // iterations that have begun
+	uint64_t started_ns; // when the last one started, after waiting
+	uint64_t lasted_ns;  // from the start of the one before it to when this one could have started
+	int64_t drift_ns;    // how much later than its pace says the last one started
+	uint64_t waited_ns;  // all waiting so far
+	uint64_t shifts;     // how often it waited because the pace was new
+	uint64_t corrections;
+};
+
 #ifdef __cplusplus
 #define ENTRAIN_ASSERT(condition) static_assert(condition, #condition)
 #else
@@ -108,11 +129,34 @@ ENTRAIN_ASSERT(offsetof(struct entrain_flow_progress, source_port) == 16);
 ENTRAIN_ASSERT(offsetof(struct entrain_flow_progress, group) == 24);
 ENTRAIN_ASSERT(offsetof(struct entrain_flow_progress, iteration) == 32);
 ENTRAIN_ASSERT(offsetof(struct entrain_flow_progress, updated_ns) == 80);
+ENTRAIN_ASSERT(sizeof(struct entrain_pace) == 64);
+ENTRAIN_ASSERT(sizeof(struct entrain_starts) == 64);
+
+// What a process remembers of its last start; schedulers/cassini/pace.py has the same in Python.
+struct entrain_memory {
+	int64_t anchor, period, bound; // of the pace at the last start; period 0: there was none
+	int64_t due;                   // the point of the grid at which the last iteration was due
+	int off;                       // starts in a row that were late by more than the bound
+	int rested;                    // starts since the last correction
+};
+
+enum entrain_start_kind {
+	ENTRAIN_AT_ONCE = 0,
+	ENTRAIN_KEPT = 1,
+	ENTRAIN_SHIFTED = 2,
+	ENTRAIN_CORRECTED = 3,
+	ENTRAIN_LATE = 4
+};
+#define ENTRAIN_PATIENCE 5
+#define ENTRAIN_REST 20
 
 struct entrain_publisher {
 	struct entrain_progress_header *header; // NULL: not open
 	struct entrain_flow_progress *entries;  // behind the header
-	int file;                               // keeps the file locked
+	struct entrain_pace *pace;              // behind the entries
+	struct entrain_starts *starts;
+	struct entrain_memory memory;
+	int file; // keeps the file locked
 	char path[PATH_MAX];
 };
 
@@ -153,6 +197,12 @@ static inline void entrain_progress_update(struct entrain_flow_progress *entry, 
 	entrain_progress_end(entry);
 }
 
+static inline size_t entrain_progress_size_(uint32_t capacity)
+{
+	return sizeof(struct entrain_progress_header) + capacity * sizeof(struct entrain_flow_progress) +
+	       sizeof(struct entrain_pace) + sizeof(struct entrain_starts);
+}
+
 static inline uint64_t entrain_progress_netns_(void)
 {
 	uint64_t cookie = 0;
@@ -171,7 +221,7 @@ static inline uint64_t entrain_progress_netns_(void)
 static inline int entrain_progress_open(struct entrain_publisher *publisher, const char *job, uint32_t capacity)
 {
 	const char *directory = getenv("ENTRAIN_PROGRESS");
-	size_t size = sizeof(struct entrain_progress_header) + capacity * sizeof(struct entrain_flow_progress);
+	size_t size = entrain_progress_size_(capacity);
 	struct flock lock;
 	char draft[PATH_MAX];
 	uint64_t random;
@@ -208,6 +258,10 @@ static inline int entrain_progress_open(struct entrain_publisher *publisher, con
 	publisher->file = file;
 	publisher->header = (struct entrain_progress_header *)memory;
 	publisher->entries = (struct entrain_flow_progress *)(publisher->header + 1);
+	publisher->pace = (struct entrain_pace *)(publisher->entries + capacity);
+	publisher->starts = (struct entrain_starts *)(publisher->pace + 1);
+	memset(&publisher->memory, 0, sizeof(publisher->memory));
+	publisher->memory.rested = ENTRAIN_REST;
 	memcpy(publisher->header->magic, ENTRAIN_PROGRESS_MAGIC, sizeof(publisher->header->magic));
 	publisher->header->version = ENTRAIN_PROGRESS_VERSION;
 	publisher->header->capacity = capacity;
@@ -285,6 +339,123 @@ static inline void entrain_progress_forget(struct entrain_flow_progress *entry)
 	entrain_progress_end(entry);
 }
 
+// The pace that holds at `now`. Its period is 0 where there is none, or none that can be followed.
+static inline struct entrain_pace entrain_progress_pace_(const struct entrain_pace *pace, uint64_t now)
+{
+	struct entrain_pace found;
+	int tries = 1000; // the agent writes within microseconds
+
+	do {
+		found.sequence = __atomic_load_n(&pace->sequence, __ATOMIC_ACQUIRE);
+		found.anchor_ns = __atomic_load_n(&pace->anchor_ns, __ATOMIC_RELAXED);
+		found.period_ns = __atomic_load_n(&pace->period_ns, __ATOMIC_RELAXED);
+		found.bound_ns = __atomic_load_n(&pace->bound_ns, __ATOMIC_RELAXED);
+		found.until_ns = __atomic_load_n(&pace->until_ns, __ATOMIC_RELAXED);
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	} while ((found.sequence % 2 || found.sequence != __atomic_load_n(&pace->sequence, __ATOMIC_RELAXED)) &&
+		 --tries);
+	if (!tries || now > found.until_ns || found.period_ns > INT64_MAX / 4 || found.anchor_ns > INT64_MAX / 4 ||
+	    found.bound_ns >= (found.period_ns + 1) / 2)
+		found.period_ns = 0;
+	return found;
+}
+
+static inline int64_t entrain_modulo_(int64_t value, int64_t period) // not negative, unlike %
+{
+	return (value % period + period) % period;
+}
+
+// When the iteration starts that could start `now`: at most a period later. `follow` in schedulers/cassini/pace.py is
+// the same in Python.
+static inline int64_t entrain_follow(struct entrain_memory *memory, int64_t anchor, int64_t period, int64_t bound,
+				     int64_t now, int64_t *drift, enum entrain_start_kind *kind)
+{
+	int64_t before = memory->period, due, ahead;
+	int same = anchor == memory->anchor && period == before && bound == memory->bound;
+
+	memory->anchor = anchor;
+	memory->period = period;
+	memory->bound = bound;
+	*drift = 0;
+	*kind = ENTRAIN_AT_ONCE;
+	if (!period)
+		return now;
+	memory->rested++;
+	*kind = ENTRAIN_KEPT;
+	if (!before) {
+		*drift = entrain_modulo_(now - anchor + period / 2, period) - period / 2;
+		memory->due = now - *drift;
+		if (*drift > bound || -*drift > bound) {
+			memory->due = now + entrain_modulo_(anchor - now, period);
+			memory->off = 0;
+			*kind = ENTRAIN_SHIFTED;
+			return memory->due;
+		}
+	} else {
+		due = memory->due + before;
+		// A grid that has moved leaves the job its turn, only later.
+		memory->due = same ? due : due - bound + entrain_modulo_(anchor - due + bound, period);
+		if (memory->due - due > bound)
+			*kind = ENTRAIN_SHIFTED;
+		ahead = memory->due - now;
+		if (ahead > period || -ahead > period)
+			memory->due -= ahead / period * period;
+		*drift = now - memory->due;
+	}
+	if (*drift <= bound) {
+		memory->off = 0;
+		return now > memory->due ? now : memory->due;
+	}
+	memory->off++;
+	if (memory->off < ENTRAIN_PATIENCE || memory->rested <= ENTRAIN_REST) {
+		*kind = ENTRAIN_LATE;
+		return now;
+	}
+	memory->off = memory->rested = 0;
+	memory->due = now + entrain_modulo_(anchor - now, period);
+	*kind = ENTRAIN_CORRECTED;
+	return memory->due;
+}
+
+// The same for the agent's pace, and tell the agent.
+static inline uint64_t entrain_progress_start_at(struct entrain_publisher *publisher, uint64_t now)
+{
+	struct entrain_starts *starts = publisher->starts;
+	enum entrain_start_kind kind;
+	struct entrain_pace pace;
+	int64_t drift;
+	uint64_t at;
+
+	if (!publisher->header)
+		return now;
+	pace = entrain_progress_pace_(publisher->pace, now);
+	at = (uint64_t)entrain_follow(&publisher->memory, (int64_t)pace.anchor_ns, (int64_t)pace.period_ns,
+				      (int64_t)pace.bound_ns, (int64_t)now, &drift, &kind);
+	__atomic_store_n(&starts->sequence, starts->sequence + 1, __ATOMIC_RELAXED);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	starts->lasted_ns = starts->starts ? now - starts->started_ns : 0;
+	starts->starts++;
+	starts->started_ns = at;
+	starts->drift_ns = (kind == ENTRAIN_KEPT || kind == ENTRAIN_LATE) && drift > 0 ? drift : 0;
+	starts->waited_ns += at - now;
+	starts->shifts += kind == ENTRAIN_SHIFTED;
+	starts->corrections += kind == ENTRAIN_CORRECTED;
+	__atomic_store_n(&starts->sequence, starts->sequence + 1, __ATOMIC_RELEASE);
+	return at;
+}
+
+// An iteration could begin now: wait for as long as the pace says. For one thread of the process.
+static inline void entrain_progress_start(struct entrain_publisher *publisher)
+{
+	uint64_t now = entrain_progress_now_ns(), at = entrain_progress_start_at(publisher, now);
+	struct timespec until;
+
+	until.tv_sec = (time_t)(at / 1000000000u);
+	until.tv_nsec = (long)(at % 1000000000u);
+	while (at > now && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+		;
+}
+
 // Remove the file. What a process that dies leaves behind, the host's agent removes.
 static inline void entrain_progress_close(struct entrain_publisher *publisher)
 {
@@ -292,8 +463,7 @@ static inline void entrain_progress_close(struct entrain_publisher *publisher)
 		return;
 	if (publisher->header->pid == (uint32_t)getpid()) // not in a child
 		unlink(publisher->path);
-	munmap(publisher->header, sizeof(struct entrain_progress_header) +
-					  publisher->header->capacity * sizeof(struct entrain_flow_progress));
+	munmap(publisher->header, entrain_progress_size_(publisher->header->capacity));
 	close(publisher->file);
 	publisher->header = NULL;
 }

@@ -1,4 +1,4 @@
-// Uses progress.h as a library's plugin would: `publish` flows, `fork` then, `hammer` an entry, or `dump` a file of somebody's.
+// Uses progress.h as a library's plugin would: `publish` flows, `fork` then, `hammer` an entry, `dump` a file of somebody's, or `pace` iterations.
 #include <inttypes.h>
 #include <signal.h>
 
@@ -37,6 +37,25 @@ static int dump(const char *path)
 	return 0;
 }
 
+// Each line of the input is a pace, and when an iteration could start.
+static int pace(struct entrain_publisher *publisher)
+{
+	struct entrain_starts *told = publisher->starts;
+	struct entrain_pace *set = publisher->pace;
+	uint64_t now;
+
+	while (scanf("%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64, &set->anchor_ns, &set->period_ns,
+		     &set->bound_ns, &set->until_ns, &now) == 5) {
+		entrain_progress_start_at(publisher, now);
+		printf("%" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRId64 " %" PRIu64 " %" PRIu64 " %" PRIu64
+		       "\n",
+		       told->sequence, told->starts, told->started_ns, told->lasted_ns, told->drift_ns, told->waited_ns,
+		       told->shifts, told->corrections);
+	}
+	entrain_progress_close(publisher);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct entrain_publisher publisher;
@@ -49,6 +68,10 @@ int main(int argc, char **argv)
 		perror("entrain_progress_open");
 		return 1;
 	}
+	if (argc == 2 && !strcmp(argv[1], "pace"))
+		return pace(&publisher);
+	if (argc == 2 && !strcmp(argv[1], "start"))
+		entrain_progress_start(&publisher);
 	entry = entrain_progress_flow(&publisher, &source, &destination, IPPROTO_TCP, ENTRAIN_SENT, ENTRAIN_RING, 5,
 				      77);
 	if (argc == 2 && !strcmp(argv[1], "hammer")) {

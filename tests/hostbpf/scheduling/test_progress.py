@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import platform
+import random
 import shutil
 import signal
 import socket
@@ -13,21 +14,36 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hostbpf.agent.paces import Paces
 from hostbpf.scheduling import monitor as progress
 from hostbpf.scheduling import quota
 from hostbpf.scheduling.monitor import BYTES_MAX, Direction, FlowProgress, Monitor, Phase, Publisher, Role
 from hostbpf.scheduling.quota import Quota
 from machine.errors import BadInput, EntrainError
+from schedulers.cassini.pace import Pace
 from tests.hostbpf.conftest import Pair
 from wire.flow import Flow
-from wire.progress import ENTRY, HEADER, Fields, Header, make_directory
+from wire.progress import (
+    ENTRY,
+    HEADER,
+    PACE,
+    Fields,
+    Header,
+    PaceFields,
+    StartFields,
+    make_directory,
+    pace_offset,
+)
+from workloads.pacing import Pacing
 
 HERE = Path(__file__).parent
 INCLUDE = HERE.parents[2] / "wire"
@@ -131,6 +147,64 @@ def test_python_and_c_have_the_same_layout(program: Path, tmp_path: Path) -> Non
         bytes([1, 2, 3, 4]), bytes([6, 7, 8, 9]), 5, 10, 17, 2, 2, 11, 1, 14, 160, 150, 140, 1540, 12,
         fields.updated_ns,
     )  # fmt: skip
+
+
+class _Told:
+    """Stands for a publisher: has a pace, and keeps what the process says."""
+
+    def __init__(self) -> None:
+        self.fields = PaceFields(0, 0, 0, 0, 0)
+        self.said: list[StartFields] = []
+
+    def pace(self, now_ns: int) -> PaceFields | None:
+        return self.fields if self.fields.period_ns and now_ns <= self.fields.until_ns else None
+
+    def started(self, starts: StartFields) -> None:
+        self.said.append(starts._replace(sequence=2 * len(self.said) + 2))
+
+
+def test_python_and_c_follow_a_pace_alike(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over paces that move, come and go, expire or cannot be, and iterations that are early and late."""
+    rng = random.Random(1)
+    told: Any = _Told()
+    pacing = Pacing(told)
+    lines, now, fields = [], 10**9, PaceFields(0, 0, 0, 0, 0)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now)
+    for turn in range(3000):
+        if turn % 50 == 0:
+            period = rng.choice([0, 999, 1000, 10**6])
+            fields = PaceFields(
+                0, rng.randrange(10**9), period, rng.choice([0, 40, period // 3, period]), 2**62
+            )
+        elif rng.random() < 0.1:
+            fields = fields._replace(anchor_ns=fields.anchor_ns + rng.randrange(200))
+        told.fields = fields._replace(until_ns=now - 1) if rng.random() < 0.02 else fields
+        lines.append(" ".join(map(str, (*told.fields[1:], now))))
+        start = pacing.begin()
+        lasts = rng.choice([0.5, 0.99, 1.0, 1.1, 3.7]) if turn % 100 < 50 else 1.06
+        now = start.at_ns + round((fields.period_ns or 1000) * lasts) + rng.randrange(9)
+    done = subprocess.run(
+        [program, "pace"],
+        input="\n".join(lines),
+        env=_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = [StartFields._make(map(int, line.split())) for line in done.stdout.splitlines()]
+    assert found == told.said
+    assert found[-1].shifts and found[-1].corrections and any(each.drift_ns for each in found)
+
+
+def test_a_c_program_waits_for_the_pace_that_an_agent_sets(program: Path, tmp_path: Path) -> None:
+    with contextlib.closing(Paces(tmp_path, None)) as agent, running(program, "start", tmp_path):
+        (found,) = agent.starts(0)
+        assert (found.job, found.paced, found.said.starts) == ("from-c", False, 1)
+        agent.set(0, "from-c", Pace(0, 10**9, 10**8))
+        (path,) = tmp_path.glob("*.progress")
+        assert PACE.unpack_from(path.read_bytes(), pace_offset(4))[1:4] == (0, 10**9, 10**8)
 
 
 def _readings(monitor: Monitor) -> list[FlowProgress]:
