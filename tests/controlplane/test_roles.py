@@ -34,6 +34,7 @@ from schedulers.placement.strategies import STRATEGIES
 from tests.controlplane.fake_switch import FakeSwitch
 from tests.controlplane.kinds import FakeKind
 from tests.controlplane.test_fabric import switches
+from tests.permissions import let_others_pass
 
 TOPOLOGY = leaf_spine(2, 2, 2)
 DENIED, EXHAUSTED = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -253,8 +254,7 @@ for method, request in (("Submit", api.JobRequest(name="of-nobody", gpus=1)),
 def test_another_user_of_the_machine_gets_his_role(
     tmp_path: Path, access: Access, answers: list[str]
 ) -> None:
-    for parent in (tmp_path, *tmp_path.parents[:2]):  # pytest keeps its directories to itself
-        parent.chmod(parent.stat().st_mode | 0o011)
+    let_others_pass(tmp_path)
 
     async def test() -> None:
         async with api_of(tmp_path, access) as (controller, _):

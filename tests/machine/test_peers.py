@@ -18,6 +18,7 @@ import pytest
 from hostbpf.rpc import calls as rpc
 from machine import peers
 from machine.errors import BadInput, EntrainError
+from tests.permissions import let_others_pass
 
 NOBODY = 65534
 
@@ -52,8 +53,7 @@ def asking(directory: Path, mode: int) -> Iterator[Callable[[int | None], str]]:
     def add(server: Any) -> None:
         server.add_generic_rpc_handlers((Who(),))
 
-    for parent in (directory, *directory.parents[:2]):  # pytest keeps its directories to itself
-        parent.chmod(parent.stat().st_mode | 0o011)
+    let_others_pass(directory)
     with rpc.serving(add, f"unix:{server}", threads=2), peers.admitting(door, mode, server):
         assert stat.S_IMODE(door.stat().st_mode) == mode
         yield ask

@@ -31,6 +31,7 @@ from hostbpf.scheduling.quota import Quota
 from machine.errors import BadInput, EntrainError
 from schedulers.cassini.pace import Pace
 from tests.hostbpf.conftest import Pair
+from tests.permissions import let_others_pass
 from wire.flow import Flow
 from wire.progress import (
     ENTRY,
@@ -708,8 +709,7 @@ def shared(tmp_path: Path) -> Iterator[Path]:
     """A directory that all users can publish in."""
     directory = tmp_path / "progress"
     make_directory(directory)
-    for parent in directory.parents[:3]:  # pytest keeps its directories to itself
-        parent.chmod(parent.stat().st_mode | 0o011)
+    let_others_pass(directory.parent)
     yield directory
 
 
