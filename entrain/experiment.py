@@ -271,7 +271,16 @@ def load_experiment(path: Path, *, target: Target | None = None, seed: int | Non
 
     Raises BadInput, which names the file, the key and the remedy.
     """
-    tables = read_toml(path)
+    return parse_experiment(read_toml(path), path, target=target, seed=seed)
+
+
+def parse_experiment(
+    tables: Mapping[str, Any], path: Path, *, target: Target | None = None, seed: int | None = None
+) -> Experiment:
+    """Return the experiment in `tables`, which are those of the file `path` or were made from them.
+
+    Files that it names are relative to that of `path`. See `load_experiment`.
+    """
     if "experiment" not in tables and set(TABLES) & set(tables):
         raise BadInput(
             f"{path}: this is a topology, which has no jobs to run; `entrain up {path}` brings it up. An "

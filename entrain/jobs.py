@@ -20,7 +20,7 @@ from google.protobuf.json_format import MessageToDict
 from pydantic import Field
 from rich.table import Table
 
-from machine.terminal import plain_table
+from machine.terminal import duration, plain_table
 from machine.toml import NAME, Strict, check, one_of, read_toml
 from workloads.collectives import collectives
 
@@ -120,14 +120,6 @@ def since(job: Any, now: float) -> float:
     begin: float = job.start_s if job.HasField("start_s") else job.arrival_s
     end: float = job.end_s if job.HasField("end_s") else now
     return max(end - begin, 0.0)
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in at most seven characters: `4 s`, `12 min`, `3.5 h`, `12.1 d`."""
-    for limit, unit, digits in ((120, 1, 0), (7200, 60, 0), (172800, 3600, 1)):
-        if seconds < limit:
-            return f"{seconds / unit:.{digits}f} {({1: 's', 60: 'min', 3600: 'h'})[unit]}"
-    return f"{seconds / 86400:.1f} d"
 
 
 def ranges(names: Iterable[str]) -> str:

@@ -21,9 +21,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from machine.errors import EntrainError
 
 if TYPE_CHECKING:
-    from entrain.experiment import Experiment
+    from entrain.experiment import Combination, Experiment
     from entrain.results.store import Store
     from entrain.results.values import RunResult
+    from entrain.run.plan import Plan
     from entrain.run.runner import Report, Running
     from machine.record import Record
 
@@ -38,18 +39,29 @@ SAY_EVERY_S = 5.0
     "--out", type=click.Path(path_type=Path), help="Write JSON, CSV files and plots to this directory."
 )
 @click.option("--resume", is_flag=True, help="Keep the completed runs in --out, and run the others.")
+@click.option(
+    "--only",
+    metavar="KEY=VALUE[,VALUE]",
+    multiple=True,
+    help="Run only these: KEY is routing, policy, congestion_control, load or seed. May be repeated.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would run, at least how long, and on what.")
 @click.option("--json", "as_json", is_flag=True, help="Print results.json instead of the table.")
 @click.option("--target", type=click.Choice(["softswitch", "bmv2"]), help="Use this target for all switches.")
 @click.option("--seed", type=click.IntRange(min=0), help="Use only this seed.")
 @click.option("--keep", is_flag=True, help="After the runs, keep the network up until you press Enter.")
+@click.option("--progress", "descriptor", type=int, hidden=True)
 def command(
     file: Path,
     out: Path | None,
     resume: bool,
+    only: tuple[str, ...],
+    dry_run: bool,
     as_json: bool,
     target: str | None,
     seed: int | None,
     keep: bool,
+    descriptor: int | None,
 ) -> None:
     """Run the experiment FILE and compare its routings and policies.
 
@@ -58,6 +70,7 @@ def command(
     """
     from entrain.experiment import load_experiment
     from entrain.results import files, store
+    from entrain.run import plan
     from entrain.run.runner import check_machine
     from entrain.trials.slot_rates import is_slot_rates
 
@@ -65,9 +78,17 @@ def command(
         raise click.UsageError("--resume continues the runs in a directory; name it with --out")
     console = Console(stderr=True)
     if is_slot_rates(file):
+        if only or dry_run:
+            raise click.UsageError(f"--only and --dry-run: not with {file}, which has no runs to choose from")
         _run_slot_rates(file, out, resume, as_json, seed, console)
         return
     experiment = load_experiment(file, target=target, seed=seed)  # type: ignore[arg-type]
+    chosen = plan.chosen(experiment, only)
+    if dry_run:
+        kept_runs = store.read(files.NETWORK, out).runs if resume and out and store.kind_of(out) else []
+        done = {run.combination for run in kept_runs}
+        _show_plan(plan.plan(experiment, [each for each in chosen if each not in done], len(done)), as_json)
+        return
     check_machine(experiment)
     if keep and not sys.stdin.isatty():
         raise click.UsageError("--keep waits for Enter, so it needs a terminal")
@@ -84,16 +105,44 @@ def command(
                 with store.keeping(kept.directory):
                     files.write(kept.directory, experiment, runs)
 
-        number = len(list(experiment.combinations()))
+        done = {run.combination for run in runs}
+        todo = [each for each in chosen if each not in done]
+        number = len(runs) + len(todo)
         show = partial(_show, experiment, runs, console, as_json)
         with _in_any_case(console, kept, runs, number, show):
-            if len(runs) < number or keep:
-                _run(experiment, out, console, runs, ended, keep=keep)
+            if todo or keep:
+                _run(experiment, out, console, descriptor, todo, runs, ended, keep=keep)
         if out is not None:
             with store.keeping(out):
                 files.write(out, experiment, runs)
                 files.draw(out, experiment, runs)
             console.print(f"results in {out}/: results.json, *.csv, *.png", highlight=False)
+
+
+def _show_plan(found: Plan, as_json: bool) -> None:
+    from entrain.run.plan import name_parts
+    from machine.terminal import duration, plain_table
+
+    if as_json:
+        click.echo(json.dumps(found.document(), indent=2))
+        return
+    console = Console()
+    if found.runs:
+        parts = [name_parts(run) for run in found.runs]
+        keys = [key for key in parts[0] if any(part[key] is not None for part in parts)]
+        table = plain_table(*keys, "at least", text=len(keys))
+        for part, seconds in zip(parts, found.run_seconds, strict=True):
+            table.add_row(*(str(part[key]) for key in keys), duration(seconds))
+        console.print(table)
+    kept = f", and {found.kept} are kept" if found.kept else ""
+    slow = ", so iterations will be slower" if found.processors > found.available else ""
+    for line in (
+        f"{len(found.runs)} runs{kept}, on {found.switches} switches and {found.hosts} hosts",
+        f"time: at least {duration(found.seconds)} (if no flow met another)",
+        f"processors: about {found.processors:.1f} while all jobs send or train at once; "
+        f"this machine has {found.available}{slow}",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -179,12 +228,14 @@ def _run(
     experiment: Experiment,
     out: Path | None,
     console: Console,
+    descriptor: int | None,
+    todo: Sequence[Combination],
     finished: Sequence[RunResult],
     ended: Callable[[RunResult], None],
     *,
     keep: bool,
 ) -> None:
-    """Bring up the network, run what is not in `finished`, and remove everything again.
+    """Bring up the network, run what is in `todo`, and remove everything again.
 
     `ended` is called with each completed run.
     """
@@ -192,7 +243,8 @@ def _run(
 
     run_all = cluster.run_all if experiment.cluster else runner.run_all
     parts = list(cluster.networks(experiment))
-    with owned_place(console, out) as place:
+    parts = [part for part in parts if keep or not set(todo).isdisjoint(part.combinations())]
+    with owned_place(console, out, descriptor) as place:
         for number, part in enumerate(parts, 1):
             last = number == len(parts)
             directory = place.directory / f"network{number}" if len(parts) > 1 else place.directory
@@ -200,7 +252,7 @@ def _run(
             with runner.bring_up(
                 part, place.record, directory, place.namespace, place.report, last=last
             ) as running:
-                for run in run_all(running, place.report, tuple(finished)):
+                for run in run_all(running, place.report, todo, tuple(finished)):
                     ended(run)
                 if keep and last:
                     console.print(_how_to_look(running, place.namespace), highlight=False, markup=False)
@@ -222,8 +274,8 @@ class Place:
 
 
 @contextlib.contextmanager
-def owned_place(console: Console, out: Path | None) -> Iterator[Place]:
-    """Make a place, and remove everything again. Logs are kept in `out`.
+def owned_place(console: Console, out: Path | None, descriptor: int | None = None) -> Iterator[Place]:
+    """Make a place, and remove everything again. Logs are kept in `out`, progress goes to `descriptor`.
 
     Resources left by crashed runs are removed first.
     """
@@ -231,7 +283,11 @@ def owned_place(console: Console, out: Path | None) -> Iterator[Place]:
     from machine.signals import ending_once
     from mininet_topos.isolation import private_namespace
 
-    with ending_once() as ignore_signals, Record("run") as record, _progress(console) as report:
+    with (
+        ending_once() as ignore_signals,
+        Record("run") as record,
+        _progress(console, descriptor) as report,
+    ):
         if stale := clean_stale():
             console.print(f"removed {len(stale)} resources left by a crashed run", highlight=False)
         directory = record.path.with_suffix("")
@@ -248,23 +304,39 @@ def owned_place(console: Console, out: Path | None) -> Iterator[Place]:
 
 
 @contextlib.contextmanager
-def _progress(console: Console) -> Iterator[Report]:
-    """Show progress on one line, or without a terminal, print a line per activity."""
+def _progress(console: Console, descriptor: int | None = None) -> Iterator[Report]:
+    """Show progress on one line, or without a terminal, print a line per activity.
+
+    With a `descriptor`, write lines of JSON to it instead.
+    """
+    from machine.terminal import Remaining, duration
+
+    remaining = Remaining()
+
+    def left(part: float) -> str:
+        seconds = remaining.seconds(part)
+        return f", {duration(seconds)} left" if seconds is not None and part < 1.0 else ""
+
+    if descriptor is not None:
+        with open(descriptor, "w", buffering=1) as pipe, contextlib.suppress(BrokenPipeError):  # noqa: PTH123
+            yield lambda what, part: print(json.dumps({"what": what, "part": part}), file=pipe)
+        return
     if not console.is_terminal:
         stage, again = "", 0.0
 
         def say(what: str, part: float) -> None:
             nonlocal stage, again
+            rest = left(part)
             if stage != what.partition(":")[0] or time.monotonic() > again:
                 stage, again = what.partition(":")[0], time.monotonic() + SAY_EVERY_S
-                console.print(f"{part:4.0%} {what}", highlight=False, soft_wrap=True)
+                console.print(f"{part:4.0%} {what}{rest}", highlight=False, soft_wrap=True)
 
         yield say
         return
     columns = (SpinnerColumn(), BarColumn(30), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.description}"), console=console, transient=True) as progress:
         task = progress.add_task("", total=1.0)
-        yield lambda what, part: progress.update(task, description=what, completed=part)
+        yield lambda what, part: progress.update(task, description=f"{what}{left(part)}", completed=part)
 
 
 def _how_to_look(running: Running, namespace: str) -> str:

@@ -12,7 +12,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -85,8 +85,13 @@ def networks(experiment: Experiment) -> Iterator[Experiment]:
         )
 
 
-def run_all(running: Running, report: Report, finished: Sequence[RunResult] = ()) -> Iterator[RunResult]:
-    """Run every combination of the experiment that is not in `finished`. Raises RunFailed."""
+def run_all(
+    running: Running, report: Report, todo: Collection[Combination], finished: Sequence[RunResult] = ()
+) -> Iterator[RunResult]:
+    """Run those combinations of the experiment that are in `todo`. Raises RunFailed.
+
+    `finished` are earlier runs: what they measured of single jobs is not measured again.
+    """
     experiment = running.experiment
     plan = _plan(experiment)
     alone: dict[tuple[int, Kind], float] = {}
@@ -96,10 +101,9 @@ def run_all(running: Running, report: Report, finished: Sequence[RunResult] = ()
         for job in run.jobs:
             if job.alone_ms is not None:
                 alone[seed, _kind(plan, arrivals[job.name], job.hosts)] = job.alone_ms
-    done = {run.combination for run in finished}
     with _launcher(running) as launcher, _giving_way():
         for combination in experiment.combinations():
-            if combination not in done:
+            if combination in todo:
                 one = _Run(running, combination, launcher, report)
                 yield one.with_alone(one.go(), alone)
 

@@ -12,7 +12,7 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -187,22 +187,25 @@ def _controls(experiment: Experiment, record: Record) -> Iterator[Jobs | None]:
         yield None
 
 
-def run_all(running: Running, report: Report, finished: Sequence[RunResult] = ()) -> Iterator[RunResult]:
-    """Run every combination of the experiment that is not in `finished`, one after the other.
+def run_all(
+    running: Running, report: Report, todo: Collection[Combination], finished: Sequence[RunResult] = ()
+) -> Iterator[RunResult]:
+    """Run those combinations of the experiment that are in `todo`, one after the other. Raises RunFailed.
 
-    Raises RunFailed.
+    `finished` are earlier runs: what they measured of single jobs is not measured again.
     """
-    combinations = list(running.experiment.combinations())
     known = {run.combination: run for run in finished}
     last: RunResult | None = None
-    for index, combination in enumerate(combinations):
-
-        def progress(what: str, part: float, index: int = index) -> None:
-            report(what, (index + part) / len(combinations))
-
-        if combination in known:
-            last = known[combination]
+    begun = 0
+    for combination in running.experiment.combinations():
+        if combination not in todo:
+            last = known.get(combination, last)
             continue
+
+        def progress(what: str, part: float, index: int = begun) -> None:
+            report(what, (index + part) / len(todo))
+
+        begun += 1
         alone: Mapping[str, float] = {}
         if running.experiment.alone_iterations:
             if last is not None and replace(last.combination, seed=combination.seed) == combination:

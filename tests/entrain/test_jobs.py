@@ -9,9 +9,10 @@ import pytest
 from controlplane.cluster import cluster_of, failures, hosts_by_gpu, port_name
 from controlplane.topology import dumbbell, leaf_spine, load_topology
 from entrain.experiment import load_experiment
-from entrain.jobs import duration, ranges, read_job
+from entrain.jobs import ranges, read_job
 from entrain.live_cluster import load_setup, servers_of
 from machine.errors import BadInput
+from machine.terminal import duration
 from mininet_topos.servers import Servers
 from schedulers.placement.cluster import Cluster, Port
 

@@ -18,6 +18,7 @@ from entrain.commands.simulate import summary_table
 from entrain.doctor import Finding, State
 from hostbpf.flows import FlowState
 from hostbpf.mltcp import JobKey, JobState
+from machine.terminal import Remaining
 from simulation import output
 from simulation.experiments.registry import EXPERIMENTS, points
 from simulation.results import Completion, Decision, Figures, Iterations, Latency, Result, TrainingTimes
@@ -193,3 +194,15 @@ def test_doctor_cuts_nothing(width: int) -> None:
     assert "".join(text).count("n") >= 150  # the name, and in remedy and purpose
     for word in ("apt-get", "install", "gone", "/usr/local/bin/here"):
         assert word in " ".join(text).split()
+
+
+def test_the_remaining_time_counts_from_the_first_progress() -> None:
+    """Bringing the network up took ten times as long as a tenth of the work, and says nothing about it."""
+    now = 0.0
+    remaining = Remaining(lambda: now)
+    assert remaining.seconds(0.0) is None
+    now = 100.0
+    assert remaining.seconds(0.1) is None
+    now = 110.0
+    assert remaining.seconds(0.2) == pytest.approx(80.0)
+    assert remaining.seconds(0.0) == pytest.approx(80.0)  # another preparation
