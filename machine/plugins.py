@@ -16,17 +16,22 @@ from machine.errors import EntrainError
 T = TypeVar("T")
 
 
-def extended(group: str, ours: Mapping[str, T], kind: type = object) -> dict[str, T]:
+def extended(
+    group: str, ours: Mapping[str, T], kind: type = object, *, base: type | None = None
+) -> dict[str, T]:
     """Return `ours` and the objects that distributions have registered in `group`, by name; ours come first.
 
     Raises EntrainError, naming the distribution, if an object cannot be imported or a name is already taken,
-    and if one is no instance of `kind`.
+    and if one is no instance of `kind`, or no subclass of `base`.
     """
     found = _registered(group, tuple(ours))
     for name, each in found.items():
         if not isinstance(each, kind):
             needed = f"{kind.__module__}.{kind.__qualname__}"
             raise EntrainError(f"{group}: {name!r} is {each!r}; an instance of {needed} is needed")
+        if base is not None and not (isinstance(each, type) and issubclass(each, base)):
+            needed = f"{base.__module__}.{base.__qualname__}"
+            raise EntrainError(f"{group}: {name!r} is {each!r}; a subclass of {needed} is needed")
     return {**ours, **found}
 
 
@@ -43,3 +48,8 @@ def _registered(group: str, taken: tuple[str, ...]) -> dict[str, Any]:
         except Exception as error:
             raise EntrainError(f"{what}, but {entry.value} cannot be loaded: {error}") from error
     return found
+
+
+def forget() -> None:
+    """Look for registered objects again: a distribution has been added."""
+    _registered.cache_clear()

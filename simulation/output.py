@@ -49,34 +49,50 @@ def write(directory: Path, summary: Summary, results: Sequence[Result]) -> None:
     """Write everything to `directory`. `results` are in the order of the summary's points."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "summary.json").write_text(json.dumps(summary.document(), indent=1) + "\n")
-    pairs = [(row.at, result) for row, result in zip(summary.points, results, strict=True)]
-    _write_rows(directory, "jobs", JobTimes, summary, ((at, job) for at, r in pairs for job in r.jobs))
-    _write_rows(directory, "coflows", CoflowTimes, summary, ((at, c) for at, r in pairs for c in r.coflows))
+    pairs = _pairs(summary, results)
+    for (name, found), kind in zip(rows(summary, results).items(), (JobTimes, CoflowTimes), strict=True):
+        _write_rows(directory / f"{name}.csv", _columns(kind, summary), found)
     plot(directory / f"{summary.experiment}.png", summary, results)
     _write_details(directory, summary, pairs)
     _write_timelines(directory, pairs)
 
 
-def _write_rows(
-    directory: Path,
-    name: str,
-    kind: type[JobTimes | CoflowTimes],
-    summary: Summary,
-    found: Iterable[tuple[Parameters, JobTimes | CoflowTimes]],
-) -> None:
-    """Write a row for each of `found`, followed by the parameters of its point."""
+def rows(summary: Summary, results: Sequence[Result]) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the tables `jobs` and `coflows`: the times, followed by the point's parameters."""
+
+    def extended(at: Parameters, times: JobTimes | CoflowTimes) -> dict[str, Any]:
+        return {**{k: getattr(at, k) for k in summary.parameters}, **vars(times)}
+
+    def table(kind: type[JobTimes | CoflowTimes], found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        columns = _columns(kind, summary)
+        return [{column: row[column] for column in columns} for row in found]
+
+    pairs = _pairs(summary, results)
+    return {
+        "jobs": table(JobTimes, (extended(at, job) for at, r in pairs for job in r.jobs)),
+        "coflows": table(CoflowTimes, (extended(at, coflow) for at, r in pairs for coflow in r.coflows)),
+    }
+
+
+def _pairs(summary: Summary, results: Sequence[Result]) -> list[tuple[Parameters, Result]]:
+    return [(row.at, result) for row, result in zip(summary.points, results, strict=True)]
+
+
+def _columns(kind: type[JobTimes | CoflowTimes], summary: Summary) -> list[str]:
     columns = [each.name for each in fields(kind)]
-    extra = [each for each in summary.parameters if each not in columns]
-    rows = [{**vars(each), **{k: getattr(at, k) for k in extra}} for at, each in found]
-    with (directory / f"{name}.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*columns, *extra])
+    return [*columns, *(each for each in summary.parameters if each not in columns)]
+
+
+def _write_rows(path: Path, columns: Sequence[str], found: list[dict[str, Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
         writer.writeheader()
-        writer.writerows(rows)
-    if rows and importlib.util.find_spec("pyarrow") is not None:
+        writer.writerows(found)
+    if found and importlib.util.find_spec("pyarrow") is not None:
         import pyarrow
         import pyarrow.parquet
 
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), directory / f"{name}.parquet")
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(found), path.with_suffix(".parquet"))
 
 
 def _write_details(directory: Path, summary: Summary, pairs: Sequence[tuple[Parameters, Result]]) -> None:

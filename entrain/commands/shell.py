@@ -32,7 +32,7 @@ def command(switch: str, network: str | None, address: str | None, write: bool, 
 
     namespace, certificates = "", None
     if address is None:
-        address, device_id, namespace, certificates = _find(switch, network)
+        address, device_id, namespace, certificates = find(switch, network)
     elif switch.isdecimal():
         device_id = int(switch)
     else:
@@ -50,7 +50,7 @@ def command(switch: str, network: str | None, address: str | None, write: bool, 
     os.execve(line[0], line, environment())
 
 
-def _find(switch: str, network: str | None) -> tuple[str, int, str, Path | None]:
+def find(switch: str, network: str | None) -> tuple[str, int, str, Path | None]:
     """Return gRPC address, device id, network namespace and certificates of a switch of a running network."""
     from controlplane.api_pb2 import GetNetworkRequest
     from controlplane.client import call, choose

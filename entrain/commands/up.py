@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-
-from machine.errors import BadInput, EntrainError
-from machine.packages import run_module
 
 if TYPE_CHECKING:
     from controlplane.topology import Topology
@@ -32,40 +27,21 @@ def command(file: Path, target: str | None, routing: str | None, as_json: bool) 
 
     With a [cluster] table it admits jobs: see `entrain submit`, and docs/vclos.md.
     """
-    from controlplane.client import call, running_networks
-    from controlplane.routing import check_source_routing
-    from entrain.experiment import load_network
-    from entrain.live_cluster import load_setup
-    from machine.record import clean_stale
+    from entrain.run.starting import prepared, start
 
-    topology = load_network(file)
-    if target is not None:
-        topology = topology.with_target(target)  # type: ignore[arg-type]
-    setup = load_setup(file, topology)
-    if setup is not None:
-        if routing is not None:
-            raise BadInput("--routing: not with a [cluster], whose strategy routes; leave it out")
-        routing = setup.strategy.routing
-    routing = routing or "ecmp"
     console = Console(stderr=True)
-    if routing == "source":
-        try:
-            check_source_routing(topology)
-        except BadInput as error:
-            console.print(f"note: source routing {error}", highlight=False)
-    if os.geteuid() != 0:
-        raise EntrainError("up creates namespaces and interfaces; run as root")
-    if stale := clean_stale():
-        console.print(f"removed {len(stale)} resources left by a crashed run", highlight=False)
-    for network in running_networks():
-        if network.name == topology.name:
-            with call(network) as stub:
-                _check_same(stub, topology, network.name)
-            result: dict[str, Any] = {"network": topology.name, "already_up": True}
-            click.echo(json.dumps(result) if as_json else f"network {topology.name} is already up")
-            return
+    plan = prepared(file, target, routing)
+    for note in plan.notes:
+        console.print(f"note: {note}", highlight=False)
+    topology, setup, routing = plan.topology, plan.setup, plan.routing
     with console.status(f"bringing up {topology.name}"):
-        ready = _start(file, target, routing)
+        ready = start(plan)
+    if ready is None:
+        result: dict[str, Any] = {"network": topology.name, "already_up": True}
+        click.echo(json.dumps(result) if as_json else f"network {topology.name} is already up")
+        return
+    if removed := ready.pop("removed"):
+        console.print(f"removed {removed} resources left by a crashed run", highlight=False)
     if as_json:
         click.echo(json.dumps({"network": topology.name, "already_up": False, **ready}))
     else:
@@ -91,48 +67,3 @@ def _next_steps(topology: Topology, namespace: str) -> str:
         host, other = topology.hosts[0], topology.hosts[-1]
         commands.insert(1, f"entrain exec {host.name} ping -c 1 {other.ip}")
     return f"P4Runtime: {ports}, in the network namespace {namespace}\nnext: {'; '.join(commands)}"
-
-
-def _check_same(stub: Any, topology: Any, name: str) -> None:
-    from controlplane.api_pb2 import GetNetworkRequest
-    from controlplane.controller import topology_hash
-
-    running = stub.GetNetwork(GetNetworkRequest())
-    if running.topology_hash != topology_hash(topology):
-        raise EntrainError(
-            f"another network called {name} is up (process {running.process_id}); "
-            f"take it down first: `entrain down`"
-        )
-
-
-def _start(file: Path, target: str | None, routing: str) -> dict[str, Any]:
-    """Start the daemon, and wait for its report. Raises EntrainError or BadInput if it failed."""
-    read, write = os.pipe()
-    command = [*run_module("entrain.run.daemon"), str(file), target or "-", routing, str(write)]
-    with open(read) as answer:  # noqa: PTH123 (a descriptor)
-        try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                pass_fds=[write],
-                start_new_session=True,
-            )
-        finally:
-            os.close(write)
-        try:
-            line = answer.readline()
-        except KeyboardInterrupt:
-            process.terminate()
-            process.wait()
-            raise
-    if not line:
-        _, stderr = process.communicate()
-        raise EntrainError(f"the controller ended without a report:\n{stderr.decode(errors='replace')}")
-    message: dict[str, Any] = json.loads(line)
-    if "error" in message:
-        process.wait()
-        raise (BadInput if message.get("bad_input") else EntrainError)(message["error"])
-    ready: dict[str, Any] = message["ready"]
-    return ready

@@ -38,35 +38,48 @@ def write(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) ->
     results = document(experiment, runs)
     with whole(directory / "results.json") as draft:
         draft.write_text(json.dumps(results, indent=2) + "\n")
-    jobs, links = [], []
-    for run, values in zip(runs, results["runs"], strict=True):
-        for job in values["jobs"]:
-            jobs.append({**identity(run), **{key: _cell(value) for key, value in job.items()}})
-        links += [{**identity(run), **link} for link in values["links"]]
-    _write_csv(directory / "jobs.csv", jobs)
-    _write_csv(directory / "links.csv", links)
-    _write_csv(
-        directory / "iterations.csv",
-        [
-            {
-                **identity(run),
-                "job": job.name,
-                "iteration": number,
-                "iteration_ms": iteration,
-                "communication_ms": communication,
-                "loss": fmean(job.summary.losses[number]) if job.summary.losses else None,
-            }
-            for run in runs
-            for job in run.jobs
-            for number, (iteration, communication) in enumerate(
-                zip(job.summary.iteration_ms, job.summary.communication_ms, strict=True)
-            )
-        ],
-    )
+    for table, found in rows(experiment, runs).items():
+        cells = [{key: _cell(value) for key, value in row.items()} for row in found]
+        _write_csv(directory / f"{table}.csv", cells)
+
+
+Rows = list[dict[str, Any]]
+"""Rows of a table, each with all columns."""
+
+
+def rows(experiment: Experiment, runs: Sequence[RunResult]) -> dict[str, Rows]:
+    """Return the rows of each table of results, by the table's name; docs/experiments.md has the columns.
+
+    There are always `jobs`, `links` and `iterations`. `delays` are those of policy `slots`, `throughput` and
+    `windows` those of `sample_ms`.
+    """
+    found: dict[str, Rows] = {"jobs": [], "links": []}
+    for run, values in zip(runs, document(experiment, runs)["runs"], strict=True):
+        for table in found:
+            found[table] += [{**identity(run), **row} for row in values[table]]
+    found["iterations"] = [
+        {
+            **identity(run),
+            "job": job.name,
+            "iteration": number,
+            "iteration_ms": iteration,
+            "communication_ms": communication,
+            "loss": fmean(job.summary.losses[number]) if job.summary.losses else None,
+        }
+        for run in runs
+        for job in run.jobs
+        for number, (iteration, communication) in enumerate(
+            zip(job.summary.iteration_ms, job.summary.communication_ms, strict=True)
+        )
+    ]
     if has_delays(runs):
-        _write_delays(directory, runs)
+        found["delays"] = _delays(runs)
     if experiment.sample_ms is not None:
-        _write_samples(directory, runs)
+        found["throughput"] = _throughput(runs)
+        found["windows"] = [
+            {**identity(run), **asdict(each)} for run in runs for each in run.timeline.windows
+        ]
+    return found
 
 
 def draw(directory: Path, experiment: Experiment, runs: Sequence[RunResult], form: str = "png") -> None:
@@ -97,41 +110,30 @@ def has_delays(runs: Sequence[RunResult]) -> bool:
     return any(host.negotiation_ms or host.decision_ms for run in runs for host in run.scheduling)
 
 
-def _write_delays(directory: Path, runs: Sequence[RunResult]) -> None:
-    """Write `delays.csv`: the delays of the agents' negotiations and decisions."""
-    _write_csv(
-        directory / "delays.csv",
-        [
-            {**identity(run), "host": host.host, "kind": kind, "seconds": milliseconds / 1e3}
-            for run in runs
-            for host in run.scheduling
-            for kind, delays in (("negotiation", host.negotiation_ms), ("decision", host.decision_ms))
-            for milliseconds in delays
-        ],
-    )
+def _delays(runs: Sequence[RunResult]) -> Rows:
+    """Return the delays of the agents' negotiations and decisions."""
+    return [
+        {**identity(run), "host": host.host, "kind": kind, "seconds": milliseconds / 1e3}
+        for run in runs
+        for host in run.scheduling
+        for kind, delays in (("negotiation", host.negotiation_ms), ("decision", host.decision_ms))
+        for milliseconds in delays
+    ]
 
 
-def _write_samples(directory: Path, runs: Sequence[RunResult]) -> None:
-    """Write `throughput.csv` and `windows.csv`: the samples of the runs."""
-    _write_csv(
-        directory / "throughput.csv",
-        [
-            {
-                **identity(run),
-                "link": each.link,
-                "job": each.job,
-                "time_s": round(place * each.bin_ms / 1e3, 6),
-                "mbps": round(mbps, 3),
-            }
-            for run in runs
-            for each in run.timeline.throughput
-            for place, mbps in enumerate(each.mbps)
-        ],
-    )
-    _write_csv(
-        directory / "windows.csv",
-        [{**identity(run), **asdict(each)} for run in runs for each in run.timeline.windows],
-    )
+def _throughput(runs: Sequence[RunResult]) -> Rows:
+    return [
+        {
+            **identity(run),
+            "link": each.link,
+            "job": each.job,
+            "time_s": round(place * each.bin_ms / 1e3, 6),
+            "mbps": round(mbps, 3),
+        }
+        for run in runs
+        for each in run.timeline.throughput
+        for place, mbps in enumerate(each.mbps)
+    ]
 
 
 def _cell(value: Any) -> Any:

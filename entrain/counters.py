@@ -1,0 +1,127 @@
+"""Read counters and registers of a switch by name, whatever its program: P4Info comes from the switch.
+
+gRPC connects in threads that stay in the namespace in which they started. `cells_in` therefore reads in a
+process of its own, `python -m entrain.counters`, which is in the switch's namespace from its start.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from finsy.proto import p4r, p4r_grpc
+
+from machine import tls
+from machine.errors import BadInput, EntrainError
+from machine.explain import suggestion
+
+TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a counter or of a register."""
+
+    name: str
+    index: int
+    packets: int = 0
+    bytes: int = 0
+    value: int = 0
+    """Of a register."""
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether nothing has been counted or stored."""
+        return not (self.packets or self.bytes or self.value)
+
+
+def cells_in(
+    namespace: Path | None, address: str, device_id: int, name: str, identity: tls.Identity | None = None
+) -> list[Cell]:
+    """Return what `read_cells` returns, of a switch in a network namespace (None: the present one)."""
+    enter = ["nsenter", f"--net={namespace}"] if namespace is not None else []
+    arguments = [address, str(device_id), name]
+    if identity is not None:
+        arguments += [str(identity.authority), str(identity.certificate), str(identity.key)]
+    command = [*enter, sys.executable, "-m", "entrain.counters", *arguments]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise (BadInput if done.returncode == 2 else EntrainError)(done.stderr.strip())
+    return [Cell(**each) for each in json.loads(done.stdout)]
+
+
+def read_cells(address: str, device_id: int, name: str, identity: tls.Identity | None = None) -> list[Cell]:
+    """Return all cells of the counter or register called `name`, or that ends with `.NAME`.
+
+    `address` is the switch's P4Runtime server, in the present network namespace. Raises BadInput if there is
+    none of this name, and EntrainError if the switch does not answer or its target does not support reading.
+    """
+    options = [("grpc.enable_http_proxy", 0)]
+    with _channel(address, identity, options) as channel:
+        stub = p4r_grpc.P4RuntimeStub(channel)
+        try:
+            found = stub.GetForwardingPipelineConfig(
+                p4r.GetForwardingPipelineConfigRequest(device_id=device_id), timeout=TIMEOUT_S
+            )
+            kind, number = _find(found.config.p4info, name)
+            entity = p4r.Entity()
+            wanted = getattr(entity, f"{kind}_entry")
+            setattr(wanted, f"{kind}_id", number)
+            wanted.SetInParent()
+            request = p4r.ReadRequest(device_id=device_id, entities=[entity])
+            replies = stub.Read(request, timeout=TIMEOUT_S)
+            return [_cell(name, kind, each) for reply in replies for each in reply.entities]
+        except grpc.RpcError as error:
+            told = error.details() if isinstance(error, grpc.Call) else error
+            raise EntrainError(f"{address}: cannot read {name}: {told}") from error
+
+
+def _channel(address: str, identity: tls.Identity | None, options: list[Any]) -> Any:
+    if identity is None:
+        return grpc.insecure_channel(address, options=options)
+    authority, certificate, key = identity.read()
+    credentials = grpc.ssl_channel_credentials(authority, key, certificate)
+    return grpc.secure_channel(address, credentials, options=options)
+
+
+def _find(p4info: Any, name: str) -> tuple[str, int]:
+    """Return whether `name` is a counter or a register, and its number."""
+    known = {each.preamble.name: (kind, each.preamble.id) for kind, each in _named(p4info)}
+    matches = [each for each in known if each == name or each.endswith(f".{name}")]
+    if len(matches) != 1:
+        near = f"it has {', '.join(matches)}" if matches else suggestion(name, known)
+        raise BadInput(f"{name}: the program has no counter or register of this name; {near}")
+    return known[matches[0]]
+
+
+def _named(p4info: Any) -> Iterator[tuple[str, Any]]:
+    yield from (("counter", each) for each in p4info.counters)
+    yield from (("register", each) for each in p4info.registers)
+
+
+def _cell(name: str, kind: str, entity: Any) -> Cell:
+    entry = getattr(entity, f"{kind}_entry")
+    if kind == "counter":
+        return Cell(name, entry.index.index, entry.data.packet_count, entry.data.byte_count)
+    return Cell(name, entry.index.index, value=int.from_bytes(entry.data.bitstring))
+
+
+def main(address: str, device_id: str, name: str, *files: str) -> int:
+    """Print the cells as JSON, or the error. Return the exit status, 2 for bad input."""
+    identity = tls.Identity(*map(Path, files)) if files else None
+    try:
+        print(json.dumps([asdict(each) for each in read_cells(address, int(device_id), name, identity)]))
+    except EntrainError as error:
+        print(error, file=sys.stderr)
+        return 2 if isinstance(error, BadInput) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
