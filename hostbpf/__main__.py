@@ -19,6 +19,7 @@ from machine.signals import noting_end
 from machine.supervisor import notify, supervised
 from machine.tls import Identity, check_local, identity_of
 from machine.toml import Strict, check, read_toml
+from schedulers.slots.host import SMALLEST_FIRST
 
 PATH = click.Path(path_type=Path)
 
@@ -37,6 +38,7 @@ class Settings(Strict):
     enforcer: Name | None = None
     schedule: bool | None = None
     loads: Loads | None = None
+    scheduler: str | None = None
     paths: str | None = None
     progress: str | None = None
 
@@ -97,6 +99,9 @@ def _defaults(context: click.Context, parameter: click.Parameter, file: Path | N
     show_default=True,
     help="Who tells what others plan: the switches, processes that stand for them, or nobody.",
 )
+@click.option(
+    "--scheduler", default=SMALLEST_FIRST, show_default=True, help="The slot scheduler that --schedule runs."
+)
 @click.option("--paths", type=PATH, help="Paths file of the emulated switches.")
 @click.option("--progress", type=PATH, help="Where training processes publish; default: $ENTRAIN_PROGRESS.")
 def main(**given: Any) -> None:
@@ -116,7 +121,7 @@ def _serve(given: dict[str, Any], next_signal: Callable[[], signal.Signals]) -> 
     """Serve with the options `given` until a signal. Returns those to go on with, None to end."""
     from hostbpf.agent.service import default_address, serving
 
-    scheduling = Scheduling(given["loads"], given["paths"]) if given["schedule"] else None
+    scheduling = Scheduling(given["loads"], given["paths"], given["scheduler"]) if given["schedule"] else None
     options = Options(
         given["interface"],
         given["netns"],

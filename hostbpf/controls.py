@@ -9,20 +9,24 @@ from __future__ import annotations
 import contextlib
 import errno
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebpf import EbpfError, Map
+from ebpf import EbpfError, Map, Object, compile_cached
 from hostbpf import mltcp
 from hostbpf.rates import schedules as slots
-from machine.errors import MissingTool
+from machine.errors import EntrainError, MissingTool
+from machine.plugins import extended
 from machine.record import RECORDS, Record, Resource
 from machine.state import locked, own_directory
 
 BPF_FS = Path("/sys/fs/bpf")
 DIRECTORY = BPF_FS / "entrain"
 LOCK = "controls.lock"
+GROUP = "entrain.congestion_controls"
+"""Entry points at which other distributions register congestion controls: the path of an eBPF program in C,
+with a `struct tcp_congestion_ops` that has the name of the entry."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,45 @@ def controls(record: Record, directory: Path = DIRECTORY) -> Iterator[Controls]:
                 stack.close()
                 if found.own:
                     record.release(pins)
+
+
+def others() -> dict[str, Path]:
+    """Return the sources of the congestion controls of other distributions, by name. Raises EntrainError for
+    one that cannot be loaded or is none."""
+    return extended(GROUP, {}, Path)
+
+
+@contextlib.contextmanager
+def registered(names: Collection[str]) -> Iterator[None]:
+    """Within, this machine has those of `names` that come from other distributions; the kernel has the rest.
+
+    Each is compiled once, and removed at the end or with this process. Raises EbpfError if one does not
+    compile or load, and EntrainError if the machine already has another of this name.
+    """
+    with contextlib.ExitStack() as stack:
+        for name, source in others().items():
+            if name in names:
+                stack.enter_context(_registered(name, source))
+        yield
+
+
+@contextlib.contextmanager
+def _registered(name: str, source: Path) -> Iterator[None]:
+    with Object.open(compile_cached(source)) as program:
+        program.load()
+        if name not in program.maps:
+            raise EntrainError(f"{source}: has no struct tcp_congestion_ops that is called {name}; rename it")
+        try:
+            link = program.register(name)
+        except EbpfError as error:
+            if error.errno != errno.EEXIST:
+                raise
+            raise EntrainError(
+                f"the congestion control {name} of {source} is already registered on this machine; end the "
+                f"run or the process that has it, or give yours another name"
+            ) from error
+        with link:
+            yield
 
 
 def _register_or_join(directory: Path, stack: contextlib.ExitStack) -> Controls:

@@ -69,7 +69,7 @@ def agent_command(
 def _options(scheduling: Scheduling | None, paths: Path | None) -> list[str]:
     if scheduling is None:
         return []
-    options = ["--schedule", "--loads", scheduling.loads]
+    options = ["--schedule", "--loads", scheduling.loads, "--scheduler", scheduling.scheduler]
     if paths is not None:
         options += ["--paths", str(paths)]
     return options

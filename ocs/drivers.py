@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from machine.errors import BadInput
+from machine.plugins import extended
 from ocs.driver import Driver
 from ocs.scpi import ScpiDriver
-from ocs.settings import OcsTable
+from ocs.settings import GROUP, OcsTable
 from ocs.tl1 import Tl1Driver
+
+Maker = Callable[[OcsTable, int], Driver]
+"""What an entry point names: a function of the `[ocs]` table and the number of ports that are plugged in."""
 
 
 def remote_driver(table: OcsTable, ports: int) -> Driver:
@@ -34,3 +40,6 @@ def remote_driver(table: OcsTable, ports: int) -> Driver:
             raise BadInput(
                 '[ocs], driver: "emulated" exists in an emulated network only; give "tl1" or "scpi"'
             )
+        case other:
+            makers: dict[str, Maker] = extended(GROUP, {})
+            return makers[other](table, ports)

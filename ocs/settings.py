@@ -15,35 +15,37 @@ from __future__ import annotations
 import math
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
 
 from machine.address import check_address
 from machine.errors import BadInput
-from machine.toml import Strict, matching
+from machine.plugins import extended
+from machine.toml import Strict, matching, one_of
 from ocs.crossbar import PORT_LOSS_DB, SWITCHING_MS, Crossbar
 from ocs.manager import ATTEMPTS
 
-DriverName = Literal["emulated", "tl1", "scpi"]
+GROUP = "entrain.ocs_drivers"
+"""Entry points at which other distributions register drivers: see `ocs.drivers.Maker`."""
 
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)]
 Seconds = Annotated[float, Field(gt=0, le=600, allow_inf_nan=False, strict=False)]
 Word = Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9_.-]*", "must consist of letters, digits, _, . and -")]
 PortKey = Annotated[str, matching(r"[1-9][0-9]{0,5}", "must be the number of a port, from 1")]
 
-_KEYS: dict[DriverName, set[str]] = {
+_KEYS: dict[str, set[str]] = {
     "emulated": set(),
     "tl1": {"address", "timeout_s", "attempts", "user", "password_file", "group", "port_names"},
     "scpi": {"address", "timeout_s", "attempts"},
 }
-"""The keys that not every driver has, by driver."""
+"""The keys that not every driver has, by driver. Those of other distributions may have all of them."""
 
 
 class OcsTable(Strict):
     """The `[ocs]` table. `port_names` has what the switch calls port 1, port 2 and so on."""
 
-    driver: DriverName = "emulated"
+    driver: Annotated[str, one_of(lambda: extended(GROUP, _KEYS))] = "emulated"
     switching_ms: Number = SWITCHING_MS
     port_loss_db: Number = PORT_LOSS_DB
     loss_db: dict[PortKey, Number] = Field(default_factory=dict)
@@ -80,10 +82,11 @@ class OcsTable(Strict):
     @model_validator(mode="after")
     def _fits_the_driver(self) -> OcsTable:
         every = set().union(*_KEYS.values())
-        for key in sorted((self.model_fields_set & every) - _KEYS[self.driver]):
+        keys_of = _KEYS.get(self.driver, every)
+        for key in sorted((self.model_fields_set & every) - keys_of):
             drivers = " or ".join(f'"{name}"' for name, keys in _KEYS.items() if key in keys)
             raise ValueError(f'{key}: is for driver = {drivers}, not "{self.driver}"; remove it')
-        if "address" in _KEYS[self.driver] and self.address is None:
+        if self.driver in PORTS and self.address is None:
             raise ValueError(
                 f'address: driver = "{self.driver}" needs it, as in "10.0.0.5:{PORTS[self.driver]}"'
             )
@@ -116,5 +119,5 @@ class OcsTable(Strict):
             raise BadInput(f"[ocs], password_file: {self.password_file} cannot be read ({error})") from error
 
 
-PORTS: dict[DriverName, int] = {"tl1": 3082, "scpi": 5025}
+PORTS: dict[str, int] = {"tl1": 3082, "scpi": 5025}
 """The TCP port on which switches listen, by driver: TL1 in raw mode, and SCPI."""

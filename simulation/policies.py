@@ -18,6 +18,8 @@ from schedulers.coflow.rivals import (
     Varys,
 )
 from schedulers.coflow.view import CoflowPolicy
+from schedulers.slots.host import GROUP as SLOT_GROUP
+from schedulers.slots.host import SCHEDULERS, SlotScheduler
 
 COFLOW_POLICIES: dict[str, Callable[[], CoflowPolicy]] = {
     "parrot": Parrot,
@@ -64,3 +66,9 @@ def coflow_policy(name: str) -> CoflowPolicy:
     policy = known[name]()
     policy.name = name
     return policy
+
+
+def slot_schedulers() -> dict[str, type[SlotScheduler]]:
+    """Return the slot schedulers by name, which agents also run. Raises EntrainError for one of another
+    distribution that cannot be loaded."""
+    return extended(SLOT_GROUP, SCHEDULERS, base=SlotScheduler)

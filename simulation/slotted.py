@@ -132,8 +132,8 @@ class SlottedTransport:
 
     `rounds` is how often each flow decides and announces at a boundary. `cross` (share of each link, 0 to 1)
     is the mean cross traffic. It is drawn per link and slot from `seed`, and so is the order of jobs within a
-    size class. `usage` records the links' training traffic. `marked` counts the segments that links have
-    marked.
+    size class. Policy `slots` runs `scheduler`. `usage` records the links' training traffic. `marked` counts
+    the segments that links have marked.
     """
 
     def __init__(
@@ -150,6 +150,7 @@ class SlottedTransport:
         marking: Marking | None = None,
         flow_times: bool = False,
         usage: Usage | None = None,
+        scheduler: type[SlotScheduler] = SlotScheduler,
     ) -> None:
         if policy not in get_args(SlotPolicy):
             raise BadInput(f"slot policy {policy!r} is unknown; use one of {', '.join(get_args(SlotPolicy))}")
@@ -171,7 +172,7 @@ class SlottedTransport:
         self.usage = usage
         self.decision_seconds: list[float] = []
         self.decided_flows: list[int] = []
-        self._scheduler = SlotScheduler(parameters)
+        self._scheduler = scheduler(parameters)
         self._flows = FlowTable(hops=2)
         self._coflows = CoflowTable()
         # Indexed by row of the flow table:

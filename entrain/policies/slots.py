@@ -19,11 +19,12 @@ from entrain.policies.reports import HostReport, Report
 from hostbpf.agent.agent import Loads, Scheduling
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.agent_pb2_grpc import HostStub
+from hostbpf.scheduling.thread import slot_schedulers
 from machine.errors import BadInput
-from machine.toml import Strict
+from machine.toml import Strict, one_of
 from mininet_topos.agents import agents
 from mininet_topos.emulated_switches import emulated_switches
-from schedulers.slots.host import warm_up
+from schedulers.slots.host import SMALLEST_FIRST, warm_up
 from workloads.jobs import JobSpec
 
 TIMEOUT_S = 5.0
@@ -37,6 +38,7 @@ class SlotsTable(Strict):
 
     slot_ms: Annotated[float, Field(ge=5, le=10_000, allow_inf_nan=False, strict=False)] = 60.0
     loads: Loads = "inband"
+    scheduler: Annotated[str, one_of(slot_schedulers)] = SMALLEST_FIRST
 
 
 class _Seen(NamedTuple):
@@ -137,7 +139,7 @@ class Slots(Policy):
         progress = run.directory / "progress"
         progress.mkdir()
         warm_up()  # compile once here instead of in all agents at the same time
-        scheduling = Scheduling(table.loads)
+        scheduling = Scheduling(table.loads, scheduler=table.scheduler)
         with contextlib.ExitStack() as stack:
             paths: Mapping[str, Path] = {}
             if table.loads == "emulated" and run.routing != "vclos":  # refused by check

@@ -37,7 +37,7 @@ from entrain.run.contention import attribute, contention, per_job
 from entrain.run.cross import NAME as CROSS
 from entrain.run.cross import Cross, CrossFlow, crossing
 from entrain.run.samples import Sampler, sampling
-from hostbpf.controls import controls
+from hostbpf.controls import controls, others, registered
 from hostbpf.flow import netns_cookie
 from hostbpf.mltcp import PLAIN, VARIANTS, Jobs
 from hostbpf.rates.schedules import PACED
@@ -101,7 +101,7 @@ def check_machine(experiment: Experiment) -> None:
     """
     check_possible(experiment.topology, experiment.network.shaping)
     kernels = available_congestion_controls()
-    ours = (*PLAIN, *VARIANTS, *PACED)
+    ours = (*PLAIN, *VARIANTS, *PACED, *others())
     asked = [("[network]", experiment.network.congestion_control, kernels)]
     asked += [("[experiment]", name, (*kernels, *ours)) for name in experiment.controls]
     for table, name, there in asked:
@@ -178,13 +178,15 @@ def bring_up(
 
 @contextlib.contextmanager
 def _controls(experiment: Experiment, record: Record) -> Iterator[Jobs | None]:
-    """Register entrain's eBPF congestion controls if the experiment uses one."""
+    """Register entrain's eBPF congestion controls if the experiment uses one, and those of plugins."""
     ours = {*VARIANTS, *PLAIN, *PACED}
-    if {combination.control for combination in experiment.combinations()} & ours:
-        with controls(record) as found:
-            yield found.jobs
-    else:
-        yield None
+    used = {combination.control or "" for combination in experiment.combinations()}
+    with registered(used):
+        if used & ours:
+            with controls(record) as found:
+                yield found.jobs
+        else:
+            yield None
 
 
 def run_all(

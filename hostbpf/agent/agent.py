@@ -39,6 +39,7 @@ from hostbpf.urgent import urgent
 from machine.errors import BadInput, EntrainError, MissingTool
 from machine.record import AlreadyRuns, Record, clean_stale, records
 from schedulers.compiled import Floats
+from schedulers.slots.host import SMALLEST_FIRST
 from wire.flow import Flow
 from wire.slot_header import LANES
 
@@ -62,6 +63,8 @@ class Scheduling:
     """Where it learns what others plan: switches by carriers, emulated switches, or nowhere."""
     paths: Path | None = None
     """The paths file of emulated switches (`hostbpf.emulated.client`)."""
+    scheduler: str = SMALLEST_FIRST
+    """The slot scheduler (`hostbpf.scheduling.thread.slot_schedulers`)."""
 
 
 @dataclass(frozen=True)
@@ -309,7 +312,9 @@ class Agent:
             stack.enter_context(self.listening(loads.deliver, loads.awaits))
             progress = stack.enter_context(Monitor(self.options.progress, self.options.netns))
             name = f"{self.options.interface} {self._cookie}"
-            scheduler = HostScheduler(progress, loads, self, self.now, capacity, wait=wait, name=name)
+            scheduler = HostScheduler(
+                progress, loads, self, self.now, capacity, wait=wait, name=name, scheduler=wanted.scheduler
+            )
             stack.enter_context(self.listening(scheduler.begins, scheduler.rests))
             self.scheduler = scheduler
             stop = threading.Event()

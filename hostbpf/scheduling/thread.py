@@ -30,9 +30,20 @@ from hostbpf.clock import SlotClock
 from hostbpf.scheduling.loads import LoadSource, PathLoads, Wait
 from hostbpf.scheduling.monitor import Direction, FlowProgress, Phase
 from hostbpf.urgent import urgent
-from machine.errors import EntrainError
+from machine.errors import BadInput, EntrainError
+from machine.explain import suggestion
+from machine.plugins import extended
 from schedulers.compiled import Floats
-from schedulers.slots.host import FLOW, Parameters, Round, SlotScheduler, warm_up
+from schedulers.slots.host import (
+    FLOW,
+    GROUP,
+    SCHEDULERS,
+    SMALLEST_FIRST,
+    Parameters,
+    Round,
+    SlotScheduler,
+    warm_up,
+)
 from schedulers.slots.roles import Role
 from schedulers.slots.table import in_window
 from wire.flow import Flow
@@ -200,6 +211,18 @@ class Delays:
     decision: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
 
 
+def slot_schedulers() -> dict[str, type[SlotScheduler]]:
+    """Return the slot schedulers by name. Raises EntrainError if one of another distribution is none."""
+    return extended(GROUP, SCHEDULERS, base=SlotScheduler)
+
+
+def _slot_scheduler(name: str) -> type[SlotScheduler]:
+    found = slot_schedulers()
+    if name not in found:
+        raise BadInput(f"slot scheduler {name!r} is unknown; {suggestion(name, found)}")
+    return found[name]
+
+
 class HostScheduler:
     """The scheduler of one host; `run` is its thread.
 
@@ -216,11 +239,12 @@ class HostScheduler:
         *,
         wait: Wait,
         name: str = "",
+        scheduler: str = SMALLEST_FIRST,
         parameters: Parameters | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`name` differs from host to host, and spreads their rounds; by default `parameters` are the agents'
-        with the clock's slots."""
+        with the clock's slots. Raises BadInput if there is no `scheduler` with this name."""
         self._progress = progress
         self._loads = loads
         self._host = host
@@ -230,7 +254,7 @@ class HostScheduler:
         self._link = capacity
         self._parameters = parameters or Parameters(slot_s=clock().slot_ns / 1e9, horizon=LANES)
         self._capacity = capacity * self._parameters.payload
-        self._scheduler = SlotScheduler(self._parameters)
+        self._scheduler = _slot_scheduler(scheduler)(self._parameters)
         warm_up()
         self._states: dict[Flow, _State] = {}
         self._phase = zlib.crc32(name.encode()) / 2**32 * PHASES

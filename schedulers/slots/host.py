@@ -211,6 +211,17 @@ class Round:
         return schedule
 
 
+SCHEDULERS: dict[str, type[SlotScheduler]] = {"smallest-first": SlotScheduler}
+"""Slot schedulers by name. All decide by the same kernels; another class may have another order of decisions
+(`ranks`, `draw`, `places`), and another view of what paths carried (`observed`)."""
+
+SMALLEST_FIRST = "smallest-first"
+"""The slot scheduler of agents that are not told another."""
+
+GROUP = "entrain.slot_schedulers"
+"""Entry points at which other distributions register subclasses of `SlotScheduler`."""
+
+
 def warm_up() -> None:
     """Load the compiled code, or compile it, so that no slot has to wait for that; load tables', too."""
     table.warm_up()

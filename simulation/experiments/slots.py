@@ -13,6 +13,7 @@ from schedulers.cassini.ccml import best_shift
 from schedulers.cassini.profile import Profile, up_down
 from schedulers.coflow.rivals import JobPriorities
 from schedulers.coflow.view import CoflowPolicy
+from schedulers.slots.host import SlotScheduler
 from schedulers.slots.kernels import HORIZON
 from simulation.collectives import parameter_server, ring, training_job
 from simulation.engine import Outcome, Simulation
@@ -20,7 +21,7 @@ from simulation.experiments.experiment import Experiment, Point
 from simulation.experiments.outcome import recorded_usage, result_of
 from simulation.jobs import Coflow, Job
 from simulation.latency import decision_latencies
-from simulation.policies import coflow_policy
+from simulation.policies import coflow_policy, slot_schedulers
 from simulation.results import Latency, Result
 from simulation.scheduled import ScheduledTransport
 from simulation.slotted import SIMULATED, SlottedTransport
@@ -57,6 +58,10 @@ def _cluster(point: Point) -> tuple[Topology, list[ClusterJob]]:
     return tree(fans[servers]), jobs
 
 
+def _cluster_policies() -> tuple[str, ...]:
+    return (*CLUSTER_SET, *slot_schedulers())
+
+
 def ccml_waits(jobs: list[ClusterJob], topology: Topology) -> list[float]:
     """Return how long CCML delays each job, based on its profile and those of the jobs already on its
     servers."""
@@ -84,6 +89,7 @@ def run_cluster(point: Point) -> Result:
     """Run the slot scheduler or another policy on a cluster of 8-GPU servers under a three-tier tree."""
     topology, cluster = _cluster(point)
     policy, slot_s = point["policy"], point["slot_ms"] / 1000.0
+    schedulers = slot_schedulers()
     mcs, known = policy in ("mcs", "mcs-steps"), policy == "varys"
     jobs = [job.staged(steps=policy == "mcs-steps") if mcs else job.pipelined() for job in cluster]
     waits: list[float] | None = None
@@ -108,7 +114,7 @@ def run_cluster(point: Point) -> Result:
             ]
         slotted = SlottedTransport(
             topology,
-            "slots" if policy in SLOTS_SET else "equal" if policy == "ccml-equal" else "fair",
+            "slots" if policy in (*SLOTS_SET, *schedulers) else "equal" if policy == "ccml-equal" else "fair",
             replace(SIMULATED, slot_s=slot_s, **SLOTS_VARIANTS.get(policy, {})),
             rounds=2 if policy == "slots-2" else 1,
             cross=point.get("cross", 0.0),
@@ -116,6 +122,7 @@ def run_cluster(point: Point) -> Result:
             check=point.get("check"),
             flow_times=flow_times,
             usage=usage,
+            scheduler=schedulers.get(policy, SlotScheduler),
         )
         outcome = Simulation(jobs, slotted, keep_coflows=flow_times).run()
         seconds = slotted.decision_seconds
@@ -251,6 +258,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         _cluster_points,
         run_cluster,
         {"slots against mcs": "-33.6 %", "slots against ccml": "-23.3 %"},
+        accepts=_cluster_policies,
     ),
     Experiment(
         "slots-models",
@@ -260,6 +268,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         _model_points,
         run_cluster,
         {},
+        accepts=_cluster_policies,
     ),
     Experiment(
         "slots-tau",
@@ -269,6 +278,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         _tau_points,
         run_cluster,
         {},
+        accepts=_cluster_policies,
     ),
     Experiment(
         "slots-bound",

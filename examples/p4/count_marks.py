@@ -1,0 +1,54 @@
+"""Changes the switch program: a counter of the packets that each port has marked with ECN.
+
+    python examples/p4/count_marks.py OUT
+
+copies the program, changes it, and compiles it with p4c to OUT/fabric.json and OUT/fabric.p4info.txtpb.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import p4src
+from p4src.compile import compile_program
+
+PROGRAM = Path(p4src.__file__).parent
+
+CHANGES = (
+    # where the counters are declared
+    (
+        "    counter(MAX_PORTS, CounterType.packets_and_bytes) port_out;\n",
+        "    counter(MAX_PORTS, CounterType.packets) marked;\n",
+    ),
+    # where a packet is marked
+    (
+        "            hdr.ipv4.ecn = ECN_CONGESTED;\n",
+        "            marked.count((bit<32>)standard_metadata.egress_port);\n",
+    ),
+)
+"""For each place in egress.p4: a line that is there, and the line to add after it."""
+
+
+def change(directory: Path) -> Path:
+    """Copy the program to `directory`, change it, and return the file to compile."""
+    shutil.copytree(PROGRAM, directory, ignore=shutil.ignore_patterns("build", "tna", "__pycache__"))
+    egress = directory / "v1model/egress.p4"
+    text = egress.read_text()
+    for line, added in CHANGES:
+        if line not in text:
+            raise SystemExit(f"{egress}: has no line {line.strip()!r} any more; change CHANGES")
+        text = text.replace(line, line + added)
+    egress.write_text(text)
+    return directory / "v1model/fabric.p4"
+
+
+def build(out: Path) -> tuple[Path, Path]:
+    """Compile the changed program to `out`. Return the files that `entrain deploy` takes."""
+    compile_program(change(out / "p4")).write(out, "fabric")
+    return out / "fabric.json", out / "fabric.p4info.txtpb"
+
+
+if __name__ == "__main__":
+    print(*build(Path(sys.argv[1])))
