@@ -49,7 +49,7 @@ LOCK := uv pip compile --quiet --generate-hashes --no-header --no-annotate --pyt
 	-c constraints.lock pyproject.toml
 lock:  ## Write the hashes of dependencies anew (needs uv)
 	$(LOCK) -o requirements.lock
-	$(LOCK) --extra dev --extra parquet -o requirements-dev.lock
+	$(LOCK) --extra dev --extra parquet --extra notebook -o requirements-dev.lock
 
 doctor: setup  ## Check prerequisites, and say how to install what is missing
 	.venv/bin/entrain doctor

@@ -359,4 +359,4 @@ def test_emulated_switches_need_fixed_paths(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=message):
         load_experiment(write(tmp_path, slots))
     fixed = load_experiment(write(tmp_path, slots.replace('"ecmp", ', "")))
-    assert fixed.tables["slots"] == {"slot_ms": 60.0, "loads": "emulated"}
+    assert fixed.tables["slots"] == {"slot_ms": 60.0, "loads": "emulated", "scheduler": "smallest-first"}

@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import entrain
@@ -229,15 +230,20 @@ def test_an_interrupt_takes_the_network_down(tmp_path: Path) -> None:
     experiment = entrain.Experiment.parse(LIVE.format(iterations=100_000))
     names: set[str] = set()
 
+    def there() -> set[str]:
+        return {path.name for path in Path("/run/netns").iterdir()}
+
     def interrupt(what: str, part: float) -> None:
         if "only 1" in what and not names:
-            names.update(path.name for path in Path("/run/netns").glob("entrain-run-*"))
+            ours = (each.pid for each in psutil.Process().children(recursive=True))
+            names.update(f"entrain-run-{pid}" for pid in ours)
+            assert names & there()
             threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
 
     with pytest.raises(KeyboardInterrupt):
         experiment.run(tmp_path / "out", progress=interrupt)
     assert names
-    assert not names & {path.name for path in Path("/run/netns").glob("entrain-run-*")}
+    assert not names & there()
 
 
 @pytest.mark.root
