@@ -184,5 +184,5 @@ def load_job(path: Path) -> JobSpec:
         return parse_job(json.loads(path.read_text()), str(path))
     except FileNotFoundError as error:
         raise BadInput(f"{path}: no such file") from error
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also what is no UTF-8
         raise BadInput(f"{path}: not JSON: {error}") from error

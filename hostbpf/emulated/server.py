@@ -110,10 +110,15 @@ class EmulatedSwitch:
 
         Raises BadInput as `load` does, and for too many rates; then nothing has changed.
         """
+        self.check(flow, port, slot, rates)
+        self._table.update(flow, np.array([self._row(port)]), np.asarray(rates, float), slot)
+
+    def check(self, flow: Flow, port: int, slot: int, rates: Sequence[int]) -> None:
+        """Raise what `update` with the same arguments would raise."""
         self._offset(slot)
+        self._row(port)
         if len(rates) > LANES:
             raise BadInput(f"switch {self.name}, flow {flow}: {len(rates)} slots; plan at most {LANES}")
-        self._table.update(flow, np.array([self._row(port)]), np.asarray(rates, float), slot)
 
     def forget(self, flow: Flow) -> None:
         """Drop what `flow` plans; it is not an error that it plans nothing."""
@@ -169,6 +174,8 @@ class _Service(EmulatedSwitchServicer):
     @rpc.answers
     def UpdateSchedule(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._check(context, (rpc.flow_of(each.hop.flow) for each in request.schedules))
+        for each in request.schedules:  # all are refused, or none
+            self._switch.check(rpc.flow_of(each.hop.flow), each.hop.port, each.slot, each.rates)
         for each in request.schedules:
             self._switch.update(rpc.flow_of(each.hop.flow), each.hop.port, each.slot, each.rates)
         return pb.UpdateScheduleResponse()

@@ -23,6 +23,7 @@ from softswitch.compiler.codegen.hashes import Hashes, tables
 from softswitch.compiler.codegen.parser import Parser, value_set_words
 from softswitch.compiler.codegen.tables import Tables
 from softswitch.compiler.codegen.traffic import Traffic
+from softswitch.compiler.ir import refusing_damage
 from softswitch.compiler.layout import Layout, SharedArea, align, shared_area
 from softswitch.compiler.program import Program
 from softswitch.compiler.table_layout import ProfileLayout, TableLayout
@@ -63,8 +64,12 @@ def possible_cpus() -> int:
     return int(text.replace("-", ",").split(",")[-1]) + 1
 
 
+@refusing_damage()
 def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None) -> Code:
-    """Compile a program to C. Raises Unsupported for constructs that softswitch cannot run."""
+    """Compile a program to C.
+
+    Raises Unsupported for constructs that softswitch cannot run, and BadInput for a damaged program.
+    """
     cpus = cpus or possible_cpus()
     layout = Layout(program)
     actions = Actions(layout, drop_port)

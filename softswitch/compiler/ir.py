@@ -8,8 +8,9 @@ BMv2's docs/JSON_format.md defines the format. Where it is silent, the sources o
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from machine.errors import BadInput
@@ -521,16 +522,23 @@ def load_program(json_bytes: bytes) -> Program:
         raise BadInput(f"the program is not BMv2 JSON: {error}; compile it with p4c-bm2-ss") from error
     if not isinstance(root, dict) or "pipelines" not in root or "header_types" not in root:
         raise BadInput("the program is not BMv2 JSON (no pipelines); compile it with p4c-bm2-ss")
-    version = root.get("__meta__", {}).get("version", [2, 0])
-    if version[0] != 2:
-        raise Unsupported(f"softswitch cannot run version {version} of BMv2's JSON, only 2.x")
-    try:
+    with refusing_damage():
+        version = root.get("__meta__", {}).get("version", [2, 0])
+        if version[0] != 2:
+            raise Unsupported(f"softswitch cannot run version {version} of BMv2's JSON, only 2.x")
         return _Reader(root).program()
+
+
+@contextlib.contextmanager
+def refusing_damage() -> Iterator[None]:
+    """Raise BadInput for what reading a damaged program raises. Only p4c's own output is sure to fit."""
+    try:
+        yield
     except (
         *(KeyError, TypeError, ValueError, IndexError, AssertionError),
-        *(AttributeError, RecursionError),
+        *(AttributeError, RecursionError, StopIteration, ArithmeticError, MemoryError),
     ) as error:
         raise BadInput(f"the program's JSON is damaged: {type(error).__name__}: {error}") from error
 
 
-__all__ = ["Program", "Unsupported", "load_program"]
+__all__ = ["Program", "Unsupported", "load_program", "refusing_damage"]

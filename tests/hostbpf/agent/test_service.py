@@ -68,7 +68,8 @@ class BareAgent:
         self.params[job] = params
 
     def remove_job(self, job: int) -> None:
-        del self.params[job]
+        if self.params.pop(job, None) is None:
+            raise BadInput("has no parameters")
 
     @contextlib.contextmanager
     def listening(
