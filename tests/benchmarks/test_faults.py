@@ -1,0 +1,44 @@
+"""The campaign of kills, in short: after each, nothing is left, lost or silent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kinds", [["switch", "agent", "controller", "ocs", "worker", "coordinator"], ["up", "run"]]
+)
+def test_killed_processes_leave_nothing_and_lose_nothing(kinds: list[str]) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "benchmarks",
+            "faults",
+            "--json",
+            "--kills",
+            str(len(kinds)),
+            "--kinds",
+            *kinds,
+        ],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=280,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)
+    assert found["kills"] == len(kinds)
+    assert found["by_kind"] == dict.fromkeys(sorted(kinds), 1)
+    # not `stalls`: beside other tests, iterations stall without a kill
+    assert (found["leftovers"], found["lost"], found["silent"]) == (0, 0, 0), found["what"]
