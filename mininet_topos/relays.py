@@ -34,14 +34,34 @@ _STATISTICS = struct.Struct(f"=2Q{_LATE_BINS}Q")
 class Passed:
     """What relays have done so far: frames passed on, frames dropped, and the processor time that it took.
 
-    99 % of the frames left at most `late_ms_p99` after they were due (None: there was none).
+    `late` counts the frames by how much later than due they left, in steps of 10 µs.
     """
 
     relays: int
     frames: int
     dropped: int
     cpu_s: float
-    late_ms_p99: float | None
+    late: tuple[int, ...]
+
+    def since(self, before: Passed) -> Passed:
+        """Return what the same relays have done since `before`."""
+        return Passed(
+            self.relays,
+            self.frames - before.frames,
+            self.dropped - before.dropped,
+            self.cpu_s - before.cpu_s,
+            tuple(now - then for now, then in zip(self.late, before.late, strict=True)),
+        )
+
+    @property
+    def late_ms_p99(self) -> float | None:
+        """How much later than due 99 % of the frames left, at most; None: there was none."""
+        seen, total = 0, sum(self.late)
+        for index, count in enumerate(self.late, 1):
+            seen += count
+            if seen and seen >= 0.99 * total:
+                return index * _LATE_NS / 1e6
+        return None
 
 
 @dataclass(frozen=True)
@@ -88,16 +108,7 @@ def passed(relays: list[Relay]) -> Passed:
         late = [one + other for one, other in zip(late, numbers[2:], strict=True)]
         used = psutil.Process(each.child.process.pid).cpu_times()
         cpu_s += used.user + used.system
-    return Passed(len(relays), frames, dropped, cpu_s, _percentile_ms(late, 0.99))
-
-
-def _percentile_ms(late: list[int], part: float) -> float | None:
-    seen, total = 0, sum(late)
-    for index, count in enumerate(late, 1):
-        seen += count
-        if seen and seen >= part * total:
-            return index * _LATE_NS / 1e6
-    return None
+    return Passed(len(relays), frames, dropped, cpu_s, tuple(late))
 
 
 def compiler() -> str:

@@ -283,7 +283,7 @@ def run_one(
         _Watch(running, name, ()).check()  # an agent that has just died has reported nothing
         wall_s = time.monotonic() - began
         busy_part = busy(processor, psutil.cpu_times())
-        relayed = running.network.relayed()
+        relayed = running.network.relayed().since(relayed_before)
         found = read_records(output / "records")
         crossed = cross.started if cross else []
         timeline = _timeline(running, found, crossed, sampler) if sampler else Timeline()
@@ -307,7 +307,7 @@ def run_one(
             "table_updates": sum(each.written for each in applied),
             "run_s": wall_s,
             "processor_busy": busy_part,
-            **_relays(relayed_before, relayed),
+            **_relays(relayed),
             "repeated_bytes": repeated,
         },
     )
@@ -555,15 +555,15 @@ def _result(
     )
 
 
-def _relays(before: Passed, after: Passed) -> dict[str, int | float]:
+def _relays(passed: Passed) -> dict[str, int | float]:
     """Return what relays have done in a run, or nothing if no link has one."""
-    if not after.relays:
+    if not passed.relays:
         return {}
     return {
-        "relays": after.relays,
-        "relays_cpu_s": after.cpu_s - before.cpu_s,
-        "relays_dropped": after.dropped - before.dropped,
-        "relays_late_ms_p99": after.late_ms_p99 or 0.0,
+        "relays": passed.relays,
+        "relays_cpu_s": passed.cpu_s,
+        "relays_dropped": passed.dropped,
+        "relays_late_ms_p99": passed.late_ms_p99 or 0.0,
     }
 
 

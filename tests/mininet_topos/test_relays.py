@@ -72,6 +72,8 @@ def test_datagrams_arrive_in_order_and_not_before_the_delay(
     assert passed.frames >= 2 * number
     assert not passed.dropped
     assert passed.late_ms_p99 is not None
+    nothing = passed.since(passed)
+    assert (nothing.frames, nothing.late_ms_p99) == (0, None)
 
 
 def _datagrams() -> socket.socket:
