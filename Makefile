@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: run test test-fast lint site deploy p4 bench lock doctor clean setup help
+.PHONY: run test test-fast lint site deb deploy p4 bench lock doctor clean setup help
 
 PYTHON := .venv/bin/python
 TARGET ?= softswitch
@@ -27,6 +27,9 @@ lint: .venv/.dev  ## Check style, types and the formatting of C
 
 site: .venv/.dev  ## Build the site of docs/ in build/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
+
+deb: setup  ## Build a Debian package of the agent, the controller and the command line in build/
+	packaging/build-deb
 
 deploy: setup  ## Bring up TOPOLOGY on TARGET and set its pipelines and tables; tofino: docs/tofino.md
 ifeq ($(TARGET),tofino)

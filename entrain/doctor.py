@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata, util
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from machine.errors import EntrainError
-from machine.packages import DISTRIBUTION
+from machine.packages import DISTRIBUTION, INSTALLED
 
 State = Literal["found", "missing", "not tried"]
 _KERNEL = "a kernel with {}"
@@ -197,25 +196,16 @@ def _enforcer() -> str | None:
     return None if choice.other is None else f"{choice}: {choice.reason}"
 
 
-_PROGRAM = """
-__attribute__((section("tc"), used)) int probe(void *packet) { return 0; }
-char LICENSE[] __attribute__((section("license"), used)) = "GPL";
-"""
-
-
 def _bpf() -> str | None:
-    """Compile a program and load it into the kernel, as softswitch does."""
-    from ebpf import Object, compile_bpf
+    """Load one of the agent's programs into the kernel."""
+    from ebpf import Object, compile_cached
+    from hostbpf.rates.meter import SOURCE
 
-    with tempfile.TemporaryDirectory() as scratch:
-        source, compiled = Path(scratch) / "probe.bpf.c", Path(scratch) / "probe.bpf.o"
-        source.write_text(_PROGRAM)
-        try:
-            compile_bpf(source, compiled)
-            with Object.open(compiled) as program:
-                program.load()
-        except (EntrainError, OSError):
-            return None
+    try:
+        with Object.open(compile_cached(SOURCE)) as program:
+            program.load()
+    except (EntrainError, OSError):
+        return None
     return "works"
 
 
@@ -233,19 +223,19 @@ def _tools() -> list[Need]:
         ),
         Need(
             "Mininet's Python module",
-            "networks",
-            True,
+            "emulated networks",
+            not INSTALLED,
             "apt-get install mininet; `make setup` (a .venv of /usr/bin/python3 with its site packages)",
             _mininet,
         ),
     ]
     for program, package, purpose, required in (
-        ("clang", "clang", "compiling eBPF programs", True),
+        ("clang", "clang", "running P4 programs on softswitch; eBPF programs of a checkout", not INSTALLED),
         ("ip", "iproute2", "interfaces", True),
         ("tc", "iproute2", "shaped links", True),
-        ("mnexec", "mininet", "processes on hosts", True),
+        ("mnexec", "mininet", "processes on emulated hosts", not INSTALLED),
         ("setpriv", "util-linux", "ending switches with their run", True),
-        ("ethtool", "ethtool", "disabling host offloads on BMv2", True),
+        ("ethtool", "ethtool", "disabling host offloads on BMv2", not INSTALLED),
         ("mn", "mininet", "inspecting a network by hand", False),
         ("bpftool", "bpftool", "inspecting eBPF programs; generating vmlinux.h", False),
         ("iperf3", "iperf3", "benchmarks", False),

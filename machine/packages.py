@@ -16,6 +16,10 @@ _PRIVATE = "_packages"
 """Its name in a wheel (setup.py, entrain/__init__.py)."""
 
 
+INSTALLED = ROOT.name == _PRIVATE
+"""Whether this is a wheel. Its eBPF programs are compiled."""
+
+
 def version() -> str:
     """Return the version that is installed, or `unknown` where packages are used without being installed."""
     try:
@@ -29,6 +33,6 @@ def run_module(name: str) -> list[str]:
 
     In a wheel's private directory only `entrain` finds it.
     """
-    if ROOT.name != _PRIVATE:
+    if not INSTALLED:
         return [sys.executable, "-m", name]
     return [sys.executable, "-m", "entrain.module", name]

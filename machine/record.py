@@ -31,7 +31,7 @@ from typing import Any, Literal
 from machine.errors import EntrainError
 from machine.state import check_owner, locked, own_directory
 
-RECORDS = Path("/run/entrain")
+RECORDS = Path(os.environ.get("ENTRAIN_RUN") or "/run/entrain")
 VERSION = 2
 """Version of the record file's format. Records of other versions are left alone."""
 

@@ -1,0 +1,140 @@
+"""Agent and controller as systemd runs them: they say when they are ready, and read their files again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+UNITS = ROOT / "packaging"
+
+
+@dataclass
+class Service:
+    """A process with a supervisor that listens."""
+
+    process: subprocess.Popen[str]
+    notified: socket.socket
+
+    def reload(self) -> None:
+        """Do what ExecReload does."""
+        self.process.send_signal(signal.SIGHUP)
+
+    def wait_ready(self) -> None:
+        assert self.notified.recv(100) == b"READY=1"
+
+    def line(self, *, error: bool = False) -> str:
+        stream = self.process.stderr if error else self.process.stdout
+        assert stream is not None
+        return stream.readline()
+
+
+@contextlib.contextmanager
+def started(directory: Path, *command: str) -> Iterator[Service]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        notified.bind(str(directory / "notify"))
+        notified.settimeout(60)
+        environment = {
+            **os.environ,
+            "NOTIFY_SOCKET": str(directory / "notify"),
+            "ENTRAIN_RUN": str(directory / "run"),
+            "PYTHONPATH": str(ROOT),
+        }
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield Service(process, notified)
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+
+
+@pytest.mark.slow
+def test_controller_needs_no_root_and_reads_its_topology_again(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    shutil.copy(ROOT / "experiments" / "vclos-cluster.toml", file)
+    command = [
+        sys.executable,
+        "-m",
+        "entrain.cli",
+        "controller",
+        str(file),
+        "--state",
+        str(tmp_path / "state"),
+    ]
+    if os.geteuid() == 0:
+        tmp_path.chmod(0o777)
+        command = ["setpriv", "--bounding-set=-all", "--no-new-privs", *command]
+    with started(tmp_path, *command) as service:
+        service.wait_ready()
+        while "primary" not in service.line():
+            pass
+        good = file.read_text()
+        file.write_text("broken =")
+        service.reload()
+        while "not reloaded" not in (line := service.line(error=True)):
+            assert line, "it ended"
+        file.write_text(good)
+        service.reload()
+        service.wait_ready()
+
+
+def _settings(file: Path, slot_ms: int) -> None:
+    file.write_text(f'interface = "lo"\nlisten = "unix:{file.parent}/agent.sock"\nslot_ms = {slot_ms}\n')
+
+
+CAPABILITIES = next(
+    line.partition("=")[2].split()
+    for line in (UNITS / "entrain-agent@.service").read_text().splitlines()
+    if line.startswith("CapabilityBoundingSet=")
+)
+
+
+@pytest.mark.root
+def test_agent_needs_its_unit_s_capabilities_only_and_reads_its_options_again(tmp_path: Path) -> None:
+    import grpc
+
+    from hostbpf.rpc import agent_pb2 as pb
+    from hostbpf.rpc.agent_pb2_grpc import HostStub
+
+    file = tmp_path / "agent.toml"
+    _settings(file, 60)
+    kept = ",".join(["-all", *("+" + name.removeprefix("CAP_").lower() for name in CAPABILITIES)])
+    agent = f"exec setpriv --bounding-set={kept} {sys.executable} -m hostbpf --config {file}"
+    command = ["unshare", "--net", "sh", "-c", f"ip link set lo up && {agent}"]
+    with started(tmp_path, *command) as service:
+        service.wait_ready()
+        assert service.line().startswith("ready")
+        _settings(file, 30)
+        service.reload()
+        service.wait_ready()
+        with grpc.insecure_channel(f"unix:{tmp_path}/agent.sock") as channel:
+            assert HostStub(channel).GetStatus(pb.GetStatusRequest()).slot_ns == 30_000_000
+        file.write_text("slot_msec = 20\n")
+        service.reload()
+        message = service.line(error=True)
+        assert "not reloaded" in message
+        assert "slot_msec" in message
+
+
+def test_configuration_of_the_package_is_valid() -> None:
+    command = [sys.executable, "-m", "hostbpf", "--config", str(UNITS / "agent.toml"), "--interface", "none9"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "agent.toml" not in done.stderr, done.stderr  # it is the interface that is wrong, or the user
+    assert done.returncode in (1, 2)
