@@ -11,7 +11,7 @@ class GetNetworkRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Network(_message.Message):
-    __slots__ = ("name", "routing", "namespace", "process_id", "switches", "topology_hash", "program", "hosts")
+    __slots__ = ("name", "routing", "namespace", "process_id", "switches", "topology_hash", "program", "hosts", "events", "run")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROUTING_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,8 @@ class Network(_message.Message):
     TOPOLOGY_HASH_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     HOSTS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     name: str
     routing: str
     namespace: str
@@ -28,26 +30,45 @@ class Network(_message.Message):
     topology_hash: str
     program: str
     hosts: _containers.RepeatedCompositeFieldContainer[Host]
-    def __init__(self, name: _Optional[str] = ..., routing: _Optional[str] = ..., namespace: _Optional[str] = ..., process_id: _Optional[int] = ..., switches: _Optional[_Iterable[_Union[Switch, _Mapping]]] = ..., topology_hash: _Optional[str] = ..., program: _Optional[str] = ..., hosts: _Optional[_Iterable[_Union[Host, _Mapping]]] = ...) -> None: ...
+    events: _containers.RepeatedCompositeFieldContainer[Event]
+    run: str
+    def __init__(self, name: _Optional[str] = ..., routing: _Optional[str] = ..., namespace: _Optional[str] = ..., process_id: _Optional[int] = ..., switches: _Optional[_Iterable[_Union[Switch, _Mapping]]] = ..., topology_hash: _Optional[str] = ..., program: _Optional[str] = ..., hosts: _Optional[_Iterable[_Union[Host, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., run: _Optional[str] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("unix_ns", "text")
+    UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    unix_ns: int
+    text: str
+    def __init__(self, unix_ns: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Host(_message.Message):
-    __slots__ = ("name", "address", "interface", "switch", "port", "process_id")
+    __slots__ = ("name", "address", "interface", "switch", "port", "process_id", "agent")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     INTERFACE_FIELD_NUMBER: _ClassVar[int]
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    AGENT_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     interface: str
     switch: str
     port: int
     process_id: int
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., interface: _Optional[str] = ..., switch: _Optional[str] = ..., port: _Optional[int] = ..., process_id: _Optional[int] = ...) -> None: ...
+    agent: str
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., interface: _Optional[str] = ..., switch: _Optional[str] = ..., port: _Optional[int] = ..., process_id: _Optional[int] = ..., agent: _Optional[str] = ...) -> None: ...
 
 class Switch(_message.Message):
-    __slots__ = ("name", "role", "target", "device_id", "grpc_address", "status", "certificates")
+    __slots__ = ("name", "role", "target", "device_id", "grpc_address", "status", "certificates", "tables")
+    class TablesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +76,7 @@ class Switch(_message.Message):
     GRPC_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATES_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
     name: str
     role: str
     target: str
@@ -62,7 +84,8 @@ class Switch(_message.Message):
     grpc_address: str
     status: str
     certificates: str
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., target: _Optional[str] = ..., device_id: _Optional[int] = ..., grpc_address: _Optional[str] = ..., status: _Optional[str] = ..., certificates: _Optional[str] = ...) -> None: ...
+    tables: _containers.ScalarMap[str, int]
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., target: _Optional[str] = ..., device_id: _Optional[int] = ..., grpc_address: _Optional[str] = ..., status: _Optional[str] = ..., certificates: _Optional[str] = ..., tables: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class DeployRequest(_message.Message):
     __slots__ = ("routing", "p4info", "program")
@@ -99,10 +122,12 @@ class Applied(_message.Message):
     def __init__(self, name: _Optional[str] = ..., pipeline_set: _Optional[bool] = ..., inserted: _Optional[int] = ..., modified: _Optional[int] = ..., deleted: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class WatchLoadsRequest(_message.Message):
-    __slots__ = ("interval_ms",)
+    __slots__ = ("interval_ms", "counters")
     INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
     interval_ms: int
-    def __init__(self, interval_ms: _Optional[int] = ...) -> None: ...
+    counters: bool
+    def __init__(self, interval_ms: _Optional[int] = ..., counters: _Optional[bool] = ...) -> None: ...
 
 class Loads(_message.Message):
     __slots__ = ("unix_ns", "ports", "problem")
@@ -115,18 +140,36 @@ class Loads(_message.Message):
     def __init__(self, unix_ns: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[PortLoad, _Mapping]]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class PortLoad(_message.Message):
-    __slots__ = ("switch", "port", "peer", "capacity_mbps", "slots")
+    __slots__ = ("switch", "port", "peer", "capacity_mbps", "slots", "link", "counters")
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_MBPS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
     switch: str
     port: int
     peer: str
     capacity_mbps: float
     slots: _containers.RepeatedCompositeFieldContainer[SlotLoad]
-    def __init__(self, switch: _Optional[str] = ..., port: _Optional[int] = ..., peer: _Optional[str] = ..., capacity_mbps: _Optional[float] = ..., slots: _Optional[_Iterable[_Union[SlotLoad, _Mapping]]] = ...) -> None: ...
+    link: str
+    counters: Counters
+    def __init__(self, switch: _Optional[str] = ..., port: _Optional[int] = ..., peer: _Optional[str] = ..., capacity_mbps: _Optional[float] = ..., slots: _Optional[_Iterable[_Union[SlotLoad, _Mapping]]] = ..., link: _Optional[str] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ...) -> None: ...
+
+class Counters(_message.Message):
+    __slots__ = ("monotonic_ns", "received_packets", "received_bytes", "sent_packets", "sent_bytes")
+    MONOTONIC_NS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_PACKETS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SENT_PACKETS_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    monotonic_ns: int
+    received_packets: int
+    received_bytes: int
+    sent_packets: int
+    sent_bytes: int
+    def __init__(self, monotonic_ns: _Optional[int] = ..., received_packets: _Optional[int] = ..., received_bytes: _Optional[int] = ..., sent_packets: _Optional[int] = ..., sent_bytes: _Optional[int] = ...) -> None: ...
 
 class SlotLoad(_message.Message):
     __slots__ = ("slot", "load_mbps")
@@ -331,6 +374,46 @@ class Failure(_message.Message):
     what: str
     reason: str
     def __init__(self, what: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ListTrainingRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Training(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[TrainingJob]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[TrainingJob, _Mapping]]] = ...) -> None: ...
+
+class TrainingJob(_message.Message):
+    __slots__ = ("name", "hosts", "iterations", "done", "ideal_ms", "ideal", "recent")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HOSTS_FIELD_NUMBER: _ClassVar[int]
+    ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    IDEAL_MS_FIELD_NUMBER: _ClassVar[int]
+    IDEAL_FIELD_NUMBER: _ClassVar[int]
+    RECENT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    hosts: _containers.RepeatedScalarFieldContainer[str]
+    iterations: int
+    done: int
+    ideal_ms: float
+    ideal: str
+    recent: _containers.RepeatedCompositeFieldContainer[TrainingIteration]
+    def __init__(self, name: _Optional[str] = ..., hosts: _Optional[_Iterable[str]] = ..., iterations: _Optional[int] = ..., done: _Optional[int] = ..., ideal_ms: _Optional[float] = ..., ideal: _Optional[str] = ..., recent: _Optional[_Iterable[_Union[TrainingIteration, _Mapping]]] = ...) -> None: ...
+
+class TrainingIteration(_message.Message):
+    __slots__ = ("number", "start_ns", "compute_end_ns", "end_ns")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    START_NS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_END_NS_FIELD_NUMBER: _ClassVar[int]
+    END_NS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    start_ns: int
+    compute_end_ns: int
+    end_ns: int
+    def __init__(self, number: _Optional[int] = ..., start_ns: _Optional[int] = ..., compute_end_ns: _Optional[int] = ..., end_ns: _Optional[int] = ...) -> None: ...
 
 class ListDropsRequest(_message.Message):
     __slots__ = ()

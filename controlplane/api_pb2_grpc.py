@@ -49,6 +49,11 @@ class ControllerStub:
                 request_serializer=controlplane_dot_api__pb2.WatchLoadsRequest.SerializeToString,
                 response_deserializer=controlplane_dot_api__pb2.Loads.FromString,
                 _registered_method=True)
+        self.ListTraining = channel.unary_unary(
+                '/entrain.v1.Controller/ListTraining',
+                request_serializer=controlplane_dot_api__pb2.ListTrainingRequest.SerializeToString,
+                response_deserializer=controlplane_dot_api__pb2.Training.FromString,
+                _registered_method=True)
         self.ListDrops = channel.unary_unary(
                 '/entrain.v1.Controller/ListDrops',
                 request_serializer=controlplane_dot_api__pb2.ListDropsRequest.SerializeToString,
@@ -115,6 +120,13 @@ class ControllerServicer:
 
     def WatchLoads(self, request, context):
         """The link load tables: once, or again and again until the caller goes away.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTraining(self, request, context):
+        """What the ranks of a run's jobs have recorded. Only a run has such jobs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -199,6 +211,11 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.WatchLoads,
                     request_deserializer=controlplane_dot_api__pb2.WatchLoadsRequest.FromString,
                     response_serializer=controlplane_dot_api__pb2.Loads.SerializeToString,
+            ),
+            'ListTraining': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTraining,
+                    request_deserializer=controlplane_dot_api__pb2.ListTrainingRequest.FromString,
+                    response_serializer=controlplane_dot_api__pb2.Training.SerializeToString,
             ),
             'ListDrops': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDrops,
@@ -327,6 +344,33 @@ class Controller:
             '/entrain.v1.Controller/WatchLoads',
             controlplane_dot_api__pb2.WatchLoadsRequest.SerializeToString,
             controlplane_dot_api__pb2.Loads.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTraining(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/entrain.v1.Controller/ListTraining',
+            controlplane_dot_api__pb2.ListTrainingRequest.SerializeToString,
+            controlplane_dot_api__pb2.Training.FromString,
             options,
             channel_credentials,
             insecure,

@@ -21,6 +21,8 @@ from machine.record import RECORDS
 from machine.tls import CONTROLLER, Identity, identity_of, open_channel
 
 NETWORKS = RECORDS / "networks"
+RUNS = RECORDS / "runs"
+"""Directories of runs in progress, whose networks can be read."""
 SOCKET = "api.sock"
 IDENTITY = "ENTRAIN_IDENTITY"
 """The environment variable with the caller's certificate."""
@@ -28,7 +30,7 @@ IDENTITY = "ENTRAIN_IDENTITY"
 
 @dataclass(frozen=True)
 class RunningNetwork:
-    """A network started by `entrain up`, with its directory.
+    """A network started by `entrain up`, or that of a run in progress, with its directory.
 
     With an `identity` it is another machine's, and `name` is the HOST:PORT of its controller.
     """
@@ -48,15 +50,15 @@ def running_networks(root: Path = NETWORKS) -> list[RunningNetwork]:
     return [RunningNetwork(path.parent.name, path.parent) for path in sorted(root.glob(f"*/{SOCKET}"))]
 
 
-def choose(name: str | None, root: Path = NETWORKS) -> RunningNetwork:
-    """Return the network called `name`, or the only one.
+def choose(name: str | None, root: Path = NETWORKS, *, runs: Path | None = None) -> RunningNetwork:
+    """Return the network called `name`, or the only one. With `runs`, also that of a run in progress there.
 
     Raises EntrainError if there is none, and BadInput if there are several and `name` is not given, or if
     `name` is an address and the environment names no certificate.
     """
     if name is not None and ":" in name:
         return RunningNetwork(name, root, _own_identity(name))
-    networks = running_networks(root)
+    networks = running_networks(root) + (running_networks(runs) if runs is not None else [])
     names = ", ".join(network.name for network in networks)
     if name is not None:
         for network in networks:
@@ -65,7 +67,8 @@ def choose(name: str | None, root: Path = NETWORKS) -> RunningNetwork:
         up = f"up are {names}" if names else "none is up"
         raise EntrainError(f"no network {name!r} is up ({up}): `entrain up TOPOLOGY.toml`")
     if not networks:
-        raise EntrainError("no network is up: `entrain up TOPOLOGY.toml`")
+        remedy = "`entrain up TOPOLOGY.toml`" + (", or start `entrain run`" if runs is not None else "")
+        raise EntrainError(f"no network is up{' or runs' if runs is not None else ''}: {remedy}")
     if len(networks) > 1:
         raise BadInput(f"several networks are up ({names}): choose one with --network")
     return networks[0]
@@ -94,6 +97,10 @@ def call(network: RunningNetwork) -> Iterator[Any]:
 def _error(network: RunningNetwork, error: grpc.RpcError) -> EntrainError:
     code, details = error.code(), error.details() or ""
     if code == grpc.StatusCode.UNAVAILABLE:
+        if network.identity is None and not network.socket.exists():
+            return EntrainError(f"network {network.name} is gone: it was taken down, or its run has ended")
+        if network.identity is None and not os.access(network.socket, os.W_OK):
+            return EntrainError(f"network {network.name} belongs to another user, such as root; run as root")
         return EntrainError(
             f"the controller of network {network.name} does not answer on {network.address}; "
             + (
@@ -102,6 +109,8 @@ def _error(network: RunningNetwork, error: grpc.RpcError) -> EntrainError:
                 else "if it crashed, `entrain clean` removes what it left"
             )
         )
+    if code == grpc.StatusCode.UNIMPLEMENTED:
+        return BadInput(f"{network.name} is a run in progress, which can only be watched")
     if code == grpc.StatusCode.INVALID_ARGUMENT:
         return BadInput(details)
     return EntrainError(details or code.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -17,13 +16,13 @@ import grpc
 from controlplane import api_pb2 as api
 from controlplane import api_pb2_grpc as api_grpc
 from controlplane import messages
-from controlplane.admission import Admission, Circuits, Failures, Step, TooMany
+from controlplane.admission import Admission, Circuits, Failures, Step
 from controlplane.cluster import ClusterSetup, failures, hosts_by_gpu
 from controlplane.fabric import Applied, Fabric
 from controlplane.ledger import Entry, Ledger
-from controlplane.loads import LoadReader
 from controlplane.network import Port, Topology
 from controlplane.pipeline import Pipeline
+from controlplane.readings import Denied, Readings, code, told
 from controlplane.roles import Access, Guarded
 from controlplane.routing import ECN_THRESHOLD_PACKETS, FabricPolicy, Routing, desired_state
 from controlplane.store import Store
@@ -44,15 +43,9 @@ _OPTIONS = (
 )
 _MOST_CALLS = 1024
 """Calls that are answered at a time, all in all."""
-_LEAST_INTERVAL_MS = 10
-"""Each reading of the load tables asks every switch."""
 
 
-class _Denied(EntrainError):
-    """The caller has no right to do this."""
-
-
-class Controller(api_grpc.ControllerServicer):
+class Controller(Readings):
     """Controls the fabric of one running network, and serves its API.
 
     `stopped` is set when a client requests Shutdown. As a context manager, it keeps the switches connected.
@@ -82,7 +75,7 @@ class Controller(api_grpc.ControllerServicer):
         host_processes: Mapping[str, int] | None = None,
         access: Access = OWNERS,
     ) -> None:
-        self.topology = topology
+        super().__init__(topology, routing, namespace, host_processes or {}, on_event)
         self.access = access
         self.stopped = asyncio.Event()
         self.admission: Admission | None = None
@@ -97,24 +90,19 @@ class Controller(api_grpc.ControllerServicer):
                 circuits,
                 order=cluster.order,
                 backfill=cluster.backfill,
-                on_step=on_step,
-                on_event=on_event,
+                on_step=self._stepped,
+                on_event=self.note,
             )
         self._cluster = cluster
         self._circuits = circuits
         self._tenants: tuple[Tenant, ...] = ()
         self._strict = strict
         self._first_pipeline = pipeline
-        self._host_processes = host_processes or {}
-        self._routing: Routing = routing
-        self._namespace = namespace
         self._store = store
         self._ecn_threshold_packets = ecn_threshold_packets
-        self._on_event = on_event
+        self._on_step = on_step
         self._deploying = asyncio.Lock()
-        self._fabric: Fabric
         self._tables: Tables
-        self._loads: LoadReader
 
     async def __aenter__(self) -> Controller:
         await self._open(self._first_pipeline or Pipeline.load(), strict=self._strict)
@@ -137,18 +125,21 @@ class Controller(api_grpc.ControllerServicer):
         await self._fabric.close()
 
     async def _open(self, pipeline: Pipeline, *, strict: bool = True) -> None:
-        self._fabric = Fabric(
-            self.topology, pipeline, store=self._store, strict=strict, on_event=self._on_switch
+        self._read(
+            Fabric(self.topology, pipeline, store=self._store, strict=strict, on_event=self._on_switch)
         )
-        self._loads = LoadReader(self._fabric)
         if self._cluster is not None and pipeline.is_fabric:
             self._tables = Tables(self._fabric, self._policy(self._routing))
         await self._fabric.__aenter__()
 
     def _on_switch(self, event: str) -> None:
-        self._on_event(event)
+        self.note(event)
         if self.admission is not None:
             self.admission.look()
+
+    def _stepped(self, entry: Entry, step: Step) -> None:
+        self.note(f"job {entry.name}: {step}")
+        self._on_step(entry, step)
 
     async def deploy(self, routing: Routing, pipeline: Pipeline | None = None) -> list[Applied]:
         """Set the pipeline and the desired state on every switch. Only the fabric's program gets entries.
@@ -221,40 +212,6 @@ class Controller(api_grpc.ControllerServicer):
 
     # -- the API
 
-    async def GetNetwork(self, request: Any, context: Any) -> api.Network:  # noqa: N802
-        statuses = self._fabric.statuses()
-        return api.Network(
-            name=self.topology.name,
-            routing=self._routing,
-            namespace=self._namespace,
-            process_id=os.getpid(),
-            topology_hash=topology_hash(self.topology),
-            program=self._fabric.pipeline.name,
-            switches=[
-                api.Switch(
-                    name=switch.name,
-                    role=switch.role,
-                    target=switch.target,
-                    device_id=switch.device_id,
-                    grpc_address=switch.grpc_address,
-                    certificates=str(switch.certificates or ""),
-                    status=statuses[switch.name],
-                )
-                for switch in self.topology.switches
-            ],
-            hosts=[
-                api.Host(
-                    name=host.name,
-                    address=host.ip,
-                    interface=host.interface,
-                    switch=host.leaf,
-                    port=host.leaf_port,
-                    process_id=self._host_processes.get(host.name, 0),
-                )
-                for host in self.topology.hosts
-            ],
-        )
-
     async def Deploy(self, request: api.DeployRequest, context: Any) -> api.Deployed:  # noqa: N802
         began = time.monotonic()
         try:
@@ -263,61 +220,12 @@ class Controller(api_grpc.ControllerServicer):
                 pipeline = Pipeline.load(Path(request.p4info), Path(request.program))
             applied = await self.deploy(request.routing or self._routing, pipeline)  # type: ignore[arg-type]
         except EntrainError as error:
-            await context.abort(_code(error), str(error))
+            await context.abort(code(error), str(error))
         switches = [_applied(one) for one in applied]
         return api.Deployed(switches=switches, seconds=time.monotonic() - began)
 
-    async def WatchLoads(  # noqa: N802
-        self, request: api.WatchLoadsRequest, context: Any
-    ) -> AsyncIterator[api.Loads]:
-        if 0 < request.interval_ms < _LEAST_INTERVAL_MS:
-            why = f"interval_ms: is {request.interval_ms}; give at least {_LEAST_INTERVAL_MS}, or 0 for once"
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
-        due = time.monotonic()
-        while True:
-            ports, problem = [], ""
-            try:
-                ports = await self._loads.read()
-            except EntrainError as error:
-                if not request.interval_ms:
-                    await context.abort(_code(error), str(error))
-                problem = str(error)
-            yield api.Loads(
-                unix_ns=time.time_ns(),
-                problem=problem,
-                ports=[
-                    api.PortLoad(
-                        switch=port.switch,
-                        port=port.port,
-                        peer=port.peer,
-                        capacity_mbps=port.capacity_mbps,
-                        slots=[api.SlotLoad(slot=slot, load_mbps=load) for slot, load in port.slots.items()],
-                    )
-                    for port in ports
-                ],
-            )
-            if not request.interval_ms:
-                return
-            due = max(due + request.interval_ms / 1000, time.monotonic())
-            await asyncio.sleep(due - time.monotonic())
-
-    async def ListDrops(self, request: Any, context: Any) -> api.Drops:  # noqa: N802
-        async with _told(context):
-            if not self._fabric.pipeline.is_fabric:
-                raise EntrainError(
-                    f"the switches run {self._fabric.pipeline.name}, which does not count drops by reason; "
-                    f"deploy the fabric's program"
-                )
-            drops = await self._fabric.drops()
-        return api.Drops(
-            switches=[
-                api.SwitchDrops(name=name, packets={reason.name: count for reason, count in found.items()})
-                for name, found in drops.items()
-            ]
-        )
-
     async def Submit(self, request: api.JobRequest, context: Any) -> api.Job:  # noqa: N802
-        async with _told(context):
+        async with told(context):
             admission = self._jobs()
             status = await admission.submit(*self._asked(request), self._owner(context))
             return messages.job(self.topology, status)
@@ -325,30 +233,30 @@ class Controller(api_grpc.ControllerServicer):
     async def SubmitAndWatch(  # noqa: N802
         self, request: api.JobRequest, context: Any
     ) -> AsyncIterator[api.Job]:
-        async with _told(context):
+        async with told(context):
             admission = self._jobs()
             await admission.submit(*self._asked(request), self._owner(context))
             async for status in admission.watch(request.name):
                 yield messages.job(self.topology, status)
 
     async def Place(self, request: api.JobRequest, context: Any) -> api.Plan:  # noqa: N802
-        async with _told(context):
+        async with told(context):
             admission = self._jobs()
             found = admission.preview(*self._asked(request))
             return messages.plan(self.topology, found, admission.problem)
 
     async def Cancel(self, request: api.CancelRequest, context: Any) -> api.Job:  # noqa: N802
-        async with _told(context):
+        async with told(context):
             owner = self._owner(context)
             if owner and owner != self._jobs().owner_of(request.name):
-                raise _Denied(
+                raise Denied(
                     f"job {request.name} is not {owner}'s; only its submitter or an operator cancels it"
                 )
             status = await self._jobs().end(request.name, "ended" if request.ended else "cancelled")
             return messages.job(self.topology, status)
 
     async def ListJobs(self, request: api.ListJobsRequest, context: Any) -> api.Jobs:  # noqa: N802
-        async with _told(context):
+        async with told(context):
             admission = self._jobs()
             assert self._cluster is not None
             return api.Jobs(
@@ -363,12 +271,12 @@ class Controller(api_grpc.ControllerServicer):
     async def WatchJobs(  # noqa: N802
         self, request: api.WatchJobsRequest, context: Any
     ) -> AsyncIterator[api.Job]:
-        async with _told(context):
+        async with told(context):
             async for status in self._jobs().watch(request.name):
                 yield messages.job(self.topology, status)
 
     async def ListCircuits(self, request: Any, context: Any) -> api.Circuits:  # noqa: N802
-        async with _told(context):
+        async with told(context):
             admission = self._jobs()
             if self._circuits is None:
                 raise EntrainError(
@@ -396,15 +304,6 @@ class _FabricOf:
         return self._controller.failures()
 
 
-@contextlib.asynccontextmanager
-async def _told(context: Any) -> AsyncIterator[None]:
-    """Give the client each error of ours, as it stands."""
-    try:
-        yield
-    except EntrainError as error:
-        await context.abort(_code(error), str(error))
-
-
 async def apply_routing(fabric: Fabric, policy: FabricPolicy) -> list[Applied]:
     """Bring a fabric into the state of `policy`. If it runs another program, leave its tables alone."""
     if not fabric.pipeline.is_fabric:
@@ -412,24 +311,20 @@ async def apply_routing(fabric: Fabric, policy: FabricPolicy) -> list[Applied]:
     return await fabric.apply(desired_state(fabric.topology, policy), routing=policy.routing)
 
 
-def topology_hash(topology: Topology) -> str:
-    """Return a fingerprint, which is equal for two topologies if and only if they are equal."""
-    return hashlib.sha256(repr(topology).encode()).hexdigest()
-
-
 @contextlib.asynccontextmanager
-async def serving(controller: Controller, socket: Path) -> AsyncIterator[int | None]:
-    """Within, serve the API on a Unix socket, and at `controller.access.listen`, whose port it yields.
+async def serving(
+    service: api_grpc.ControllerServicer, socket: Path, access: Access
+) -> AsyncIterator[int | None]:
+    """Within, serve the API on a Unix socket, and at `access.listen`, whose port it yields.
 
     Only its owner can use the socket, or with users in `access`, all users of this machine can connect, and
     each gets the rights of his role. Raises EntrainError for an address that is taken, and BadInput for
     certificates that cannot be read.
     """
-    access = controller.access
     inner = socket.parent / "inner"
     own = inner / "api.sock" if access.for_users else socket
     server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MOST_CALLS)
-    api_grpc.add_ControllerServicer_to_server(Guarded(controller, access), server)
+    api_grpc.add_ControllerServicer_to_server(Guarded(service, access), server)
     port = None
     if access.for_users:
         inner.mkdir(0o700, exist_ok=True)
@@ -453,16 +348,6 @@ async def serving(controller: Controller, socket: Path) -> AsyncIterator[int | N
             yield port
     finally:
         await server.stop(1.0)
-
-
-def _code(error: EntrainError) -> grpc.StatusCode:
-    if isinstance(error, BadInput):
-        return grpc.StatusCode.INVALID_ARGUMENT
-    if isinstance(error, _Denied):
-        return grpc.StatusCode.PERMISSION_DENIED
-    if isinstance(error, TooMany):
-        return grpc.StatusCode.RESOURCE_EXHAUSTED
-    return grpc.StatusCode.FAILED_PRECONDITION
 
 
 def _applied(applied: Applied) -> api.Applied:

@@ -51,6 +51,17 @@ class Applied:
 
 
 @dataclass(frozen=True)
+class PortCounters:
+    """What a port has received and sent, since the pipeline was set, when it was read (CLOCK_MONOTONIC)."""
+
+    monotonic_ns: int
+    received_packets: int
+    received_bytes: int
+    sent_packets: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True)
 class _Change:
     applied: Applied
     before: State
@@ -221,6 +232,48 @@ class Fabric:
 
         counts = await asyncio.gather(*map(of, self._managed))
         return dict(zip(self._managed, counts, strict=True))
+
+    async def counters(self) -> dict[tuple[str, int], PortCounters]:
+        """Return the counters of every port, by switch and number.
+
+        Bytes count each frame as the switch sees it; with offloads that is one for several on the wire.
+        Raises the error of a switch that does not answer.
+        """
+
+        async def of(switch: Switch) -> dict[tuple[str, int], PortCounters]:
+            asked = [
+                fy.P4CounterEntry(counter, index=port.number)
+                for port in switch.ports
+                for counter in (p4.COUNTER_PORT_IN, p4.COUNTER_PORT_OUT)
+            ]
+            found = await self._client(switch.name).read(asked)
+            now = time.monotonic_ns()
+            counters: dict[str, dict[int, Any]] = {p4.COUNTER_PORT_IN: {}, p4.COUNTER_PORT_OUT: {}}
+            by_id = {self.pipeline.schema.counters[name].id: name for name in counters}
+            for entity in found:
+                entry = entity.counter_entry
+                counters[by_id[entry.counter_id]][entry.index.index] = entry.data
+            counted = {}
+            for port in switch.ports:
+                into, out = (by_port[port.number] for by_port in counters.values())
+                counted[switch.name, port.number] = PortCounters(
+                    now, into.packet_count, into.byte_count, out.packet_count, out.byte_count
+                )
+            return counted
+
+        per_switch = await asyncio.gather(*map(of, self.topology.switches))
+        return {port: counters for counted in per_switch for port, counters in counted.items()}
+
+    def tables(self) -> dict[str, dict[str, int]]:
+        """Return, by switch and table, how many entries it has, as far as this controller knows."""
+        names = {table.id: table.name for table in self.pipeline.schema.tables if not table.is_const}
+        sizes = {}
+        for name, managed in self._managed.items():
+            sizes[name] = dict.fromkeys(names.values(), 0) if managed.known is not None else {}
+            for entity in (managed.known or {}).values():
+                if entity.HasField("table_entry"):
+                    sizes[name][names[entity.table_entry.table_id]] += 1
+        return sizes
 
     # -- packets
 

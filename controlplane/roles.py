@@ -37,6 +37,7 @@ Role = Literal["reader", "submitter", "operator"]
 NEEDS: dict[str, Role] = {
     "GetNetwork": "reader",
     "WatchLoads": "reader",
+    "ListTraining": "reader",
     "ListDrops": "reader",
     "Place": "reader",
     "ListJobs": "reader",

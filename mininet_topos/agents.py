@@ -43,7 +43,11 @@ def agents(
         command = agent_command(network, host, address, slot_ms, scheduling, own_paths, progress)
         commands.append((f"the agent of host {host.name}", command, directory / f"agent-{host.name}.log"))
     with network.serving(record, commands, vital=vital):
-        yield addresses
+        network.agents.update(addresses)
+        try:
+            yield addresses
+        finally:
+            network.agents.clear()
 
 
 def agent_command(

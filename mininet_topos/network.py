@@ -149,6 +149,8 @@ class Network:
         self._watched: list[Child] = []
         self._relays: list[Relay] = []
         self.net = _empty_mininet()
+        self.agents: dict[str, str] = {}
+        """The gRPC addresses of hosts' agents, by host, while they run."""
         self.panel: Panel | None = None
         """The emulated optical circuit switch, while the network runs, if the topology has one."""
 

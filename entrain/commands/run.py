@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -257,9 +258,19 @@ def _run(
                 if keep and last:
                     console.print(_how_to_look(running, place.namespace), highlight=False, markup=False)
                     place.report("press Enter to stop", 1.0)
-                    sys.stdin.readline()
+                    running.loop.run(_enter())
                 if last:
                     place.ignore_signals()
+
+
+async def _enter() -> None:
+    """Wait for Enter; meanwhile others can watch the network."""
+    pressed, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_reader(sys.stdin, pressed.set)
+    try:
+        await pressed.wait()
+    finally:
+        loop.remove_reader(sys.stdin)
 
 
 @dataclass(frozen=True)

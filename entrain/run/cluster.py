@@ -30,6 +30,7 @@ from entrain.live_cluster import CIRCUITS, circuits_of
 from entrain.results.cluster import Stay, Stays
 from entrain.results.values import JobResult, RunResult
 from entrain.run.contention import attribute, contention, per_job
+from entrain.run.live import Training
 from entrain.run.runner import (
     Report,
     RunFailed,
@@ -242,7 +243,11 @@ class _Run:
         waiting, ended = deque(self._arrivals), 0
         panel = self._running.network.panel
         await self._wire()
-        with contextlib.closing(Ledger(self._directory / LEDGER, self._setup.cluster)) as ledger:
+        await self._running.live.disconnect()
+        with (
+            contextlib.closing(Ledger(self._directory / LEDGER, self._setup.cluster)) as ledger,
+            contextlib.ExitStack() as shown,
+        ):
             async with Controller(
                 experiment.topology,
                 self._combination.routing,
@@ -254,6 +259,7 @@ class _Run:
             ) as controller:
                 admission = controller.admission
                 assert admission is not None, "the controller of a cluster admits jobs"
+                shown.enter_context(self._running.live.showing(controller))
                 origin_ns, self._origin_s = time.monotonic_ns(), time.time()
                 deadline = time.monotonic() + experiment.timeout_s
                 while ended < total:
@@ -290,13 +296,18 @@ class _Run:
         iterations = self._plan.iterations(arrival)
         spec = self._spec(number, arrival, self._hosts(number), self._directory, iterations)
         self._specs[number] = spec
+        job = Training(spec, self._hosts(number), self._bound_ms(arrival, self._hosts(number)), "bound")
+        self._running.live.jobs = [*self._running.live.jobs, job]
         self._launcher.start(spec)
 
     def _done(self) -> list[int]:
         """Return the jobs whose ranks have all ended. Raises RunFailed if one has failed."""
+        live = self._running.live
         done = [number for number, spec in self._specs.items() if len(ends(spec)) == len(spec.hosts)]
         for number in done:
-            self._raise_if_failed(self._specs.pop(number), self._hosts(number))
+            spec = self._specs.pop(number)
+            live.jobs = [job for job in live.jobs if job.spec is not spec]
+            self._raise_if_failed(spec, self._hosts(number))
         return done
 
     def _placement(self, number: int) -> Placement:
@@ -402,7 +413,7 @@ class _Run:
         """Wire the network as at first, and let everybody reach everybody by source routing."""
         running, combination = self._running, replace(self._combination, routing="source", strategy=None)
         await self._wire()
-        await route(running.experiment, running.pipeline, combination)
+        await route(running.experiment, running.pipeline, combination, running.live)
 
     async def _wire(self) -> None:
         """Make the circuits of the network's first wiring, and no others."""
@@ -418,7 +429,7 @@ class _Run:
         self._launcher.start(spec)
         while len(ends(spec)) < len(spec.hosts):
             self._check(deadline)
-            time.sleep(POLL_S)
+            self._running.wait(POLL_S)
         self._raise_if_failed(spec, hosts)
         (summary,) = summarize(read_records(spec.output))
         return median(summary.iteration_ms)

@@ -111,7 +111,7 @@ async def _control(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, controller.stopped.set)
         loop.add_signal_handler(signal.SIGHUP, hang_up)
-        async with serving(controller, directory / SOCKET):
+        async with serving(controller, directory / SOCKET, controller.access):
             tell(f"primary: controls {len(topology.switches)} switches of {topology.name}")
             await controller.stopped.wait()
     return reload

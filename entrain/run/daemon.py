@@ -116,10 +116,10 @@ async def _serve(
     ) as controller:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, controller.stopped.set)
-        async with serving(controller, directory / SOCKET):
+        async with serving(controller, directory / SOCKET, controller.access):
             for stream in (1, 2):  # the parent exits now, so later output goes to the log
                 os.dup2(log.fileno(), stream)
-            with _restarting(network, on_event):
+            with _restarting(network, controller.note):
                 seconds = time.monotonic() - began
                 tell({"ready": {"seconds": seconds, "process_id": os.getpid(), "namespace": namespace}})
                 await controller.stopped.wait()

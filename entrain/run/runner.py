@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 import psutil
 
-from controlplane.fabric import Applied, Fabric
+from controlplane.fabric import Applied
 from controlplane.pipeline import Pipeline
 from controlplane.routing import FabricPolicy, desired_state
 from controlplane.tenants import cluster_state
@@ -36,6 +36,7 @@ from entrain.results.values import JobResult, RunResult, Timeline
 from entrain.run.contention import attribute, contention, per_job
 from entrain.run.cross import NAME as CROSS
 from entrain.run.cross import Cross, CrossFlow, crossing
+from entrain.run.live import Live, Training
 from entrain.run.samples import Sampler, sampling
 from hostbpf.controls import controls, others, registered
 from hostbpf.flow import netns_cookie
@@ -86,11 +87,17 @@ class Running:
     """The jobs' socket marks, by job. MLTCP identifies a job by its mark."""
     mltcp: Jobs | None = None
     ports: tuple[FabricPort, ...] = field(default=())
+    live: Live = field(kw_only=True)
+    """What those see who watch the run."""
 
     @property
     def links(self) -> dict[int, str]:
         """The names of the fabric's links, one per direction, by interface index."""
         return {port.ifindex: port.link for port in self.ports}
+
+    def wait(self, seconds: float) -> None:
+        """Wait, and meanwhile answer those who watch the run."""
+        self.loop.run(asyncio.sleep(seconds))
 
 
 def check_machine(experiment: Experiment) -> None:
@@ -158,10 +165,12 @@ def bring_up(
         network,
         _controls(experiment, record) as mltcp,
         asyncio.Runner() as loop,
+        contextlib.ExitStack() as stack,
     ):  # one loop for all runs: gRPC stays bound to the first loop it sees
         pipeline = Pipeline.load()
         report("setting the switches", 0.0)
-        loop.run(route(experiment, pipeline, next(experiment.combinations())))
+        live = stack.enter_context(_live(experiment, network, namespace, record, loop))
+        loop.run(route(experiment, pipeline, next(experiment.combinations()), live))
         ports = tuple(network.fabric_ports())
         with (
             lossy([port.ifindex for port in ports], options.loss)
@@ -172,8 +181,33 @@ def bring_up(
             took = time.monotonic() - began
             marks = _marks([job.name for job in experiment.jobs], netns_cookie())
             yield Running(
-                experiment, network, monitor, pipeline, loop, took, directory, record, marks, mltcp, ports
+                experiment,
+                network,
+                monitor,
+                pipeline,
+                loop,
+                took,
+                directory,
+                record,
+                marks,
+                mltcp,
+                ports,
+                live=live,
             )
+
+
+@contextlib.contextmanager
+def _live(
+    experiment: Experiment, network: Network, namespace: str, record: Record, loop: asyncio.Runner
+) -> Iterator[Live]:
+    """Let others watch the run."""
+    processes = {host.name: network.net[host.name].pid for host in experiment.topology.hosts}
+    live = Live(experiment.name, experiment.topology, namespace, processes, network.agents)
+    loop.run(live.open(record))
+    try:
+        yield live
+    finally:
+        loop.run(live.close())
 
 
 @contextlib.contextmanager
@@ -265,7 +299,7 @@ def run_one(
     name = "-".join(str(part) for part in parts if part is not None)
     report(f"{name}: writing tables", 0.0)
     began = time.monotonic()
-    applied = running.loop.run(route(running.experiment, running.pipeline, combination))
+    applied = running.loop.run(route(running.experiment, running.pipeline, combination, running.live))
     table_s = time.monotonic() - began
     output = running.directory / name
     output.mkdir()
@@ -278,7 +312,7 @@ def run_one(
         _sampling(running) as sampler,
         crossing(running.network, running.experiment, combination.seed, output / "cross.log") as cross,
     ):
-        processor = _run_jobs(running, name, combination, session, output, report, sampler, cross)
+        processor = _run_jobs(running, name, combination, session, output, report, sampler, cross, alone)
         told = session.report()
         _Watch(running, name, ()).check()  # an agent that has just died has reported nothing
         wall_s = time.monotonic() - began
@@ -319,7 +353,9 @@ def ecn_threshold(experiment: Experiment) -> int | Callable[[Port], int]:
     return thresholds(experiment.topology, shaping) if given is None else given
 
 
-async def route(experiment: Experiment, pipeline: Pipeline, combination: Combination) -> list[Applied]:
+async def route(
+    experiment: Experiment, pipeline: Pipeline, combination: Combination, live: Live
+) -> list[Applied]:
     """Set all switches' tables for a combination. Only entries that differ are written."""
     policy = FabricPolicy(combination.routing, ecn_threshold_packets=ecn_threshold(experiment))
     topology = experiment.topology
@@ -327,8 +363,8 @@ async def route(experiment: Experiment, pipeline: Pipeline, combination: Combina
         state = cluster_state(topology, policy, reserved(topology, experiment.jobs))
     else:
         state = desired_state(topology, policy)
-    async with Fabric(topology, pipeline) as fabric:
-        return await fabric.apply(state)
+    fabric = await live.connect(pipeline, combination.routing)
+    return await fabric.apply(state)
 
 
 # -- jobs
@@ -343,8 +379,9 @@ def _run_jobs(
     report: Report,
     sampler: Sampler | None,
     cross: Cross | None,
+    alone: Mapping[str, float],
 ) -> object:
-    """Start all jobs at the same time, and wait until they have ended.
+    """Start all jobs at the same time, and wait until they have ended. `alone` is the result of `run_alone`.
 
     Return the CPU times at the jobs' start. Raises RunFailed.
     """
@@ -360,6 +397,12 @@ def _run_jobs(
         report(f"{name}: {len(specs)} jobs connect", 0.0)
         watch.until(lambda: all(_ready(spec).exists() for spec in specs), READY_TIMEOUT_S, "connect")
         running.monitor.collect()  # discard the traffic of connecting, which belongs to no step
+        trained = [
+            _training(running.experiment, job, spec, alone.get(job.name))
+            for job, spec in zip(running.experiment.jobs, specs, strict=True)
+        ]
+        running.live.jobs = trained
+        running.live.note(f"{name}: jobs start")
         written = go.with_suffix(".new")
         processor = psutil.cpu_times()
         begin_ns = time.monotonic_ns() + 50_000_000
@@ -367,7 +410,7 @@ def _run_jobs(
         written.rename(go)
         if cross is not None:
             cross.start(begin_ns)
-        progress = _Progress(specs)
+        progress = _Progress(trained)
 
         def ended() -> bool:
             if sampler is not None:
@@ -378,7 +421,14 @@ def _run_jobs(
             return all(job.ended for job in jobs)
 
         watch.until(ended, running.experiment.timeout_s, "finish its iterations")
+        running.live.note(f"{name}: all jobs have ended")
     return processor
+
+
+def _training(experiment: Experiment, job: Job, spec: JobSpec, alone_ms: float | None) -> Training:
+    if alone_ms is not None:
+        return Training(spec, job.hosts, alone_ms, "alone")
+    return Training(spec, job.hosts, bound_ms(spec, experiment.rates_mbps(job)), "bound")
 
 
 @dataclass(frozen=True)
@@ -466,7 +516,7 @@ class _Watch:
                 failure = slow.launcher.failure(f"did not {what} within {timeout_s:g} s")
                 raise RunFailed(f"{self.name}: {failure}")
             self.running.monitor.poll()
-            time.sleep(POLL_S)
+            self.running.wait(POLL_S)
         self.check()
 
     def check(self) -> None:
@@ -480,29 +530,20 @@ class _Watch:
 
 
 class _Progress:
-    """Counts the iterations that the first rank of each job has recorded."""
+    """Tells how many iterations the first rank of each job has recorded."""
 
-    def __init__(self, specs: Sequence[JobSpec]) -> None:
-        self._specs = specs
-        self._done = {spec.name: 0 for spec in specs}
-        self._read = {spec.name: 0 for spec in specs}
+    def __init__(self, jobs: Sequence[Training]) -> None:
+        self._jobs = jobs
 
     def part(self) -> float:
         """Return the fraction of all iterations that is done (0 to 1)."""
-        return sum(self._done.values()) / sum(spec.iterations for spec in self._specs)
+        return sum(job.done for job in self._jobs) / sum(job.spec.iterations for job in self._jobs)
 
     def text(self) -> str:
         """Read new records, and return each job's progress."""
-        for spec in self._specs:
-            path = spec.records(0)
-            if path.exists():
-                with path.open("rb") as lines:
-                    lines.seek(self._read[spec.name])
-                    new = lines.read()
-                new = new[: new.rfind(b"\n") + 1]
-                self._read[spec.name] += len(new)
-                self._done[spec.name] += new.count(b'"kind": "iteration"')
-        return ", ".join(f"{spec.name} {self._done[spec.name]}/{spec.iterations}" for spec in self._specs)
+        for job in self._jobs:
+            job.look()
+        return ", ".join(f"{job.spec.name} {job.done}/{job.spec.iterations}" for job in self._jobs)
 
 
 # -- results

@@ -13,7 +13,7 @@ from typing import Any
 from controlplane.api_pb2 import GetNetworkRequest, ShutdownRequest
 from controlplane.client import RunningNetwork, call, running_networks
 from controlplane.cluster import ClusterSetup
-from controlplane.controller import topology_hash
+from controlplane.readings import topology_hash
 from controlplane.routing import check_source_routing
 from controlplane.topology import Topology
 from entrain.experiment import load_network

@@ -73,7 +73,7 @@ async def api_of(directory: Path, access: Access) -> AsyncIterator[tuple[Control
         ledger = Ledger(directory / "jobs", setup.cluster)
         async with (
             Controller(served, "source", cluster=setup, ledger=ledger, access=access) as controller,
-            serving(controller, directory / "api.sock") as port,
+            serving(controller, directory / "api.sock", controller.access) as port,
         ):
             yield controller, port
         ledger.close()

@@ -1,0 +1,180 @@
+"""What can be read of a network: the part of the API (`api.proto`) that changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import grpc
+
+from controlplane import api_pb2 as api
+from controlplane import api_pb2_grpc as api_grpc
+from controlplane.admission import TooMany
+from controlplane.fabric import Fabric, PortCounters
+from controlplane.loads import LoadReader, PortLoad
+from controlplane.network import Topology
+from controlplane.routing import Routing
+from machine.errors import BadInput, EntrainError
+
+EVENTS = 200
+"""How many of the latest events are kept."""
+_LEAST_INTERVAL_MS = 10
+"""Each reading of the load tables asks every switch."""
+
+
+class Denied(EntrainError):
+    """The caller has no right to do this."""
+
+
+class Readings(api_grpc.ControllerServicer):
+    """Answers what can be read of the switches that `_read` was last given.
+
+    `on_event` receives a line for each event.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        routing: Routing,
+        namespace: str,
+        host_processes: Mapping[str, int],
+        on_event: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.topology = topology
+        self._routing: Routing = routing
+        self._namespace = namespace
+        self._host_processes = host_processes
+        self._on_event = on_event
+        self._events: deque[api.Event] = deque(maxlen=EVENTS)
+        self._fabric: Fabric
+        self._loads: LoadReader
+
+    def _read(self, fabric: Fabric) -> None:
+        """Read from these switches from now on."""
+        self._fabric = fabric
+        self._loads = LoadReader(fabric)
+
+    def note(self, event: str) -> None:
+        """Keep an event for those who watch, and pass it on."""
+        self._events.append(api.Event(unix_ns=time.time_ns(), text=event))
+        self._on_event(event)
+
+    async def GetNetwork(self, request: Any, context: Any) -> api.Network:  # noqa: N802
+        statuses, tables = self._fabric.statuses(), self._fabric.tables()
+        return api.Network(
+            name=self.topology.name,
+            routing=self._routing,
+            namespace=self._namespace,
+            process_id=os.getpid(),
+            topology_hash=topology_hash(self.topology),
+            program=self._fabric.pipeline.name,
+            events=self._events,
+            switches=[
+                api.Switch(
+                    name=switch.name,
+                    role=switch.role,
+                    target=switch.target,
+                    device_id=switch.device_id,
+                    grpc_address=switch.grpc_address,
+                    certificates=str(switch.certificates or ""),
+                    status=statuses[switch.name],
+                    tables=tables[switch.name],
+                )
+                for switch in self.topology.switches
+            ],
+            hosts=[
+                api.Host(
+                    name=host.name,
+                    address=host.ip,
+                    interface=host.interface,
+                    switch=host.leaf,
+                    port=host.leaf_port,
+                    process_id=self._host_processes.get(host.name, 0),
+                )
+                for host in self.topology.hosts
+            ],
+        )
+
+    async def WatchLoads(  # noqa: N802
+        self, request: api.WatchLoadsRequest, context: Any
+    ) -> AsyncIterator[api.Loads]:
+        if 0 < request.interval_ms < _LEAST_INTERVAL_MS:
+            why = f"interval_ms: is {request.interval_ms}; give at least {_LEAST_INTERVAL_MS}, or 0 for once"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
+        due = time.monotonic()
+        while True:
+            ports: list[api.PortLoad] = []
+            problem = ""
+            try:
+                loads = await self._loads.read()
+                counted = await self._fabric.counters() if request.counters else {}
+                ports = [self._port(load, counted.get((load.switch, load.port))) for load in loads]
+            except EntrainError as error:
+                if not request.interval_ms:
+                    await context.abort(code(error), str(error))
+                problem = str(error)
+            yield api.Loads(unix_ns=time.time_ns(), problem=problem, ports=ports)
+            if not request.interval_ms:
+                return
+            due = max(due + request.interval_ms / 1000, time.monotonic())
+            await asyncio.sleep(due - time.monotonic())
+
+    def _port(self, load: PortLoad, counted: PortCounters | None) -> api.PortLoad:
+        return api.PortLoad(
+            switch=load.switch,
+            port=load.port,
+            peer=load.peer,
+            capacity_mbps=load.capacity_mbps,
+            slots=[api.SlotLoad(slot=slot, load_mbps=mbps) for slot, mbps in load.slots.items()],
+            link=self.topology.switch_by_name[load.switch].link(load.port),
+            counters=None if counted is None else api.Counters(**vars(counted)),
+        )
+
+    async def ListDrops(self, request: Any, context: Any) -> api.Drops:  # noqa: N802
+        async with told(context):
+            if not self._fabric.pipeline.is_fabric:
+                raise EntrainError(
+                    f"the switches run {self._fabric.pipeline.name}, which does not count drops by reason; "
+                    f"deploy the fabric's program"
+                )
+            drops = await self._fabric.drops()
+        return api.Drops(
+            switches=[
+                api.SwitchDrops(name=name, packets={reason.name: count for reason, count in found.items()})
+                for name, found in drops.items()
+            ]
+        )
+
+    async def ListTraining(self, request: Any, context: Any) -> api.Training:  # noqa: N802
+        return api.Training()
+
+
+@contextlib.asynccontextmanager
+async def told(context: Any) -> AsyncIterator[None]:
+    """Give the client each error of ours, as it stands."""
+    try:
+        yield
+    except EntrainError as error:
+        await context.abort(code(error), str(error))
+
+
+def code(error: EntrainError) -> grpc.StatusCode:
+    """Return the status with which the client gets an error."""
+    if isinstance(error, BadInput):
+        return grpc.StatusCode.INVALID_ARGUMENT
+    if isinstance(error, Denied):
+        return grpc.StatusCode.PERMISSION_DENIED
+    if isinstance(error, TooMany):
+        return grpc.StatusCode.RESOURCE_EXHAUSTED
+    return grpc.StatusCode.FAILED_PRECONDITION
+
+
+def topology_hash(topology: Topology) -> str:
+    """Return a fingerprint, which is equal for two topologies if and only if they are equal."""
+    return hashlib.sha256(repr(topology).encode()).hexdigest()
