@@ -1,10 +1,11 @@
-"""Generates the P4 header and the C struct of the slot header from its definition."""
+"""Generates from the slot header's definition its P4 header, its C struct and Wireshark's dissector."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from wire.dissector import LUA, dissector
 from wire.slot_header import (
     ETHERTYPE,
     FIELDS,
@@ -136,4 +137,4 @@ static __always_inline void slot_header_start(struct slot_header *header)
 
 def outputs() -> dict[Path, str]:
     """Return the content of each generated file."""
-    return {P4_HEADER: p4_header(), C_HEADER: c_header()}
+    return {P4_HEADER: p4_header(), C_HEADER: c_header(), LUA: dissector(_NOTICE)}

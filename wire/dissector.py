@@ -1,0 +1,110 @@
+"""Generates Wireshark's dissector of the slot header (Lua) from its definition."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from wire.slot_header import ETHERTYPE, FIELDS, FIXED_BYTES, LANE_BYTES, LANE_FIELDS, LANES, FieldSpec, Kind
+
+LUA = Path(__file__).with_name("slot_header.lua")
+
+
+def dissector(notice: str) -> str:
+    """Return the script. Fields are called `entrain.NAME`, those of lanes `entrain.lane.NAME`."""
+    kinds = ", ".join(f"[{kind.value}] = {json.dumps(kind.name.lower())}" for kind in Kind)
+    return f"""-- {notice}
+-- Wireshark and tshark show slot headers with it: `wireshark -X lua_script:slot_header.lua`.
+
+local kinds = {{{kinds}}}
+local slot_header = Proto("entrain", "entrain slot header")
+local fields, lane_fields = {{}}, {{}}
+
+{_declared("fields", "entrain", FIELDS)}
+
+lane_fields.slot = ProtoField.uint64("entrain.lane.slot", "slot", base.DEC, nil, nil, "the slot in this lane")
+{_declared("lane_fields", "entrain.lane", LANE_FIELDS)}
+
+local all = {{}}
+for _, field in pairs(fields) do table.insert(all, field) end
+for _, field in pairs(lane_fields) do table.insert(all, field) end
+slot_header.fields = all
+
+local ethertypes = DissectorTable.get("ethertype")
+
+function slot_header.dissector(buffer, packet, tree)
+  if buffer:len() < {FIXED_BYTES + LANES * LANE_BYTES} then return 0 end
+  packet.cols.protocol = "ENTRAIN"
+  local top = tree:add(slot_header, buffer(0, {FIXED_BYTES + LANES * LANE_BYTES}))
+{_added("top", "fields", FIELDS, "0")}
+  local kind, base_slot = {_value("kind")}, {_value("base_slot")}
+  top:append_text(", " .. (kinds[kind] or "unknown kind") .. ", slots from " .. base_slot)
+  for lane = 0, {LANES - 1} do
+    local at = {FIXED_BYTES} + lane * {LANE_BYTES}
+    local shown = top:add(slot_header, buffer(at, {LANE_BYTES}), "lane " .. lane)
+    if kind ~= {Kind.QUERY.value} then -- lanes hold the slots from base_slot on, slot s in lane s mod {LANES}
+      local slot = base_slot + (lane - base_slot) % {LANES}
+      shown:add(lane_fields.slot, buffer(at, {LANE_BYTES}), UInt64.new(slot)):set_generated()
+      shown:append_text(", slot " .. slot)
+    end
+{_added("shown", "lane_fields", LANE_FIELDS, "at", indent="    ")}
+  end
+  local following = ethertypes:get_dissector({_value("next_ethertype")})
+  local rest = buffer({FIXED_BYTES + LANES * LANE_BYTES}):tvb()
+  if following and rest:len() > 0 then
+    following:call(rest, packet, tree)
+    packet.cols.info:prepend("[" .. (kinds[kind] or "?") .. "] ")
+  else
+    packet.cols.info = (kinds[kind] or "unknown kind") .. ", slots from " .. base_slot
+  end
+  return buffer:len()
+end
+
+ethertypes:add({ETHERTYPE:#06x}, slot_header)
+"""
+
+
+def _places(specs: Sequence[FieldSpec]) -> Iterator[tuple[FieldSpec, int, int, int]]:
+    """Yield each field with its first byte, its bytes, and its mask in these."""
+    bit = 0
+    for spec in specs:
+        first, last = bit // 8, (bit + spec.bits - 1) // 8
+        width = last - first + 1
+        below = 8 * (last + 1) - bit - spec.bits
+        yield spec, first, width, ((1 << spec.bits) - 1) << below
+        bit += spec.bits
+
+
+def _declared(table: str, prefix: str, specs: Sequence[FieldSpec]) -> str:
+    lines = []
+    for spec, _, width, mask in _places(specs):
+        size = next(bits for bits in (8, 16, 32, 64) if bits >= 8 * width)
+        kind = f"{'int' if spec.signed else 'uint'}{size}"
+        shown = "base.HEX" if spec.name.endswith("ethertype") else "base.DEC"
+        values = "kinds" if spec.name == "kind" else "nil"
+        covering = "nil" if spec.bits == 8 * width else f"{mask:#x}"
+        lines.append(
+            f'{table}.{spec.name} = ProtoField.{kind}("{prefix}.{spec.name}", "{spec.name}", '
+            f"{shown}, {values}, {covering}, {json.dumps(spec.doc)})"
+        )
+    return "\n".join(lines)
+
+
+def _added(node: str, table: str, specs: Sequence[FieldSpec], at: str, indent: str = "  ") -> str:
+    def where(first: int) -> str:
+        return str(first) if at == "0" else f"{at} + {first}" if first else at
+
+    return "\n".join(
+        f"{indent}{node}:add({table}.{spec.name}, buffer({where(first)}, {width}))"
+        for spec, first, width, _ in _places(specs)
+    )
+
+
+def _value(name: str) -> str:
+    """Return Lua that reads a field of the fixed part, of at most 32 bits."""
+    spec, first, width, mask = next(place for place in _places(FIELDS) if place[0].name == name)
+    if spec.bits == 8 * width:
+        return f"buffer({first}, {width}):uint()"
+    offset = 8 * width - mask.bit_length()
+    return f"buffer({first}, {width}):bitfield({offset}, {spec.bits})"
