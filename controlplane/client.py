@@ -97,9 +97,9 @@ def call(network: RunningNetwork) -> Iterator[Any]:
 def _error(network: RunningNetwork, error: grpc.RpcError) -> EntrainError:
     code, details = error.code(), error.details() or ""
     if code == grpc.StatusCode.UNAVAILABLE:
-        if network.identity is None and not network.socket.exists():
+        if network.identity is None and not (network.directory / SOCKET).exists():
             return EntrainError(f"network {network.name} is gone: it was taken down, or its run has ended")
-        if network.identity is None and not os.access(network.socket, os.W_OK):
+        if network.identity is None and not os.access(network.directory / SOCKET, os.W_OK):
             return EntrainError(f"network {network.name} belongs to another user, such as root; run as root")
         return EntrainError(
             f"the controller of network {network.name} does not answer on {network.address}; "

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from machine.errors import EntrainError
 from machine.terminal import plain_table
 from wire.slot_header import slot_near
+
+if TYPE_CHECKING:
+    from entrain.watch.source import Used
+
+SHOWN_MBPS = 0.1
+"""A port that sends less is not shown, unless something is planned on it."""
 
 
 @click.command()
@@ -22,7 +31,7 @@ from wire.slot_header import slot_near
     type=click.IntRange(min=20),
     default=500,
     show_default=True,
-    help="With --watch: time between readings.",
+    help="Time between readings.",
 )
 @click.option("--slot-ms", type=float, default=60.0, show_default=True, help="Length of a slot.")
 @click.option("--all", "every", is_flag=True, help="Show past slots and ports without load, too.")
@@ -30,30 +39,38 @@ from wire.slot_header import slot_near
 def command(
     network: str | None, watch: bool, interval_ms: int, slot_ms: float, every: bool, as_json: bool
 ) -> None:
-    """Show the planned load of each link per slot, from the switches' registers.
+    """Show the planned load of each link per slot, from the switches' registers, beside what is used.
 
-    Slots are numbered relative to the current slot, which is `+0`.
+    Slots are numbered relative to the current slot, which is `+0`. What is used is measured between two
+    readings, by the ports' counters.
     """
     from controlplane.api_pb2 import WatchLoadsRequest
-    from controlplane.client import call, choose
+    from controlplane.client import RUNS, call, choose
+    from entrain.watch.source import Rates
     from hostbpf.clock import SlotClock
 
-    clock = SlotClock.shared(slot_ms)
-    with call(choose(network)) as stub:
-        readings = stub.WatchLoads(WatchLoadsRequest(interval_ms=interval_ms if watch else 0))
+    clock, rates = SlotClock.shared(slot_ms), Rates()
+    with call(choose(network, runs=RUNS)) as stub:
+        stream = stub.WatchLoads(WatchLoadsRequest(interval_ms=interval_ms, counters=True))
+        readings: Iterable[tuple[Any, Used]] = ((reading, rates.of(reading)) for reading in stream)
+        if not watch:
+            reading, used = next(itertools.islice(readings, 1, None))  # the first only begins to measure
+            if reading.problem:
+                raise EntrainError(reading.problem)
+            readings = [(reading, used)]
         if as_json:
-            for reading in readings:
-                click.echo(json.dumps(_document(reading, clock.slot())))
+            for reading, used in readings:
+                click.echo(json.dumps(_document(reading, clock.slot(), used)))
         elif not watch:
-            for reading in readings:
-                Console().print(loads_table(reading, clock.slot(), every))
+            for reading, used in readings:
+                Console().print(loads_table(reading, clock.slot(), every, used))
         else:
             with Live(console=Console(), auto_refresh=False) as live:
-                for reading in readings:
-                    live.update(loads_table(reading, clock.slot(), every), refresh=True)
+                for reading, used in readings:
+                    live.update(loads_table(reading, clock.slot(), every, used), refresh=True)
 
 
-def _document(reading: Any, present: int) -> dict[str, Any]:
+def _document(reading: Any, present: int, used: Used) -> dict[str, Any]:
     return {
         "unix_ns": reading.unix_ns,
         "present_slot": present,
@@ -64,6 +81,7 @@ def _document(reading: Any, present: int) -> dict[str, Any]:
                 "port": port.port,
                 "peer": port.peer,
                 "capacity_mbps": port.capacity_mbps,
+                "measured_mbps": used[port.switch, port.port][0],
                 "slots": {str(number): load for number, load in _slots(port, present)},
             }
             for port in reading.ports
@@ -76,20 +94,24 @@ def _slots(port: Any, present: int) -> list[tuple[int, float]]:
     return sorted((slot_near(present, each.slot), each.load_mbps) for each in port.slots)
 
 
-def loads_table(reading: Any, present: int, every: bool) -> Table:
-    """Return a table with one row per port: its planned load by slot, relative to slot `present`.
+def loads_table(reading: Any, present: int, every: bool, used: Used) -> Table:
+    """Return a table with one row per port: what it sends, and its planned load by slot from `present` on.
 
-    With `every`, it includes past slots and ports without load.
+    With `every`, it includes past slots and ports that neither send nor have load. `used` has, by port, what
+    it sends and receives, in Mbit/s.
     """
-    table = plain_table("switch", "port", "to", "capacity\nMbit/s", text=3)
+    table = plain_table("switch", "port", "to", "capacity\nMbit/s", "measured\nMbit/s", text=3)
     table.add_column("planned Mbit/s by slot", overflow="fold")
     for port in reading.ports:
         slots = [(at, load) for at, load in _slots(port, present) if every or (load and at >= present)]
-        if slots or every:
+        sent = used[port.switch, port.port][0]
+        if slots or every or (sent is not None and sent >= SHOWN_MBPS):
             text = "  ".join(f"{at - present:+d}:{load:g}" for at, load in slots)
-            table.add_row(port.switch, str(port.port), port.peer, f"{port.capacity_mbps:g}", text or "-")
+            measured = "-" if sent is None else f"{sent:.1f}"
+            capacity = f"{port.capacity_mbps:g}"
+            table.add_row(port.switch, str(port.port), port.peer, capacity, measured, text or "-")
     if reading.problem:
         table.caption = reading.problem
     elif not table.rows:
-        table.caption = f"nothing is planned on any of {len(reading.ports)} ports"
+        table.caption = f"nothing is planned or sent on any of {len(reading.ports)} ports"
     return table

@@ -80,11 +80,16 @@ def test_loads_fit_80_columns_whole() -> None:
     slots = [SimpleNamespace(slot=1000 + ahead, load_mbps=12_345.678) for ahead in range(32)]
     port = SimpleNamespace(switch="s" * 15, port=511, peer="p" * 15, capacity_mbps=100_000, slots=slots)
     reading = SimpleNamespace(ports=[port], problem="")
-    text = rendered(loads_table(reading, 1000, every=False))
+    text = rendered(loads_table(reading, 1000, every=False, used={("s" * 15, 511): (99_999.94, None)}))
     assert max(map(len, text)) <= 80
-    assert {"s" * 15, "511", "p" * 15, "100000", *(f"{ahead:+d}:12345.7" for ahead in range(32))} <= set(
-        " ".join(text).split()
-    )
+    assert {
+        "s" * 15,
+        "511",
+        "p" * 15,
+        "100000",
+        "99999.9",
+        *(f"{ahead:+d}:12345.7" for ahead in range(32)),
+    } <= set(" ".join(text).split())
 
 
 def test_drops_fit_80_columns_whole_and_those_that_are_none_are_left_out() -> None:

@@ -1,0 +1,153 @@
+"""Watching real switches: a network that is up, and a run in progress until it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scapy.layers.inet import IP
+from scapy.utils import rdpcap
+
+pytestmark = pytest.mark.root
+
+ROOT = Path(__file__).resolve().parents[3]
+NAME = f"wt{os.getpid() % 10000}"
+TOPOLOGY = """
+[topology]
+kind = "leaf-spine"
+leaves = 2
+spines = 1
+hosts_per_leaf = 1
+host_rate_mbps = 100
+uplink_rate_mbps = 100
+"""
+EXPERIMENT = f"""
+[experiment]
+name = "{NAME}r"
+routing = "source"
+{TOPOLOGY}
+[[job]]
+name = "ring"
+hosts = ["h1", "h2"]
+collective = "ring"
+bytes = 1_000_000
+compute_ms = 60
+iterations = 60
+"""
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "entrain.cli", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def entrain(*arguments: str, status: int = 0) -> str:
+    """Run a command; return its output, or its error."""
+    process = start(*arguments)
+    out, error = process.communicate(timeout=200)
+    assert process.returncode == status, out + error
+    return out if status == 0 else error
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    path = tmp_path_factory.mktemp("up") / f"{NAME}.toml"
+    path.write_text(TOPOLOGY)
+    entrain("up", str(path))
+    try:
+        yield NAME
+    finally:
+        entrain("down", "--network", NAME)
+
+
+SEND = """
+import socket, time
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+    for _ in range(1000):
+        sender.sendto(bytes(1000), ("10.2.1.2", 9))
+        time.sleep(0.001)
+"""
+
+
+def test_what_is_sent_is_measured_on_each_link_of_its_path(network: str) -> None:
+    watching = start("watch", "--json", "--network", network, "--interval-ms", "200")
+    assert watching.stdout is not None
+    first: dict[str, Any] = json.loads(watching.stdout.readline())
+    assert [switch["status"] for switch in first["switches"]] == ["ready"] * 3
+    assert all(switch["tables"] for switch in first["switches"])
+    with start("exec", "--network", network, "h1", sys.executable, "-c", SEND) as sending:
+        used: dict[str, float] = {}
+        path = {"h1->leaf1", "leaf1->spine1", "spine1->leaf2", "leaf2->h2"}
+        for line in watching.stdout:
+            now = {link["name"]: link["measured_mbps"] or 0.0 for link in json.loads(line)["links"]}
+            used = {name: max(mbps, used.get(name, 0.0)) for name, mbps in now.items()}
+            if all(used[name] > 1 for name in path):
+                break
+        sending.wait(100)
+    watching.terminate()
+    watching.communicate(timeout=60)
+    assert all(mbps < 1 for name, mbps in used.items() if name not in path), used
+
+
+def test_loads_show_what_is_used_beside_what_is_planned(network: str) -> None:
+    reading = json.loads(entrain("loads", "--network", network, "--json"))
+    assert all(port["measured_mbps"] >= 0 for port in reading["ports"])
+    assert "measured" in entrain("loads", "--network", network, "--all")
+
+
+def test_without_a_terminal_the_remedy_is_told(network: str) -> None:
+    assert "needs a terminal" in entrain("watch", "--network", network, status=2)
+
+
+def test_a_run_is_watched_until_it_ends(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.toml"
+    path.write_text(EXPERIMENT)
+    with start("run", str(path), "--json") as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if "writing tables" in line:
+                break
+        watching = start("watch", "--json", "--network", f"{NAME}r", "--interval-ms", "200")
+        out, error = watching.communicate(timeout=200)
+        result = running.communicate(timeout=100)[0]
+    assert running.returncode == 0
+    assert "has ended: its run is over" in error
+    seen = [json.loads(line) for line in out.splitlines()]
+    (job,) = [job for job in seen[-1]["jobs"] if job["name"] == "ring"]
+    assert job["iterations"] == 60 and job["done"] > 0 and job["over_ideal"] > 0.9
+    assert any((link["measured_mbps"] or 0) > 1 for one in seen for link in one["links"])
+    (told,) = json.loads(result)["runs"]
+    assert told["jobs"][0]["iterations"] == 60, "watching disturbs nothing"
+
+
+@pytest.mark.skipif(shutil.which("tcpdump") is None, reason="needs tcpdump (apt-get install tcpdump)")
+@pytest.mark.parametrize("where", ["h1", "leaf1->spine1", "leaf1-spine1", "h1->leaf1"])
+def test_packets_are_captured_where_they_pass(network: str, where: str, tmp_path: Path) -> None:
+    file = tmp_path / "packets.pcap"
+    with start("capture", where, "--network", network, "--count", "3", "--out", str(file)) as capturing:
+        assert capturing.stderr is not None
+        for line in capturing.stderr:
+            if "listening" in line:
+                break
+        ping = ("exec", "--network", network, "h1", "ping", "-c", "3", "-i", "0.2", "10.2.1.2")
+        entrain(*ping)
+        capturing.communicate(timeout=100)
+    assert capturing.returncode == 0
+    packets = rdpcap(str(file))
+    assert len(packets) == 3
+    if where != "h1":
+        assert {packet[IP].dst for packet in packets if IP in packet} == {"10.2.1.2"}, "one direction alone"
+
+
+def test_a_link_that_does_not_exist_is_told_with_those_that_do(network: str) -> None:
+    if shutil.which("tcpdump") is None:
+        pytest.skip("needs tcpdump (apt-get install tcpdump)")
+    error = entrain("capture", "leaf9", "--network", network, status=2)
+    assert "no such link or host" in error and "leaf1->spine1" in error

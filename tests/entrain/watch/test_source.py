@@ -1,0 +1,77 @@
+"""What is read: rates from counters, plans from load tables, jobs, agents; and the end of a network."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from controlplane.client import RUNS, RunningNetwork, choose
+from entrain.watch.source import Ended, Latest, Source
+from machine.errors import BadInput, EntrainError
+from tests.entrain.watch.network import JOB, PLANNED, USED, Controller
+
+Watched = tuple[RunningNetwork, Controller]
+
+
+def test_rates_are_what_counters_grow_by(watched: Watched) -> None:
+    *_, last = itertools.islice(Source(watched[0], 50).snapshots(), 4)
+    links = {link.name: link for link in last.links}
+    assert len(links) == 16  # twelve that leave a switch, four that leave a host
+    for name, mbps in USED.items():
+        assert links[name].measured_mbps == pytest.approx(mbps, rel=0.01)
+        assert links[name].used == pytest.approx(mbps / 100, rel=0.01)
+    assert links["leaf1->spine1"].planned_mbps == pytest.approx(PLANNED)
+    assert links["leaf1->spine1"].slots[:8] == (PLANNED,) * 8
+    assert links["h1->leaf1"].planned_mbps is None, "no switch plans what a host sends"
+    assert [each.measured_mbps for each in last.history["leaf2->spine2"]] == [None, 0, 0, 0]
+
+
+def test_jobs_agents_and_switches_are_told(watched: Watched) -> None:
+    snapshot = next(Source(watched[0]).snapshots())
+    vgg, resnet = snapshot.jobs
+    assert (vgg.name, vgg.done, vgg.iterations) == (JOB, 50, 100)
+    assert vgg.over_ideal == pytest.approx(200 / 160)
+    assert resnet.over_ideal == pytest.approx(300 / 160)
+    one, other = snapshot.agents
+    assert (one.flows, one.negotiation_ms, one.problem) == (2, 2.0, "")
+    assert other.problem.startswith("does not answer at unix:")
+    assert snapshot.switches[0].drops == {"NO_ROUTE": 3, "LATE": 0}
+    assert snapshot.circuits[0].job == JOB
+
+
+def test_a_network_that_ends_says_so(watched: Watched) -> None:
+    network, controller = watched
+    latest = Latest(Source(network, 50))
+    number, _ = latest.wait(0, 30)
+    controller.ended.set()
+    with pytest.raises(Ended, match=r"demo has ended: its run is over; `entrain report DIR`"):
+        while True:
+            number, _ = latest.wait(number, 30)
+
+
+def test_all_readers_share_one_reading(watched: Watched) -> None:
+    network, controller = watched
+    latest = Latest(Source(network, 50))
+    for _ in range(3):
+        latest.wait(1, 30)
+    assert controller.watching == 1
+
+
+def test_two_watchers_see_the_same(watched: Watched) -> None:
+    one, other = (Source(watched[0], 50).snapshots() for _ in range(2))
+    for _ in range(3):
+        assert [link.name for link in next(one).links] == [link.name for link in next(other).links]
+
+
+def test_without_a_network_the_remedy_is_told(watched: Watched) -> None:
+    runs = watched[0].directory.parent
+    nowhere = runs.parent / "none"
+    with pytest.raises(EntrainError, match=r"no network is up or runs: `entrain up TOPOLOGY.toml`, or start"):
+        choose(None, nowhere, runs=nowhere)
+    assert choose(None, nowhere, runs=runs).name == "demo"
+    (runs / "other").mkdir()
+    (runs / "other/api.sock").touch()
+    with pytest.raises(BadInput, match=r"several .* \(demo, other\): choose one with --network"):
+        choose(None, nowhere, runs=runs)
+    assert RUNS.name == "runs"
