@@ -43,6 +43,7 @@ REQUESTS: dict[str, Any] = {
     "GetNetwork": api.GetNetworkRequest(),
     "WatchLoads": api.WatchLoadsRequest(),
     "ListDrops": api.ListDropsRequest(),
+    "ListTraining": api.ListTrainingRequest(),
     "Place": api.JobRequest(name="new", gpus=1),
     "ListJobs": api.ListJobsRequest(),
     "WatchJobs": api.WatchJobsRequest(name="nobody's"),
