@@ -454,7 +454,11 @@ def _kernel_log() -> list[str]:
 
 def files(rng: random.Random, count: int, found: Found) -> None:
     """Read mutated files back."""
+    from finsy.proto import p4r
+
+    from controlplane.ledger import Ledger
     from controlplane.roles import load_access
+    from controlplane.store import Store
     from controlplane.topology import load_topology
     from entrain.experiment import load_experiment
     from entrain.jobs import read_job
@@ -463,9 +467,13 @@ def files(rng: random.Random, count: int, found: Found) -> None:
     from hostbpf.emulated.server import load_switch
     from hostbpf.scheduling.monitor import Monitor
     from machine.journal import BrokenRecord, parse
+    from schedulers.placement.cluster import Cluster, Request
+    from schedulers.placement.queue import Job
     from wire.flow import Flow
     from wire.progress import SUFFIX, Publisher
     from workloads.jobs import load_job
+
+    small = Cluster(leaves=1, spines=1, servers_per_leaf=1, gpus_per_server=1)
 
     def network(path: Path) -> None:
         topology = load_topology(path)
@@ -474,6 +482,17 @@ def files(rng: random.Random, count: int, found: Found) -> None:
 
     def progress(path: Path) -> None:
         monitor.read()
+
+    def state(path: Path) -> None:
+        Store(path).load()
+
+    def ledger(path: Path) -> None:
+        opened = Ledger(path, small)
+        try:
+            opened.present()
+            opened.past()
+        finally:
+            opened.close()
 
     def record(path: Path) -> None:
         parse(path.read_bytes().decode(errors="replace"))
@@ -484,6 +503,14 @@ def files(rng: random.Random, count: int, found: Found) -> None:
         publisher.flow(Flow("10.0.0.1", 1, "10.0.0.2", 2), 1)
         monitor = stack.enter_context(Monitor(directory / "progress"))
         originals = [*_originals(), ("progress", SUFFIX, publisher.path.read_bytes())]
+        entity = p4r.Entity(table_entry=p4r.TableEntry(table_id=1))
+        Store(directory / "new.state").save({"leaf1": {b"k": entity}}, {"routing": "ecmp"})
+        kept = Ledger(directory / "new.ledger", small)
+        kept.add(Job(Request("a", 1, "ring"), 0.0, 5.0, None))
+        kept.close()
+        originals += [
+            (name, ".sqlite", (directory / f"new.{name}").read_bytes()) for name in ("state", "ledger")
+        ] * 3
         readers: dict[str, Callable[[Path], object]] = {
             "topology": network,
             "experiment": load_experiment,
@@ -492,6 +519,8 @@ def files(rng: random.Random, count: int, found: Found) -> None:
             "paths": load_paths,
             "workload": load_job,
             "record": record,
+            "state": state,
+            "ledger": ledger,
             "progress": progress,
         }
         for _ in range(count):

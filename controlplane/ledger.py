@@ -188,7 +188,7 @@ class Ledger:
             yield
         except sqlite3.OperationalError as error:
             raise EntrainError(f"{self.path}: cannot be read or written ({error})") from error
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, ValueError, TypeError, LookupError) as error:
             raise EntrainError(f"{self.path}: is not a ledger of jobs ({error}); remove it") from error
 
 

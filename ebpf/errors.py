@@ -76,7 +76,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 )
 
 _ERRNO_REMEDIES: dict[int, str] = {
-    errno.EPERM: "run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON",
+    errno.EPERM: "run as root, or with the capabilities that docs/security.md lists",
     errno.ENOSYS: "the kernel lacks the bpf system call",
     errno.E2BIG: "the map is full or the program is too large",
 }

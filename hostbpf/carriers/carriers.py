@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ebpf import Codec, EbpfError, Map, Object, RingBuffer, compile_cached, in_netns, maps
+from ebpf.errors import describe
 from ebpf.tc import Direction
 from hostbpf import SOURCES
 from hostbpf.carriers.skew import LATE_UNIT_NS, Offset, Skews
@@ -295,7 +296,10 @@ def _by_slot(lanes: bytes) -> dict[int, int]:
 def _probe_socket(interface: str, mark: int, netns: str | None) -> socket.socket:
     """A raw socket, so that the kernel finds the route and the neighbour; it can use `interface` alone,
     where `carrier_egress` takes every packet with its mark."""
-    probe = in_netns(netns, lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW))
+    try:
+        probe = in_netns(netns, lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW))
+    except PermissionError as error:
+        raise describe("cannot open a raw socket", error.errno or 0) from error
     probe.setblocking(False)
     probe.setsockopt(socket.SOL_SOCKET, _SO_BINDTODEVICE, interface.encode())
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, struct.pack("=I", mark))
