@@ -328,6 +328,8 @@ async def serving(
     port = None
     if access.for_users:
         inner.mkdir(0o700, exist_ok=True)
+        for above in (socket.parent, socket.parent.parent):  # whatever the umask, users can get to the socket
+            above.chmod(above.stat().st_mode | 0o011)
     umask = os.umask(0o177)
     try:
         server.add_insecure_port(f"unix:{own}")
