@@ -1,9 +1,10 @@
 """Let jobs come and go, and look whether what the processes hold grows.
 
-The cluster of `benchmarks.vclos_faults`: each second a job is submitted, admitted and cancelled, while two
-others iterate. Now and then each process is asked for its resident memory, descriptors, threads, and BPF maps
-and programs, and the machine for records. A line is fitted to each quantity after a warm-up. It is flat if its
-slope is within three standard errors of 0, or amounts to less than `NOISE` of the mean over the whole time.
+The cluster of `benchmarks.vclos_faults`: each second a job is submitted, admitted and cancelled, while
+two others iterate. Now and then each process is asked for its resident memory, descriptors, threads, and
+BPF maps and programs, and the machine for records. A line is fitted to each quantity after a warm-up. It
+is flat if its slope is within three standard errors of 0, or amounts to less than `NOISE` of the mean
+over the whole time.
 """
 
 from __future__ import annotations
