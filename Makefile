@@ -31,18 +31,19 @@ site: .venv/.dev  ## Build the site of docs/ in build/site; a broken link is an 
 deb: setup  ## Build a Debian package of the agent, the controller and the command line in build/
 	packaging/build-deb
 
-deploy: setup  ## Bring up TOPOLOGY on TARGET and set its pipelines and tables; tofino: docs/tofino.md
-ifeq ($(TARGET),tofino)
-	.venv/bin/entrain deploy --target tofino --topology $(TOPOLOGY) \
+deploy: setup  ## Bring up TOPOLOGY on TARGET and set its pipelines and tables; tofino, tofino2: docs/tofino.md
+ifneq (,$(filter tofino tofino2,$(TARGET)))
+	.venv/bin/entrain deploy --target $(TARGET) --topology $(TOPOLOGY) \
 		$(addprefix --program ,$(PROGRAM)) $(addprefix --p4info ,$(P4INFO))
 else
 	.venv/bin/entrain up $(TOPOLOGY) --target $(TARGET)
 	.venv/bin/entrain deploy --target $(TARGET) --network $(basename $(notdir $(TOPOLOGY)))
 endif
 
-p4: setup  ## Compile the switch program anew (needs p4c)
+p4: setup  ## Compile the switch program anew (needs p4c; for Tofino, with its back end)
 	$(PYTHON) -m wire
 	$(PYTHON) -m p4src.compile
+	$(PYTHON) -m p4src.tofino
 	$(PYTHON) -m controlplane.generate
 
 bench: setup  ## Measure: BENCH=switch, simulation, host or emulated_switch

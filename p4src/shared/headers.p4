@@ -1,15 +1,14 @@
-// Headers and metadata that every architecture shares.
+// Headers and metadata that every architecture shares. Its target.p4 says before this what differs.
 #ifndef _HEADERS_P4_
 #define _HEADERS_P4_
 
 #include "size.p4"
 #include "slot_header.p4"
 
-typedef bit<9> PortId_t;
 typedef bit<16> VrfId_t;
 typedef bit<16> GroupId_t;
 
-const PortId_t CPU_PORT = 255;
+const PortId_t CPU_PORT = TARGET_CPU_PORT;
 
 const bit<16> ETHERTYPE_IPV4 = 0x0800;
 const bit<16> ETHERTYPE_ARP = 0x0806;
@@ -121,6 +120,7 @@ struct metadata_t {
     PortId_t link;           // the link whose load and capacity count
     bit<32> capacity;        // of that link, in rate units
     bit<19> ecn_threshold;   // queue depth in packets from which ECN marks; 0: never
+    TARGET_METADATA
 }
 
 #endif

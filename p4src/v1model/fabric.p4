@@ -3,6 +3,7 @@
 #include <core.p4>
 #include <v1model.p4>
 
+#include "target.p4"
 #include "../shared/headers.p4"
 #include "parser.p4"
 #include "checksum.p4"
