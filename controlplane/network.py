@@ -8,14 +8,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from machine.tls import OPERATORS, Identity, identity_of
 from ocs.crossbar import Circuit, Crossbar, join
 from ocs.settings import OcsTable
 
 Role = Literal["leaf", "spine", "switch"]
-Target = Literal["softswitch", "bmv2", "tofino"]
+Target = Literal["softswitch", "bmv2", "tofino", "tofino2"]
+
+TOFINOS: Final = ("tofino", "tofino2")
+"""The targets that are chips: Tofino 1 and Tofino 2."""
 
 MAX_PORT = 254
 """The largest port number of softswitch and BMv2, where 255 is the CPU port, and of generated topologies."""
@@ -58,7 +61,7 @@ class Switch:
     @property
     def max_port(self) -> int:
         """The largest port number that its target has."""
-        return MAX_DEV_PORT if self.target == "tofino" else MAX_PORT
+        return MAX_DEV_PORT if self.target in TOFINOS else MAX_PORT
 
     @property
     def grpc_address(self) -> str:

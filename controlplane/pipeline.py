@@ -13,6 +13,7 @@ from google.protobuf.text_format import ParseError
 
 from controlplane import constants as p4
 from controlplane import tofino
+from controlplane.network import TOFINOS, Target
 from machine.errors import BadInput
 
 BUILD = Path(__file__).resolve().parents[1] / "p4src/build"
@@ -54,6 +55,13 @@ class Pipeline:
                 f"compile both from one program"
             )
         return cls(config.stem, schema)
+
+    @classmethod
+    def of_target(cls, target: Target) -> Pipeline:
+        """The fabric's own program for `target`. Raises BadInput if its files are missing."""
+        if target not in TOFINOS:
+            return cls.load()
+        return cls.load(BUILD / target / "fabric.p4info.txtpb", BUILD / target / "fabric.conf")
 
     @property
     def cookie(self) -> int:

@@ -20,10 +20,11 @@ SUFFIX = ".conf"
 """How the file ends that names p4c's other outputs."""
 
 COMPILE = (
-    "p4c --target tofino2 --arch t2na -o OUT --p4runtime-files OUT/p4info.txtpb "
-    "--p4runtime-force-std-externs PROGRAM.p4"
+    "p4c --target tofino2 --arch t2na -o OUT --bf-rt-schema OUT/bfrt.json --p4runtime-files OUT/p4info.txtpb "
+    "--p4runtime-force-std-externs PROGRAM.p4 && p4c-gen-conf --conf-type BF-RT --p4-version p4-16 "
+    "--device tofino2 --name PROGRAM --pipe pipe --bfrt-name OUT/bfrt.json --outputdir OUT --installdir OUT"
 )
-"""The command that makes all files that a deployment needs."""
+"""The commands that make all files that a deployment needs; the fabric's own are made by `make p4`."""
 
 
 class _Pipeline(BaseModel):

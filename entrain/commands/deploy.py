@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--target", required=True, type=click.Choice(["softswitch", "bmv2", "tofino"]))
+@click.option("--target", required=True, type=click.Choice(["softswitch", "bmv2", "tofino", "tofino2"]))
 @click.option(
     "--topology",
     "file",
@@ -50,10 +50,10 @@ def command(
 
     The switches are those of a running network, or those of a topology file with their addresses.
     """
-    if file is None and target == "tofino":
+    if file is None and target.startswith("tofino"):
         raise EntrainError(
-            "target tofino needs a switch that runs Stratum. Describe it in a topology file ([[switch]] with "
-            'target = "tofino", grpc_host and grpc_port), and give --topology'
+            f"target {target} needs a switch that runs Stratum. Describe it in a topology file ([[switch]] "
+            f'with target = "{target}", grpc_host and grpc_port), and give --topology'
         )
     if file is not None and network is not None:
         raise BadInput("--topology and --network: give only one of the two")
@@ -72,22 +72,24 @@ def command(
 
 
 def given_pipeline(topology: Topology, program: Path | None, p4info: Path | None) -> Pipeline:
-    """Return what --program and --p4info name, or else the fabric's program for the targets of `topology`.
+    """Return what --program and --p4info name, or else the fabric's program for the target of `topology`.
 
-    Raises BadInput, and EntrainError if there is none for a target.
+    Raises BadInput, also if its switches have several targets of which one is a Tofino: all switches get the
+    same configuration.
     """
+    from controlplane.network import TOFINOS
     from controlplane.pipeline import Pipeline
-    from controlplane.tofino import COMPILE
 
     _check_pair(program, p4info)
     if program is not None and p4info is not None:
         return Pipeline.load(p4info, program)
-    if any(switch.target == "tofino" for switch in topology.switches):
-        raise EntrainError(
-            f"target tofino: give --program OUT/PROGRAM.conf and --p4info OUT/p4info.txtpb; "
-            f"p4c makes both: {COMPILE}"
+    targets = sorted({switch.target for switch in topology.switches})
+    if len(targets) > 1 and not {*targets}.isdisjoint(TOFINOS):
+        raise BadInput(
+            f"{topology.name}: its switches have targets {', '.join(targets)}, whose configurations differ; "
+            f"deploy each target with a topology file of its own"
         )
-    return Pipeline.load()
+    return Pipeline.of_target(targets[0])
 
 
 def _check_pair(program: Path | None, p4info: Path | None) -> None:

@@ -39,7 +39,8 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):  # type: ignore[misc]
 
     async def start(self) -> None:
         """Serve on `self.port` (0: a free one, kept for later starts)."""
-        self._server = grpc.aio.server()
+        # As Stratum: a Tofino's pipeline is close to gRPC's own limit of 4 MiB.
+        self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", 256 << 20)])
         p4r_grpc.add_P4RuntimeServicer_to_server(self, self._server)
         self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
         await self._server.start()

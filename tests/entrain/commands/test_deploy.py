@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.network import TOFINOS
 from tests.controlplane.fake_switch import FakeSwitch
 from tests.controlplane.stratum_switch import StratumSwitch, compiled
 from tests.controlplane.test_fabric import until
@@ -43,22 +44,17 @@ def topology_file(directory: Path, fakes: list[FakeSwitch], target: str) -> Path
     return path
 
 
-@pytest.mark.parametrize("target", ["softswitch", "bmv2", "tofino"])
+@pytest.mark.parametrize("target", ["softswitch", "bmv2", "tofino", "tofino2"])
 def test_switches_by_address_are_set_once(target: str, tmp_path: Path) -> None:
-    p4info = ROOT / "p4src/build/fabric.p4info.txtpb"
-    extra: tuple[str, ...] = ()
-    if target == "tofino":
-        extra = ("--program", str(compiled(tmp_path / "out")), "--p4info", str(p4info))
-
     async def test() -> list[dict[str, Any]]:
-        fakes = [(StratumSwitch if target == "tofino" else FakeSwitch)(number) for number in (1, 2)]
+        fakes = [(StratumSwitch if target in TOFINOS else FakeSwitch)(number) for number in (1, 2)]
         for fake in fakes:
             await fake.start()
         try:
             path = topology_file(tmp_path, fakes, target)
             results = []
             for _ in range(2):
-                status, stdout, stderr = await deploy(path, "--target", target, *extra)
+                status, stdout, stderr = await deploy(path, "--target", target)
                 assert status == 0, stderr
                 results.append(json.loads(stdout))
             return results
