@@ -39,7 +39,7 @@ hosts = ["h1", "h2"]
 collective = "ring"
 bytes = 1_000_000
 compute_ms = 60
-iterations = 60
+iterations = 40
 """
 
 
@@ -121,14 +121,14 @@ def test_a_run_is_watched_until_it_ends(tmp_path: Path) -> None:
     assert "has ended: its run is over" in error
     seen = [json.loads(line) for line in out.splitlines()]
     (job,) = [job for job in seen[-1]["jobs"] if job["name"] == "ring"]
-    assert job["iterations"] == 60 and job["done"] > 0 and job["over_ideal"] > 0.9
+    assert job["iterations"] == 40 and job["done"] > 0 and job["over_ideal"] > 0.9
     assert any((link["measured_mbps"] or 0) > 1 for one in seen for link in one["links"])
     (told,) = json.loads(result)["runs"]
-    assert told["jobs"][0]["iterations"] == 60, "watching disturbs nothing"
+    assert told["jobs"][0]["iterations"] == 40, "watching disturbs nothing"
 
 
 @pytest.mark.skipif(shutil.which("tcpdump") is None, reason="needs tcpdump (apt-get install tcpdump)")
-@pytest.mark.parametrize("where", ["h1", "leaf1->spine1", "leaf1-spine1", "h1->leaf1"])
+@pytest.mark.parametrize("where", ["h1", "leaf1-spine1"])
 def test_packets_are_captured_where_they_pass(network: str, where: str, tmp_path: Path) -> None:
     file = tmp_path / "packets.pcap"
     with start("capture", where, "--network", network, "--count", "3", "--out", str(file)) as capturing:
