@@ -44,6 +44,8 @@ Tables = Literal[
     "mltcp",
     "cluster",
     "unfairness",
+    "shifts",
+    "remedies",
 ]
 """The kinds of figures: what the tables of a section show, by `entrain.results.live`."""
 

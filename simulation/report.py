@@ -458,7 +458,7 @@ def _training(summary: Summary) -> str:
         text += f"\nTrace: {title}:\n\n"
         head = ["policy", "mean iteration (ms)", "p99 (ms)", "/ alone, mean", "p99", "marks per iteration"]
         text += table(
-            [*head, "mean JCT (s)", "moves", "score", "adjustments per minute"],
+            [*head, "mean JCT (s)", "moves", "score", "adjustments per minute", "waits"],
             [
                 [
                     *(name, f"{1e3 * each.mean_iteration_s:.0f}", f"{1e3 * each.p99_iteration_s:.0f}"),
@@ -466,6 +466,7 @@ def _training(summary: Summary) -> str:
                     *(f"{each.marks_per_iteration:.0f}", f"{each.mean_jct_s:.0f}", str(each.restarts)),
                     "" if each.score is None else f"{each.score:.2f}",
                     f"{each.adjustments_per_minute:.1f}" if name.endswith(WITH) else "",
+                    f"{100 * each.waited:.1f} %" if name.endswith(WITH) else "",
                 ]
                 for name, each in found.items()
             ],
@@ -499,10 +500,11 @@ def _times(a: float, b: float) -> str:
 
 
 def _snapshots(summary: Summary) -> str:
-    """Return a table with a row per job: its communication time under each policy, and the paper's gain."""
+    """Return two tables with a row per job: its communication time under each policy, and the paper's gain;
+    its iteration time, and what keeping to the shifts takes."""
     cell = {(row.at.group or "", row.at.policy): row.figures for row in summary.rows(Snapshot)}
     policies = ("ideal", "themis", f"themis{WITH}")
-    rows = []
+    rows, iterations = [], []
     for group, paper in TABLE_4_3.items():
         if any((group, policy) not in cell for policy in policies):
             continue
@@ -514,9 +516,25 @@ def _snapshots(summary: Summary) -> str:
             row += [str(without_ms), str(with_ms), f"{without_ms / with_ms:.2f}x"]
             row += [f"{each.marks_per_iteration:.0f}" if n == 0 else "" for each in found[1:]]
             rows.append(row)
+            seconds = [each.iterations_s[n] for each in found]
+            row = [group if n == 0 else "", f"{n + 1}", *(f"{1e3 * each:.0f}" for each in seconds)]
+            row += [f"{seconds[1] / seconds[2]:.2f}x"]
+            row += [str(found[2].adjustments), f"{100 * found[2].waited:.1f} %"] if n == 0 else ["", ""]
+            iterations.append(row)
     head = ["snapshot", "job", "score", "alone (ms)", "themis (ms)", f"themis{WITH} (ms)", "gain"]
     head += ["paper: themis", "paper: with Cassini", "paper: gain", "marks, themis", f"marks, themis{WITH}"]
-    return "\n" + table(head, rows)
+    text = "\nCommunication:\n\n" + table(head, rows)
+    head = [
+        "snapshot",
+        "job",
+        "alone (ms)",
+        "themis (ms)",
+        f"themis{WITH} (ms)",
+        "gain",
+        "adjustments",
+        "waits",
+    ]
+    return text + "\nIterations, with the time that jobs wait for their pace:\n\n" + table(head, iterations)
 
 
 # -- vClos

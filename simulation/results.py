@@ -335,6 +335,8 @@ class TrainingTimes:
     """Mean of Cassini's scores of the placements; None without Cassini."""
     adjustments_per_minute: float
     """How often others waited for a job because it had drifted, per minute that a job runs."""
+    waited: float
+    """The part of their time that jobs wait for their pace."""
     by_model: tuple[ModelTimes, ...]
 
 
@@ -350,6 +352,8 @@ class Snapshot:
     iterations_s: tuple[float, ...]
     marks_per_iteration: float
     adjustments: int
+    waited: float
+    """The part of their time that jobs wait for their pace."""
 
 
 @with_config(_WHOLE)

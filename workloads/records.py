@@ -99,9 +99,9 @@ class Summary:
 
     An iteration's time runs from the earliest rank's start to the latest rank's end. `jct_s` runs from the
     earliest start of the first iteration to the latest end of the last; it is None unless all ranks completed
-    all iterations. `marks` counts the segments that met an ECN mark. `error` is the error that most ranks
-    report. `losses` holds every rank's loss, per
-    iteration, if a model is trained.
+    all iterations. `marks` counts the segments that met an ECN mark, and `iteration_marks`
+    those of each iteration. `error` is the error that most ranks report. `losses` holds every rank's loss,
+    per iteration, if a model is trained.
     """
 
     job: str
@@ -116,6 +116,7 @@ class Summary:
     error: str | None
     losses: tuple[tuple[float, ...], ...] = ()
     marks: int = 0
+    iteration_marks: tuple[int, ...] = ()
 
     @property
     def loss_digest(self) -> str | None:
@@ -229,6 +230,7 @@ def _summary(job: str, clocks: list[Clock], iterations: list[Iteration], ends: l
         error=Counter(errors).most_common(1)[0][0] if errors else None,
         losses=_losses(complete),
         marks=sum(r.marks for rs in complete for r in rs),
+        iteration_marks=tuple(sum(r.marks for r in rs) for rs in complete),
     )
 
 

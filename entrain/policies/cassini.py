@@ -377,17 +377,23 @@ class Pacing(Session):
         starts = [
             each for each in read_records(self._run.directory / "records").iterations if each.pace is not None
         ]
-        drifts = [max(0, each.drift_ns) / 1e6 for each in starts if each.pace != Kind.SHIFTED.name.lower()]
+        kept = [each for each in starts if each.pace != Kind.SHIFTED.name.lower()]
+        drifts = [max(0, each.drift_ns) / 1e6 for each in kept]
         corrected = {
             (each.job, each.iteration) for each in starts if each.pace == Kind.CORRECTED.name.lower()
         }
+        corrections = self._adjusted + len(corrected)
+        lasted = sum(each.end_ns - each.start_ns for each in kept)
+        first = [each.end_ns - each.start_ns for each in kept if each.rank == 0]
         return Report(
             learned=inner.learned,
             paced=Paced(
                 score=self._score,
                 shifts_ms={job: 1e3 * shift for job, shift in self.shifts.items()},
                 drift_ms_p99=float(np.percentile(drifts, 99)) if drifts else None,
-                corrections=self._adjusted + len(corrected),
+                corrections=corrections,
+                adjustments_per_minute=corrections * 60e9 / sum(first) if first else None,
+                waited=sum(each.waited_ns for each in kept) / lasted if lasted else None,
                 periods_ms={job: 1e3 * grid.period for job, grid in self._grids.items()},
                 solved=self.solved,
                 since=self._first_paced,

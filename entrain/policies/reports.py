@@ -108,6 +108,10 @@ class Paced:
     """How much later than their pace ranks' iterations could have started, except when that was new."""
     corrections: int = 0
     """How often drift was corrected: by grids that were moved, and by jobs that waited for theirs."""
+    adjustments_per_minute: float | None = None
+    """The same, per job and minute with a pace."""
+    waited: float | None = None
+    """The part of their time with a pace that ranks waited for it, except when that was new."""
     periods_ms: Mapping[str, float] = field(default_factory=dict)
     """By job: the period of its pace, at the end."""
     solved: int = 0

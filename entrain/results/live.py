@@ -29,7 +29,9 @@ from entrain.results.claims import (
 )
 from entrain.results.cluster import times
 from entrain.results.gains import gains
-from entrain.results.values import LEARNING, RunResult, fairness, scheduler, strategy
+from entrain.results.remedies import cell as remedies_cell
+from entrain.results.tables import SHIFTING_HEADINGS, label, shifting_cells
+from entrain.results.values import LEARNING, RunResult, fairness, scheduler, strategy, summarized
 from entrain.run.cross import NAME as CROSS
 from entrain.trials.slot_rates import KIND as SLOT_RATES
 from entrain.trials.slot_rates import TrialResult
@@ -335,6 +337,54 @@ def _strategies(live: Live) -> str:
     return "\n" + table(head, [row(name) for name in live.runs])
 
 
+# -- jobs that are shifted
+
+
+def _shifts(section: Section, found: Found) -> str:
+    return _one_by_one(found, _iterations_and_shifts) + _claims(section, found) + _busy(found)
+
+
+def _iterations_and_shifts(live: Live) -> str:
+    """Iteration times of each run, and how Cassini's jobs were shifted and kept to it."""
+    runs = list(_runs(live))
+    rows = []
+    for run in runs:
+        times = [fmean(job.summary.iteration_ms) for job in run.jobs]
+        ideals = [job.ideal_ms for job in run.jobs]
+        marks = fmean(job.summary.marks_per_iteration or 0.0 for job in run.jobs)
+        rows.append(
+            [
+                label(run, runs),
+                ", ".join(f"{time:.0f}" for time in times),
+                ", ".join(f"{ideal:.0f}" for ideal in ideals),
+                f"{fmean(time / ideal for time, ideal in zip(times, ideals, strict=True)):.3f}",
+                f"{marks:.0f}" if marks else "",
+            ]
+        )
+    text = "\n" + table(["run", "mean iteration, ms", "alone, ms", "× alone", "marks per iteration"], rows)
+    shifted = [[label(run, runs), *shifting_cells(run)] for run in runs if run.paced.score is not None]
+    return text + ("\n" + table(["run", *SHIFTING_HEADINGS], shifted) if shifted else "")
+
+
+# -- routings and policies
+
+
+def _remedies(section: Section, found: Found) -> str:
+    return _one_by_one(found, _cells) + _claims(section, found) + _busy(found)
+
+
+def _cells(live: Live) -> str:
+    """Iteration times over those alone, by load, routing and policy, as in the simulated matrix."""
+    rows = []
+    for group in summarized(list(_runs(live))):
+        which, found = group.runs[0].combination, remedies_cell(group.runs)
+        load = f"{which.load:g} %" if which.load else ""
+        figures = [f"{found.mean:.3f}", f"{found.p99:.3f}", f"{found.marks or 0.0:.0f}"]
+        rows.append([load, strategy(which), scheduler(which), *figures])
+    head = ["load", "routing", "policy", "mean × alone", "p99 × alone", "marks per iteration"]
+    return "\n" + table(head, rows)
+
+
 TABLES: Mapping[Tables, Callable[[Section, Found], str]] = {
     "completion": _completion,
     "loss": _loss,
@@ -345,6 +395,8 @@ TABLES: Mapping[Tables, Callable[[Section, Found], str]] = {
     "mltcp": _mltcp,
     "cluster": _cluster,
     "unfairness": _unfairness,
+    "shifts": _shifts,
+    "remedies": _remedies,
 }
 
 

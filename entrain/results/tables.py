@@ -23,6 +23,7 @@ from entrain.results.values import (
     document,
     fairness,
     losses_equal,
+    marks_shifted,
     over_ideal_shifted,
     strategy,
     summarized,
@@ -152,27 +153,43 @@ def settling(runs: Sequence[RunResult]) -> Table:
 SHIFTING_LEGEND = f"""score: how well jobs fit on the links that they share (1: no phases collide).
 shift: by how much a job was delayed. × ideal: iteration time over the ideal,
 from iteration {SHIFTED} after the shift on. drift: how much later than its pace an
-iteration could start, p99. corr.: how often drift was corrected"""
+iteration could start, p99. corr.: how often drift was corrected, and per job and
+minute. waits: part of its time that a job waits for its pace. marks: ECN marks per
+iteration from then on"""
 
 
 def shifting(runs: Sequence[RunResult]) -> Table:
     """Return a table of how policy cassini shifted jobs: one row per run."""
     result = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     result.add_column("run", overflow="fold")
-    for heading in ("score", "shift\nms", "×\nideal", "drift\nms", "corr."):
-        result.add_column(heading, justify="right")
+    for heading in SHIFTING_HEADINGS:
+        result.add_column(heading.replace(" ", "\n"), justify="right")
     for run in runs:
-        paced, over = run.paced, over_ideal_shifted(run)
-        if paced.score is not None:
-            result.add_row(
-                label(run, runs),
-                f"{paced.score:.2f}",
-                ", ".join(f"{job} {shift:.0f}" for job, shift in paced.shifts_ms.items()) or "-",
-                f"{over:.3f}" if over else "-",
-                "-" if paced.drift_ms_p99 is None else f"{paced.drift_ms_p99:.1f}",
-                str(paced.corrections),
-            )
+        if run.paced.score is not None:
+            result.add_row(label(run, runs), *shifting_cells(run))
     return result
+
+
+SHIFTING_HEADINGS = ("score", "shift, ms", "× ideal", "drift, ms", "corr.", "/ min", "waits", "marks")
+
+
+def shifting_cells(run: RunResult) -> list[str]:
+    """Return a row of that table, under SHIFTING_HEADINGS."""
+    paced = run.paced
+
+    def cell(value: float | None, form: str) -> str:
+        return "-" if value is None else format(value, form)
+
+    return [
+        cell(paced.score, ".2f"),
+        ", ".join(f"{job} {shift:.0f}" for job, shift in paced.shifts_ms.items()) or "-",
+        cell(over_ideal_shifted(run), ".3f"),
+        cell(paced.drift_ms_p99, ".1f"),
+        str(paced.corrections),
+        cell(paced.adjustments_per_minute, ".1f"),
+        "-" if paced.waited is None else f"{100 * paced.waited:.1f} %",
+        cell(marks_shifted(run), ".4g"),
+    ]
 
 
 UNFAIR_LEGEND = f"""score: how well the job fits with those that share its links (1: no phases

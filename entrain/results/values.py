@@ -438,6 +438,18 @@ def over_ideal_shifted(run: RunResult) -> float | None:
     return fmean(found) if found else None
 
 
+def marks_shifted(run: RunResult) -> float | None:
+    """Return the mean over shifted jobs of ECN marks per iteration, from the fifth one after the shift on;
+    None if no job has so many, or none that were counted for each."""
+    found = [
+        fmean(marks)
+        for job in run.jobs
+        if job.name in run.paced.since
+        and (marks := job.summary.iteration_marks[run.paced.since[job.name] + SHIFTED :])
+    ]
+    return fmean(found) if found else None
+
+
 def _paced(run: RunResult) -> dict[str, Any]:
     paced = run.paced
     return {
@@ -446,10 +458,13 @@ def _paced(run: RunResult) -> dict[str, Any]:
         "drift_ms_p99": paced.drift_ms_p99,
         "corrections": paced.corrections,
         "over_ideal_shifted": over_ideal_shifted(run),
+        "marks_shifted": marks_shifted(run),
         "pacing": {
             "since": dict(paced.since),
             "periods_ms": dict(paced.periods_ms),
             "solved": paced.solved,
+            "adjustments_per_minute": paced.adjustments_per_minute,
+            "waited": paced.waited,
             "events": list(paced.events),
         },
     }

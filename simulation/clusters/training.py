@@ -57,6 +57,7 @@ RECORD = np.dtype(
         ("job", np.int64),
         ("began", np.float64),
         ("seconds", np.float64),  # until the next iteration begins
+        ("waited", np.float64),  # of them, for the pace
         ("sent_s", np.float64),
         ("marks", np.float64),
         ("alone", np.float64),
@@ -195,6 +196,7 @@ def advance(
                     records[recorded].job = j
                     records[recorded].began = job.began
                     records[recorded].seconds = start - job.began
+                    records[recorded].waited = start - job.ready
                     records[recorded].sent_s = job.sent_s
                     records[recorded].marks = job.marks
                     records[recorded].alone = job.alone

@@ -118,6 +118,7 @@ def run_cluster(point: Point) -> Result:
         restarts=moved,
         score=float(np.mean(scores)) if scores else None,
         adjustments_per_minute=adjusted / minutes,
+        waited=float(pooled["waited"].sum() / seconds.sum()),
         by_model=tuple(
             ModelTimes(
                 model,
@@ -202,6 +203,7 @@ def run_snapshot(point: Point) -> Result:
             iterations_s=tuple(float(mine["seconds"].mean()) for mine in each),
             marks_per_iteration=float(records["marks"].mean()),
             adjustments=int(done.adjusted.sum()),
+            waited=float(records["waited"].sum() / records["seconds"].sum()),
         ),
         tuple(_times(jobs, done, 0)),
     )

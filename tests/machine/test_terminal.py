@@ -136,7 +136,7 @@ def test_simulated_points_fit_80_columns_whole(name: str) -> None:
         figures, shown = Latency(decision), 0
     if name in ("cassini-themis", "cassini-pollux"):
         ratio = 123.4
-        figures = TrainingTimes(*(long,) * 3, ratio, ratio, long, (), long, long, 9, 0.9, 9.0, ())
+        figures = TrainingTimes(*(long,) * 3, ratio, ratio, long, (), long, long, 9, 0.9, 9.0, 0.1, ())
         shown = 1
     text = rendered(summary_table(output.summarise(experiment, todo, [Result(figures) for _ in todo])))
     assert max(map(len, text)) <= 80
