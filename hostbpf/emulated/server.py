@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,6 +35,9 @@ from wire.slot_header import LANES, MAX_U32, RATE_UNIT_MBPS
 
 TOLERANCE = 5
 """Slots by which the clock of a host may differ from the switch's."""
+
+FLOWS_PER_HOST = 4096
+"""Flows that a host plans at a time, on one switch."""
 
 Address = Annotated[str, Field(pattern=r"^(unix:/.+|[^:]+:[0-9]+)$")]
 
@@ -90,6 +94,7 @@ class EmulatedSwitch:
         self._rows = {port: row for row, port in enumerate(capacities)}
         self._capacities = list(capacities.values())
         # The window reaches as far as hosts may be behind or ahead.
+        self._flows: Counter[str] = Counter()  # by source
         self._table = LoadTable(np.array(self._capacities, float), LANES + 2 * TOLERANCE)
 
     def load(self, hops: Iterable[tuple[Flow, int]], slot: int) -> list[tuple[int, Floats]]:
@@ -111,17 +116,23 @@ class EmulatedSwitch:
         Raises BadInput as `load` does, and for too many rates; then nothing has changed.
         """
         self.check(flow, port, slot, rates)
+        self._flows[flow.source] += flow not in self._table
         self._table.update(flow, np.array([self._row(port)]), np.asarray(rates, float), slot)
 
     def check(self, flow: Flow, port: int, slot: int, rates: Sequence[int]) -> None:
         """Raise what `update` with the same arguments would raise."""
         self._offset(slot)
         self._row(port)
+        if flow not in self._table and self._flows[flow.source] >= FLOWS_PER_HOST:
+            raise rpc.Exhausted(
+                f"switch {self.name}: {flow.source} plans {FLOWS_PER_HOST} flows already; let some end first"
+            )
         if len(rates) > LANES:
             raise BadInput(f"switch {self.name}, flow {flow}: {len(rates)} slots; plan at most {LANES}")
 
     def forget(self, flow: Flow) -> None:
         """Drop what `flow` plans; it is not an error that it plans nothing."""
+        self._flows[flow.source] -= flow in self._table
         self._table.remove(flow)
 
     def _row(self, port: int) -> int:
@@ -132,8 +143,10 @@ class EmulatedSwitch:
 
     def _offset(self, slot: int) -> int:
         """Bring the table to the present, and tell where in its window `slot` is."""
-        begin = self._present() - TOLERANCE
-        self._table.advance(begin)
+        begin = max(self._present() - TOLERANCE, self._table.slot)  # the clock may step back
+        if begin != self._table.slot:
+            self._table.advance(begin)
+            self._flows = Counter(flow.source for flow in self._table.flows() if isinstance(flow, Flow))
         if not 0 <= slot - begin <= 2 * TOLERANCE:
             raise BadInput(
                 f"switch {self.name}: slot {slot} is {abs(slot - begin - TOLERANCE)} slots from the present "

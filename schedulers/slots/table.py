@@ -5,6 +5,8 @@ A table has one row per link and K lanes; slot s is kept in lane s mod K, as swi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from schedulers.compiled import Floats, Ints, compiled
@@ -78,6 +80,13 @@ class LoadTable:
         self.slot = 0
         self.table: Floats = np.zeros((len(capacity), horizon))
         self._own: dict[object, tuple[Ints, Floats]] = {}
+
+    def __contains__(self, flow: object) -> bool:
+        return flow in self._own
+
+    def flows(self) -> Iterator[object]:
+        """Return the flows that have a part in the table."""
+        return iter(self._own)
 
     def advance(self, slot: int) -> None:
         """Move the window to begin at `slot`."""

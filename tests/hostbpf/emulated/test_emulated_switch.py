@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -14,10 +15,12 @@ import pytest
 from controlplane.topology import dumbbell, leaf_spine
 from entrain.certificates import issue
 from hostbpf.clock import SlotClock
+from hostbpf.emulated import server
 from hostbpf.emulated.client import channel, load_paths
 from hostbpf.emulated.server import TOLERANCE, EmulatedSwitch, PortTable, SwitchFile, load_switch, serving
 from hostbpf.rpc import calls as rpc
 from hostbpf.rpc import emulated_switch_pb2 as pb
+from hostbpf.rpc.calls import message_of
 from hostbpf.rpc.emulated_switch_pb2_grpc import EmulatedSwitchStub
 from machine.errors import BadInput, EntrainError
 from mininet_topos.emulated_switches import write_files
@@ -51,6 +54,42 @@ def present() -> Present:
 @pytest.fixture
 def switch(present: Present) -> EmulatedSwitch:
     return EmulatedSwitch("s1", {1: 1000, 4: 500}, present)
+
+
+def test_what_a_host_plans_is_bounded(
+    switch: EmulatedSwitch, present: Present, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "FLOWS_PER_HOST", 2)
+    elsewhere = OTHER._replace(source="10.0.0.9")
+    for flow in (FLOW, OTHER, FLOW, elsewhere):
+        switch.update(flow, 4, 1000, [10])
+    with pytest.raises(EntrainError, match=r"10\.0\.0\.1 plans 2 flows already"):
+        switch.update(THIRD, 4, 1000, [10])
+    switch.forget(OTHER)
+    switch.update(THIRD, 4, 1000, [10])
+    present.slot += 100  # what was planned has passed
+    switch.update(OTHER, 4, 1100, [10])
+
+
+def test_a_request_is_refused_as_a_whole(switch: EmulatedSwitch) -> None:
+    service = server._Service(switch, knows=False)
+    plans = [
+        pb.Schedule(hop=pb.Hop(flow=message_of(FLOW), port=port), slot=1000, rates=[10]) for port in (4, 99)
+    ]
+
+    def refuse(*_: object) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        service.UpdateSchedule(pb.UpdateScheduleRequest(schedules=plans), SimpleNamespace(abort=refuse))
+    assert not any(loads(switch, OTHER, 1000))
+
+
+def test_a_clock_that_steps_back_is_refused_politely(switch: EmulatedSwitch, present: Present) -> None:
+    switch.update(FLOW, 4, 1000, [10])
+    present.slot -= 50
+    with pytest.raises(BadInput, match="check clocks"):
+        switch.update(FLOW, 4, 950, [10])
 
 
 def loads(switch: EmulatedSwitch, flow: Flow, slot: int, port: int = 4) -> list[float]:
