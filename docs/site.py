@@ -80,8 +80,14 @@ def _command(command: click.Command, name: str) -> str:
 
 
 def _text(help: str | None) -> str:
-    """Help as Markdown: what looks like HTML stays text."""
-    return inspect.cleandoc(help or "").replace("\b\n", "").replace("<", "&lt;").replace("*", "\\*")
+    """Help as Markdown: what looks like HTML stays text, and lines that click does not join are a block."""
+    paragraphs = inspect.cleandoc(help or "").split("\n\n")
+    return "\n\n".join(
+        "\n".join(f"    {line}" for line in each.splitlines()[1:])
+        if each.startswith("\b")
+        else each.replace("<", "&lt;").replace("*", "\\*")
+        for each in paragraphs
+    )
 
 
 def _cell(text: str) -> str:
