@@ -91,6 +91,10 @@ def main(argv: Sequence[str]) -> None:
         ratios = carrier_ratio(schedules)
     for result in results:
         measured = asdict(result.figures)
+        for name in ("rate_error_own_mean", "rate_error_own_p99"):
+            figures[_name(result.trial, name)] = measured[name]
+        for cause, number in result.figures.off_by_cause.items():
+            figures[_name(result.trial, f"slots_off_{cause}")] = number
         for name, goal in result.goals.model_dump().items():
             figures[_name(result.trial, name)] = measured[name]
             if goal is not None:
@@ -99,6 +103,8 @@ def main(argv: Sequence[str]) -> None:
     for name in ("rate_error_mean", "rate_error_p99", "boundary_delay_ms_p99"):
         figures[name] = asdict(alone.figures)[name]
         goals[name] = goals[_name(alone.trial, name)]
+    for name in ("rate_error_own_mean", "rate_error_own_p99"):
+        figures[name] = asdict(alone.figures)[name]
     cpu = many.figures.host_cpu
     figures |= {
         "host_cpu_percent_64_flows": None if cpu is None else 100 * cpu,

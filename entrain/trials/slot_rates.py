@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -81,6 +82,9 @@ class Figures:
     seed: int
     rate_error_mean: float
     rate_error_p99: float
+    rate_error_own_mean: float | None
+    rate_error_own_p99: float | None
+    off_by_cause: dict[str, int]
     within_bound: float
     boundary_delay_ms_median: float | None
     boundary_delay_ms_p99: float | None
@@ -103,6 +107,8 @@ class TrialResult:
         """Errors relative to the wanted bytes of each slot, delays, and CPU time."""
         slots = self.outcome.slots
         errors = [each.error for each in slots]
+        own = [each.error for each in slots if each.cause in (None, "pacing")]
+        causes = Counter(each.cause for each in slots if each.cause is not None)
         delays = [ms for each in slots if (ms := self.trial.boundary_delay_ms(each)) is not None]
         kernel = self.outcome.kernel_cpu
         return Figures(
@@ -113,6 +119,9 @@ class TrialResult:
             seed=self.trial.seed,
             rate_error_mean=float(np.mean(errors)),
             rate_error_p99=float(np.percentile(errors, 99)),
+            rate_error_own_mean=float(np.mean(own)) if own else None,
+            rate_error_own_p99=float(np.percentile(own, 99)) if own else None,
+            off_by_cause=dict(sorted(causes.items())),
             within_bound=float(np.mean([each.within_bound for each in slots])),
             boundary_delay_ms_median=float(np.median(delays)) if delays else None,
             boundary_delay_ms_p99=float(np.percentile(delays, 99)) if delays else None,
@@ -201,6 +210,7 @@ def document(name: str, results: Sequence[TrialResult]) -> dict[str, Any]:
 _COLUMNS = (
     ("error\nmean %", "rate_error_mean", 100),
     ("error\np99 %", "rate_error_p99", 100),
+    ("without\nmachine's", "rate_error_own_p99", 100),
     ("within\nbound %", "within_bound", 100),
     ("boundary\nms, p99", "boundary_delay_ms_p99", 1),
     ("host\nCPU %", "host_cpu", 100),
@@ -217,7 +227,8 @@ def table(name: str, results: Sequence[TrialResult]) -> Table:
         cells = []
         for _, key, scale in _COLUMNS:
             cell = "-" if figures[key] is None else f"{figures[key] * scale:.2f}"
-            cells.append(cell if goals[key] is None else f"{cell} ({goals[key] * scale:g})")
+            goal = goals.get(key)
+            cells.append(cell if goal is None else f"{cell} ({goal * scale:g})")
         shown.add_row(figures["control"], f"{figures['slot_ms']:g}", str(figures["flows"]), *cells)
     return shown
 
@@ -229,11 +240,14 @@ def write(directory: Path, name: str, results: Sequence[TrialResult]) -> None:
     with whole(directory / "slots.csv") as draft, draft.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(
-            ["control", "slot_ms", "flows", "flow", "slot", "wanted_bytes", "sent_bytes", "first_packet_ms"]
+            [
+                *("control", "slot_ms", "flows", "flow", "slot"),
+                *("wanted_bytes", "sent_bytes", "first_packet_ms", "cause"),
+            ]
         )
         for result in results:
             for each in result.outcome.slots:
-                row = [each.flow, each.slot, round(each.wanted), each.sent, each.first_packet_ms]
+                row = [each.flow, each.slot, round(each.wanted), each.sent, each.first_packet_ms, each.cause]
                 writer.writerow([result.trial.control, result.trial.slot_ms, result.trial.flows, *row])
 
 

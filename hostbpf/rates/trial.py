@@ -16,8 +16,9 @@ import select
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 
 from ebpf import Map, in_netns
@@ -26,12 +27,18 @@ from hostbpf.flow import netns_cookie
 from hostbpf.rates.enforcers import enforcing
 from hostbpf.rates.meter import Sent, metered
 from hostbpf.rates.schedules import HORIZON_MAX, PACED, Schedules
+from hostbpf.rates.waits import Cause, Wait, explained
 from machine.record import Record, Resource
 from wire.flow import Flow
 
 GSO_SEGMENTS = 2
 SERVER = ("10.78.0.2", 5000)
-TCP_NOTSENT_LOWAT = 25
+TCP_NOTSENT_LOWAT, SO_SNDBUFFORCE, SO_RCVBUFFORCE = 25, 32, 33
+WRITTEN_AHEAD = 4 << 20
+"""Bytes that a sender has written ahead: at 1 Gbit/s, its process may be without a processor for 16 ms."""
+BUFFER = 16 << 20
+"""Of the sender, with what is on its way, and of the receiver, whose window is half of it: at 1 Gbit/s, its
+process may be without a processor for 64 ms."""
 SETTLE_MS = 500
 MSS = 1448
 _FORK = multiprocessing.get_context("fork")
@@ -107,12 +114,14 @@ def _spawn(target: Callable[..., None], *args: object) -> BaseProcess:
 def traffic(where: Hosts, control: str, number: int, end_ns: int) -> Iterator[list[Flow]]:
     """Within, `number` connections that always have something to send until `end_ns`; waits for their end."""
     listener = in_netns(where.b, lambda: socket.create_server(SERVER, backlog=number))
+    listener.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER)
     sink = _spawn(_sink, listener, number)
 
     def connect() -> socket.socket:
         sender = socket.socket()
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
-        sender.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, 1 << 17)
+        sender.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, WRITTEN_AHEAD)
+        sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, BUFFER)
         sender.connect(SERVER)
         return sender
 
@@ -132,18 +141,32 @@ def traffic(where: Hosts, control: str, number: int, end_ns: int) -> Iterator[li
 @dataclass(frozen=True)
 class FlowSlot:
     """One flow in one slot: payload bytes wanted and sent, and how long after the boundary the first packet
-    left (None: nothing was sent)."""
+    left (None: nothing was sent).
+
+    `lost` has what each cause of the machine's has kept from being sent in this slot, in bytes, and what was
+    sent for a second time (`repeated`). It is empty where the flow does not pace itself.
+    """
 
     flow: int
     slot: int
     wanted: float
     sent: int
     first_packet_ms: float | None
+    lost: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def error(self) -> float:
         """Relative to what was wanted."""
         return abs(self.sent - self.wanted) / self.wanted
+
+    @property
+    def cause(self) -> str | None:
+        """Why the slot is off by more than its bound: the cause that accounts for most of it, if that is at
+        least half. Else it is what paces that is off: `pacing`. None: it is not off."""
+        if self.within_bound:
+            return None
+        cause, lost = max(self.lost.items(), key=lambda each: each[1], default=("", 0.0))
+        return cause if 2 * lost >= abs(self.sent - self.wanted) else "pacing"
 
     @property
     def within_bound(self) -> bool:
@@ -215,6 +238,9 @@ def run_trial(trial: Trial, schedules: Map) -> Outcome:
         metered(clock, where.index_a, netns=where.a)
         if trial.control in PACED
         else metered(clock, where.index_b, netns=where.b, direction="ingress") as meter,
+        explained(where.index_a, netns=where.a)
+        if trial.control in PACED
+        else contextlib.nullcontext() as waits,
     ):
         cookie = netns_cookie(where.a)
         with enforcing(
@@ -238,10 +264,14 @@ def run_trial(trial: Trial, schedules: Map) -> Outcome:
                     for flow, wanted in zip(flows, rates, strict=True):
                         now = min(clock.slot(), last)
                         own.set(flow, now, [wanted[each] for each in range(now, now + HORIZON_MAX)])
+                    if waits:
+                        waits.collect()
                     time.sleep(max(0, clock.start_ns(slot + HORIZON_MAX // 2) - time.monotonic_ns()) / 1e9)
                 elapsed = time.monotonic_ns() - began
                 agent, kernel = time.process_time_ns() - used, _run_time_ns() - ran
+            told = waits.take() if waits else []
             sent = meter.read()
+    lost = _lost(told, clock, dict(zip(flows, rates, strict=True)))
     return Outcome(
         tuple(
             _flow_slot(
@@ -250,6 +280,7 @@ def run_trial(trial: Trial, schedules: Map) -> Outcome:
                 rates[number][slot] * 125 * trial.slot_ms,
                 sent.get((flow, slot)),
                 clock.start_ns(slot),
+                lost[flow, slot],
             )
             for slot in range(first, last)
             for number, flow in enumerate(flows)
@@ -259,7 +290,30 @@ def run_trial(trial: Trial, schedules: Map) -> Outcome:
     )
 
 
-def _flow_slot(flow: int, slot: int, wanted: float, sent: Sent | None, start_ns: int) -> FlowSlot:
+def _lost(
+    told: Sequence[Wait], clock: SlotClock, rates: Mapping[Flow, Mapping[int, float]]
+) -> dict[tuple[Flow, int], dict[str, float]]:
+    """Return by flow and slot what each cause kept from being sent in it, in bytes; see `FlowSlot`.
+
+    What a flow makes up for within the slot counts as well, so the sum may exceed what is missing in the end.
+    """
+    result: dict[tuple[Flow, int], dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for wait in told:
+        if wait.flow not in rates:
+            continue
+        for slot in range(clock.slot(wait.from_ns), clock.slot(wait.until_ns) + 1):
+            name = wait.cause.name.lower()
+            if wait.cause == Cause.REPEATED:
+                result[wait.flow, slot][name] += wait.payload_bytes
+            else:
+                late_ns = wait.within(clock.start_ns(slot), clock.start_ns(slot + 1))
+                result[wait.flow, slot][name] += rates[wait.flow].get(slot, 0.0) * 125e-6 * late_ns
+    return result
+
+
+def _flow_slot(
+    flow: int, slot: int, wanted: float, sent: Sent | None, start_ns: int, lost: Mapping[str, float]
+) -> FlowSlot:
     if sent is None:
-        return FlowSlot(flow, slot, wanted, 0, None)
-    return FlowSlot(flow, slot, wanted, sent.payload_bytes, (sent.first_ns - start_ns) / 1e6)
+        return FlowSlot(flow, slot, wanted, 0, None, dict(lost))
+    return FlowSlot(flow, slot, wanted, sent.payload_bytes, (sent.first_ns - start_ns) / 1e6, dict(lost))

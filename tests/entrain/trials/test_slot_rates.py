@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from entrain.commands.run import command
-from entrain.trials.slot_rates import load
-from hostbpf.rates.trial import FlowSlot
+from entrain.trials.slot_rates import Goals, TrialResult, load
+from hostbpf.rates.trial import FlowSlot, Outcome, Trial
 from machine.errors import BadInput
 
 GOOD = """
@@ -55,6 +55,29 @@ def test_error_and_bound() -> None:
     assert not FlowSlot(0, 0, 1000.0, 1800, None).within_bound
     assert FlowSlot(0, 0, 1e6, 1_009_000, None).within_bound  # one percent
     assert not FlowSlot(0, 0, 1e6, 1_011_000, None).within_bound
+
+
+def test_a_slot_is_off_by_what_accounts_for_half_of_it_or_by_pacing() -> None:
+    def cause(sent: int, **lost: float) -> str | None:
+        return FlowSlot(0, 0, 1e6, sent, None, lost).cause
+
+    assert cause(1_000_000, data=400_000) is None  # made up for
+    assert cause(600_000, data=250_000, processor=100_000) == "data"
+    assert cause(600_000, data=150_000, processor=140_000) == "pacing"
+    assert cause(1_100_000, repeated=60_000) == "repeated"
+    assert cause(600_000) == "pacing"
+
+
+def test_errors_without_the_machines_leave_out_its_slots_only() -> None:
+    slots = (
+        FlowSlot(0, 0, 1e6, 1_000_000, None),
+        FlowSlot(0, 1, 1e6, 900_000, None),
+        FlowSlot(0, 2, 1e6, 500_000, None, {"receiver": 400_000.0}),
+    )
+    figures = TrialResult(Trial(60.0), Goals(), Outcome(slots, 0.1, None)).figures
+    assert figures.off_by_cause == {"pacing": 1, "receiver": 1}
+    assert figures.rate_error_mean == pytest.approx(0.2)
+    assert figures.rate_error_own_mean == pytest.approx(0.05)
 
 
 @pytest.mark.root
