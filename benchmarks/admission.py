@@ -52,7 +52,7 @@ async def measure(topology: Topology, directory: Path, count: int, seed: int) ->
         Controller(
             topology, "source", store=Store(directory / "state.sqlite"), cluster=setup, ledger=ledger
         ) as controller,
-        serving(controller, directory / "api.sock"),
+        serving(controller, directory / "api.sock", controller.access),
         grpc.aio.insecure_channel(f"unix:{directory}/api.sock") as channel,
     ):
         stub = api_grpc.ControllerStub(channel)
