@@ -62,6 +62,8 @@ def command_line() -> str:
         command = cli.get_command(context, name)
         assert command is not None
         parts.append(_command(command, f"entrain {name}"))
+        if isinstance(command, click.Group):
+            parts += [_command(each, f"entrain {name} {sub}") for sub, each in command.commands.items()]
     parts.append(_command(agent, "entrain-agent"))
     return "\n".join(parts)
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -36,7 +36,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, JsonValue, create_model
 
 from controlplane.routing import Routing, check_source_routing
-from controlplane.topology import TABLES, Host, Target, Topology, load_topology, parse_topology
+from controlplane.topology import TABLES, Target, Topology, load_topology, parse_topology
 from entrain.bound import bound_ms
 from entrain.cluster import ArrivalsTable, ClusterPlan, LiveClusterTable, cluster_plan
 from entrain.paper import Paper, Papers
@@ -495,8 +495,7 @@ def _hosts(where: str, table: JobTable, topology: Topology, free: list[str]) -> 
     if table.hosts is not None:
         for name in table.hosts:
             _check_host(f"{where}, hosts", name, topology)
-        for name in (name for name, count in Counter(table.hosts).items() if count > 1):
-            raise BadInput(f"{where}, hosts: {name} is listed twice; every rank needs its own host")
+        check_unique(f"{where}, hosts", table.hosts)
         return table.hosts
     count = table.count or 0
     if count > len(free):
@@ -510,12 +509,22 @@ def _hosts(where: str, table: JobTable, topology: Topology, free: list[str]) -> 
 
 def _spread(topology: Topology, taken: set[str]) -> list[str]:
     """Return the hosts that no job names, taking one from each switch in turn."""
-    columns: dict[str, list[Host]] = {
-        switch.name: [host for host in topology.hosts_of(switch.name) if host.name not in taken]
+    return in_turn(
+        [host.name for host in topology.hosts_of(switch.name) if host.name not in taken]
         for switch in topology.switches
-    }
-    depth = max(map(len, columns.values()))
-    return [hosts[row].name for row in range(depth) for hosts in columns.values() if row < len(hosts)]
+    )
+
+
+def in_turn(columns: Iterable[Sequence[str]]) -> list[str]:
+    """Return the names of all columns, one of each column in turn."""
+    rows = itertools.zip_longest(*columns)
+    return [name for row in rows for name in row if name is not None]
+
+
+def check_unique(where: str, hosts: Iterable[str]) -> None:
+    """Raise BadInput if a host has several ranks of a job."""
+    for name in (name for name, count in Counter(hosts).items() if count > 1):
+        raise BadInput(f"{where}: {name} is listed twice; every rank needs its own host")
 
 
 def _unique(path: Path, key: str, values: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -63,6 +63,8 @@ def plugin(group: str, name: str, target: str) -> None:
     ours = [path for path in (str(_site()), directory) if path not in others]
     os.environ["PYTHONPATH"] = os.pathsep.join([*ours, *others])
     forget()
+    if (collectives := sys.modules.get("workloads.collectives")) is not None:
+        collectives.program_of.cache_clear()
 
 
 @functools.cache

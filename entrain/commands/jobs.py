@@ -1,20 +1,31 @@
-"""`entrain jobs`: the jobs of a cluster, what they have, and why they wait."""
+"""`entrain jobs`: the jobs of a cluster, what they have, and why they wait. `entrain jobs run`: run one."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import click
 from rich.console import Console
 
+from machine.errors import BadInput
 
-@click.command()
+
+@click.group(invoke_without_command=True)
 @click.option("--all", "past", is_flag=True, help="Show jobs that are over, too.")
 @click.option("--network", help="Which network; needed only if several are up.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with placements and waits.")
-def command(past: bool, network: str | None, as_json: bool) -> None:
-    """List the jobs of a cluster: those that have a network, then those that wait, in their order."""
+@click.pass_context
+def command(context: click.Context, past: bool, network: str | None, as_json: bool) -> None:
+    """List the jobs of a cluster: those that have a network, then those that wait, in their order.
+
+    `entrain jobs run JOB.toml` runs a job on the hosts of any network that is up.
+    """
+    if context.invoked_subcommand is not None:
+        return
     from controlplane.api_pb2 import ListJobsRequest
     from controlplane.client import call, choose
     from entrain.jobs import document, jobs_table
@@ -34,3 +45,35 @@ def command(past: bool, network: str | None, as_json: bool) -> None:
     )
     if found.problem:
         console.print(f"some jobs wait for this: {found.problem}", highlight=False, style="bold")
+
+
+@command.command()
+@click.argument("file", metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.option("--network", help="Which network; needed only if several are up.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.pass_context
+def run(context: click.Context, file: Path, network: str | None, as_json: bool) -> None:
+    """Run the job in JOB.toml on hosts of a network that is up, and print its times.
+
+    The file has a table [job] with the keys of [[job]] in experiments. On a cluster, hosts reach only those
+    of their own job: submit it first, and name the hosts that it got.
+    """
+    from controlplane.api_pb2 import GetNetworkRequest
+    from controlplane.client import call, choose
+    from entrain.run.job import Place, job_on
+    from machine.packages import run_module
+
+    chosen = choose(network)
+    with call(chosen) as stub:
+        found = stub.GetNetwork(GetNetworkRequest()).hosts
+    if not all(host.process_id for host in found):
+        raise BadInput(f"network {chosen.name} does not emulate its hosts; start the job on the hosts itself")
+    places = [Place(host.name, host.address, host.switch, host.process_id) for host in found]
+    with tempfile.TemporaryDirectory(prefix="entrain-job-") as directory:
+        spec = job_on(file, places, Path(directory))
+        description = Path(directory) / "job.json"
+        description.write_text(spec.model_dump_json())
+        line = [*run_module("workloads"), "launch", "--job", str(description), *(["--json"] * as_json)]
+        # The ranks end with this process, however it ends. Ctrl-C reaches them by itself.
+        done = subprocess.run(["setpriv", "--pdeathsig", "TERM", *line], check=False)
+    context.exit(done.returncode)
