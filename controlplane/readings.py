@@ -109,17 +109,30 @@ class Readings(api_grpc.ControllerServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
         due = time.monotonic()
         while True:
-            ports: list[api.PortLoad] = []
+            loads: list[PortLoad] = []
+            counted: dict[tuple[str, int], PortCounters] = {}
             problem = ""
             try:
                 loads = await self._loads.read()
-                counted = await self._fabric.counters() if request.counters else {}
-                ports = [self._port(load, counted.get((load.switch, load.port))) for load in loads]
             except EntrainError as error:
-                if not request.interval_ms:
-                    await context.abort(code(error), str(error))
                 problem = str(error)
-            yield api.Loads(unix_ns=time.time_ns(), problem=problem, ports=ports)
+            try:
+                counted = await self._fabric.counters() if request.counters else {}
+            except EntrainError as error:
+                problem = problem or str(error)
+            if problem and not request.interval_ms:
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, problem)
+            if not loads and counted:  # what the ports count is known without the load tables
+                loads = [
+                    PortLoad(switch.name, port.number, port.peer, port.rate_mbps, {})
+                    for switch in self.topology.switches
+                    for port in switch.ports
+                ]
+            yield api.Loads(
+                unix_ns=time.time_ns(),
+                problem=problem,
+                ports=[self._port(load, counted.get((load.switch, load.port))) for load in loads],
+            )
             if not request.interval_ms:
                 return
             due = max(due + request.interval_ms / 1000, time.monotonic())

@@ -292,6 +292,7 @@ class Source:
         ports: dict[str, dict[int, Counted]] = {}
         hosts = {host.name: host for host in slow.network.hosts}
         used = self._rates.of(loads)
+        read = not loads.problem or any(port.slots for port in loads.ports)
         for port in loads.ports:
             sent, received = used[port.switch, port.port]
             planned = {slot_near(present, slot.slot): slot.load_mbps for slot in port.slots}
@@ -303,8 +304,8 @@ class Source:
                     port.port,
                     port.capacity_mbps,
                     sent,
-                    planned.get(present, 0.0),
-                    tuple(planned.get(present + later, 0.0) for later in range(LANES)),
+                    planned.get(present, 0.0) if read else None,
+                    tuple(planned.get(present + later, 0.0) for later in range(LANES)) if read else (),
                 )
             )
             if port.peer in hosts:

@@ -343,7 +343,6 @@ class Watch(App[str]):
             Binding(str(number), f"view('{view.name}')", view.name, show=False)
             for number, view in enumerate(VIEWS, 1)
         ),
-        Binding("enter", "none", "Look at one"),
         ("s", "sort", "Sort"),
         ("r", "reverse", "Reverse"),
         ("q", "quit", "Quit"),
