@@ -24,7 +24,8 @@ from tests.examples.installed import EXAMPLES, entrain, environment
 
 
 def module(example: str, name: str) -> dict[str, Any]:
-    return runpy.run_path(str(EXAMPLES / example / f"{name}.py"))
+    path = EXAMPLES / example / name
+    return runpy.run_path(str(path / "__init__.py" if path.is_dir() else path.with_suffix(".py")))
 
 
 def test_the_scheduler_lets_the_largest_job_decide_first() -> None:
