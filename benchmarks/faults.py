@@ -46,8 +46,6 @@ from mininet_topos.agents import agent_command
 from workloads.jobs import JobSpec
 
 SLOT_S = 0.06
-CALM_S = 5.0
-"""For how long the longest iteration without a kill is looked for."""
 THIRD = 8
 """GPUs of the job that comes and goes."""
 WAIT_S = 60.0
@@ -111,7 +109,7 @@ class Counts:
 class Struck:
     """A running cluster, and what must hold after each kill."""
 
-    def __init__(self, running: Cluster, rng: random.Random, counts: Counts) -> None:
+    def __init__(self, running: Cluster, rng: random.Random, counts: Counts, calm_s: float) -> None:
         self.running = running
         self.rng = rng
         self.counts = counts
@@ -122,7 +120,7 @@ class Struck:
             self.specs[name] = running.start_ranks(name)[0]
         self.held = {name: self._job(name).placement for name in OTHERS}
         began = time.monotonic_ns()
-        time.sleep(CALM_S)
+        time.sleep(calm_s)
         running.until(lambda: all(self._longest(name, began) for name in OTHERS), "iterations")
         self.calm_s = {name: self._longest(name, began) for name in OTHERS}
 
@@ -472,8 +470,10 @@ def _clean(token: str, kind: str, counts: Counts, paths: Sequence[Path]) -> None
 # -- the campaign
 
 
-def campaign(kinds: Sequence[str], kills: int, seed: int, tell: Callable[[str], None]) -> Counts:
-    """Kill `kills` times, as often each kind, and return what was counted."""
+def campaign(
+    kinds: Sequence[str], kills: int, seed: int, calm_s: float, tell: Callable[[str], None]
+) -> Counts:
+    """Kill `kills` times, as often each kind, after `calm_s` seconds without; return what was counted."""
     rng, counts = random.Random(seed), Counts()
     drawn = [kinds[number % len(kinds)] for number in range(kills)]
     rng.shuffle(drawn)
@@ -485,7 +485,7 @@ def campaign(kinds: Sequence[str], kills: int, seed: int, tell: Callable[[str], 
 
     if inside:
         with cluster() as running:
-            struck = Struck(running, rng, counts)
+            struck = Struck(running, rng, counts, calm_s)
             for kind in inside:
                 note(kind)
                 struck.strike(kind)
@@ -505,13 +505,14 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--kills", type=int, default=200, help="how many (200)")
     parser.add_argument("--kinds", nargs="*", choices=every, default=every, help="which (all)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--calm", type=float, default=5.0, help="seconds before the first kill (5)")
     options = parser.parse_args(argv)
     clean_stale(RECORDS)
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    counts = campaign(options.kinds, options.kills, options.seed, tell)
+    counts = campaign(options.kinds, options.kills, options.seed, options.calm, tell)
     figures = {"kills": counts.kills.total(), **{key: len(lines) for key, lines in counts.found.items()}}
     if options.json:
         details = {"by_kind": dict(counts.kills), "what": counts.found, "seed": options.seed}

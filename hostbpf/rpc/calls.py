@@ -22,6 +22,8 @@ from wire.flow import Flow
 
 STREAMS = 16
 """Calls of one connection that are answered or wait at a time."""
+MAX_REQUEST = 1 << 20
+"""Bytes of a request: thousands of flows."""
 
 
 class Denied(EntrainError):
@@ -141,7 +143,11 @@ def serving(
         check_local(address, "", "give certificates (`entrain certs`), or an address on loopback")
     if _somebody_listens(address):
         raise EntrainError(f"{address}: another process listens there; end it, or choose another address")
-    options = [("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", STREAMS)]
+    options = [
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_concurrent_streams", STREAMS),
+        ("grpc.max_receive_message_length", MAX_REQUEST),
+    ]
     server = grpc.server(futures.ThreadPoolExecutor(threads), options=options)
     add(server)
     try:

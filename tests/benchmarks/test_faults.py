@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kinds", [["switch", "agent", "controller", "ocs", "worker", "coordinator"], ["up", "run"]]
+    "kinds", [["switch", "agent", "controller", "ocs", "worker"], ["up"]], ids=["cluster", "up"]
 )
 def test_killed_processes_leave_nothing_and_lose_nothing(kinds: list[str]) -> None:
     done = subprocess.run(

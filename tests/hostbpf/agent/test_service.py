@@ -152,6 +152,13 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
         yield Served(agent, connect, owners)
 
 
+def test_huge_requests_are_refused_and_the_next_is_served(served: Served) -> None:
+    rates = [1.0] * (rpc.MAX_REQUEST // 8 + 1)
+    huge = pb.SetScheduleRequest(flow=message_of(OF_ANN), rates_mbps=rates)
+    assert served.status(ANN, "SetSchedule", huge) == EXHAUSTED
+    assert served.set_schedule(ANN, OF_ANN) == OK
+
+
 def test_users_schedule_their_own_flows_and_root_all(served: Served) -> None:
     assert served.set_schedule(ANN, OF_ANN) == OK
     for flow in (OF_ROOT, OF_BOB, OF_BOB._replace(source_port=99)):
