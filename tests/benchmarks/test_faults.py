@@ -18,18 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
     "kinds", [["switch", "agent", "controller", "ocs", "worker"], ["up"]], ids=["cluster", "up"]
 )
 def test_killed_processes_leave_nothing_and_lose_nothing(kinds: list[str]) -> None:
+    options = ["--json", "--calm", "1", "--kills", str(len(kinds)), "--kinds", *kinds]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "benchmarks",
-            "faults",
-            "--json",
-            "--kills",
-            str(len(kinds)),
-            "--kinds",
-            *kinds,
-        ],
+        [sys.executable, "-m", "benchmarks", "faults", *options],
         capture_output=True,
         text=True,
         cwd=ROOT,
