@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -60,7 +61,8 @@ def plan(
     `bound` (a fraction of its period) after its place. If phases collide whatever the shifts, periods become
     longer by the time that the excess takes on the link, for these jobs would be late otherwise. Where jobs
     also cross a link that scores less than `threshold`, all that links connect with them stay as they are:
-    the ones that meet there would be late in every iteration, and the others would wait for them.
+    the ones that meet there would be late in every iteration, and the others would wait for them. So do jobs
+    whose periods would grow by more, on average, than iterations if phases met by chance.
     """
     found = best = interleave(profiles, links, threshold=threshold, seed=seed)
     longer = _longer(found)
@@ -77,6 +79,15 @@ def plan(
         if unfit := [link.name for link in poor if not set(jobs).isdisjoint(link.jobs)]:
             reasons.update(dict.fromkeys(jobs, f"jobs that it may meet do not fit on {unfit[0]}"))
             continue
+        longer_by = [best.profiles[job].period / profiles[job].period - 1.0 for job in jobs]
+        by_chance = [
+            max(_excess(profiles, link) for link in links if job in link.jobs and len(link.jobs) > 1)
+            for job in jobs
+        ]
+        if sum(longer_by) > sum(by_chance):
+            reason = "apart, these jobs would take longer on average than where they meet by chance"
+            reasons.update(dict.fromkeys(jobs, reason))
+            continue
         groups.append(jobs)
         relative = {
             job: Grid(best.shifts[job] * (1.0 + slack), best.profiles[job].period * (1.0 + slack))
@@ -86,6 +97,18 @@ def plan(
         grids.update({job: grid for job, (grid, _) in chosen.items()})
         shifts.update({job: wait for job, (_, wait) in chosen.items()})
     return Plan(grids, shifts, reasons, found.score, tuple(map(tuple, groups)))
+
+
+def _excess(profiles: Mapping[str, Profile], link: Link) -> float:
+    """Return the mean demand above the link's capacity, over the capacity, if phases meet by chance."""
+    totals = {0.0: 1.0}
+    for job in link.jobs:
+        more: dict[float, float] = defaultdict(float)
+        for phase in profiles[job].phases:
+            for total, part in totals.items():
+                more[total + phase.rate] += part * phase.seconds / profiles[job].period
+        totals = more
+    return sum(part * max(total / link.capacity - 1.0, 0.0) for total, part in totals.items())
 
 
 def later(grids: Mapping[str, Grid], late: float) -> dict[str, Grid]:

@@ -128,3 +128,16 @@ def test_a_period_that_is_fitted_to_iterations_is_as_long_as_they_are(
     solved = alone * longer
     period = solved * refit(alone, solved, alone * lasts)
     assert period == pytest.approx(solved * lasts if lasts < 1.0 else max(solved, alone * lasts))
+
+
+def test_many_jobs_are_not_slowed_down_for_the_sake_of_two() -> None:
+    """Two need longer periods, in which the others would have to wait as well."""
+    profiles = {name: up_down(0.4, 0.6, CAPACITY) for name in ("one", "two")}
+    links = [Link("shared", CAPACITY, ("one", "two"))]
+    assert set(plan(profiles, links, dict.fromkeys(profiles, 0.0)).grids) == {"one", "two"}
+    for name in ("three", "four", "five", "six"):
+        profiles[name] = up_down(0.95, 0.05, CAPACITY)
+        links.append(Link(name, CAPACITY, ("two", name)))
+    found = plan(profiles, links, dict.fromkeys(profiles, 0.0))
+    assert not found.grids
+    assert "by chance" in found.reasons["three"]
