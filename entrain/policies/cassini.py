@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -48,6 +48,8 @@ BIN_MS = 10.0
 """Width of the bins in which agents count what jobs send: on emulated hosts, all share the processors."""
 REFINED = range(3, 9)
 """How many iterations of each job are compared with its period: so many at least, and the latest ones."""
+PATIENT = 4
+"""How many times as many iterations as `measured` may pass until a job has a profile."""
 NEAR = 0.01
 """Periods that are off by less stay, as a fraction."""
 LONGER = 1.25
@@ -130,6 +132,7 @@ class Pacing(Session):
         self._hosts = {host: AgentOf(host, HostStub(channel)) for host, channel in self._channels.items()}
         self._solved_for: frozenset[str] = frozenset()
         self._profiles: dict[str, Profile] = {}  # alone in the network
+        self._wanted: dict[str, int] = {}  # iterations that a job must have begun, if more than `measured`
         self._flows: dict[str, tuple[Flow, ...]] = {}
         self._grids: dict[str, Grid] = {}
         self._groups: tuple[tuple[str, ...], ...] = ()
@@ -179,7 +182,9 @@ class Pacing(Session):
         while not self._stop.wait(POLL_S):
             seen = self._look()
             present = frozenset(seen) | {job for job in self._solved_for if self._is_unseen(job)}
-            ready = all(each.starts > self._table.measured for each in seen.values())
+            ready = all(
+                each.starts > self._wanted.get(job, self._table.measured) for job, each in seen.items()
+            )
             if present != self._solved_for:
                 if ready:
                     try:
@@ -225,7 +230,9 @@ class Pacing(Session):
     def _solve(self, seen: Mapping[str, _Seen]) -> None:
         """Find paces for the jobs that run, and send them."""
         self._solved_for = frozenset(seen)
-        self._take_profiles(seen)
+        if self._take_profiles(seen):
+            self._solved_for = frozenset()
+            return
         profiles = {job: self._profiles[job] for job in self._specs if job in seen and job in self._profiles}
         topology, routing = self._run.network.topology, self._run.routing
         links = shared_links(topology, routing, {job: self._flows[job] for job in profiles})
@@ -328,9 +335,11 @@ class Pacing(Session):
             reason = error.details() if isinstance(error, grpc.Call) else error
             self._say(f"the agent of {host.name} cannot be told: {reason}")
 
-    def _take_profiles(self, jobs: Iterable[str]) -> None:
-        """Take the profiles and the flows of jobs that have none yet."""
+    def _take_profiles(self, jobs: Mapping[str, _Seen]) -> bool:
+        """Take the profiles and the flows of jobs that have none yet. Return whether to wait for one more
+        iteration, because too few were measured."""
         found = self._measured()
+        again = False
         for job in jobs:
             if job in self._profiles:
                 continue
@@ -342,12 +351,17 @@ class Pacing(Session):
                 self._profiles[job] = profile.at_rate(rate * PAYLOAD_PER_FRAME / FRAME_BYTES)
             elif spec.collective == DDP:  # it has no definition
                 why = found[job].estimate.verdict if job in found else "it sends nothing"
-                self._say(f"{job} has no profile: {why}")
+                if why == "too short" and jobs[job].starts < PATIENT * self._table.measured:
+                    self._wanted[job] = jobs[job].starts
+                    again = True
+                else:
+                    self._say(f"{job} has no profile: {why}")
             else:
                 self._profiles[job] = profile_of(spec, self._rates_mbps(job))
         if self._specs.keys() <= self._profiles.keys():
             self._counted.close()  # counting takes processor time
             self._counting = None
+        return again
 
     def _measured(self) -> Mapping[str, Measured]:
         if self._counting is None:
