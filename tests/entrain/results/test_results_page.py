@@ -234,7 +234,7 @@ def test_controls_of_one_experiment_may_have_been_run_one_by_one(tmp_path: Path)
         )
         experiment = load_experiment(path)
         put(tmp_path / control, experiment)
-    text = section(results_page.page([tmp_path]), 6)
+    text = section(results_page.page([tmp_path]), 7)
     for name in ("mltcp_cubic", "mltcp_dctcp"):
         assert f"| mltcp-seeds | {name} | 1.250 | 50 | 0 of 10 |" in text
 
