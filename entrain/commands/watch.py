@@ -32,7 +32,9 @@ from machine.errors import BadInput
     show_default=True,
     help="Time between readings of links. At a slot's length, each slot is measured.",
 )
-@click.option("--slot-ms", type=click.FloatRange(min=1), help="Length of a slot, if no agent tells it.  [60]")
+@click.option(
+    "--slot-ms", type=click.FloatRange(min=1), help="Length of a slot, if no agent tells it; 60 if not given."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per reading, until Ctrl-C.")
 @click.option("--once", is_flag=True, help="With --json: print two readings, the second with rates, and end.")
 def command(
