@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,19 @@ from p4src.tofino import ARCHITECTURES, FABRIC, HASH, P4INFO, compile_for, p4c
 _MADE = re.compile(rb'"build_date":"[^"]*"|"run_id":"[^"]*"|run_id\x00.{4}[0-9a-f]{16}', re.DOTALL)
 """What differs from one compilation to the next: the date, and a random number."""
 
+_SNAPSHOTS = "pipe.snapshot.cfg"
+"""A table for debugging. p4c orders ingress and egress by chance, and takes its id from the first."""
+
 targets = pytest.mark.parametrize("target", ARCHITECTURES)
+
+
+def fixed(name: str, content: bytes) -> bytes:
+    """What is the same in every compilation."""
+    if name == "bfrt.json":
+        document = json.loads(content)
+        tables = sorted(document.pop("tables"), key=lambda table: str(table["name"]))
+        return json.dumps([document, [each for each in tables if each["name"] != _SNAPSHOTS]]).encode()
+    return _MADE.sub(b"", content)
 
 
 @targets
@@ -30,7 +43,7 @@ def test_committed_output_is_of_these_sources(target: str) -> None:
 def test_committed_output_is_what_p4c_makes(target: str) -> None:
     for name, content in compile_for(target).items():
         committed = (BUILD / target / name).read_bytes()
-        assert _MADE.sub(b"", content) == _MADE.sub(b"", committed), name
+        assert fixed(name, content) == fixed(name, committed), name
 
 
 def test_hash_covers_what_both_architectures_share() -> None:
