@@ -140,7 +140,14 @@ class Loads(_message.Message):
     def __init__(self, unix_ns: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[PortLoad, _Mapping]]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class PortLoad(_message.Message):
-    __slots__ = ("switch", "port", "peer", "capacity_mbps", "slots", "link", "counters")
+    __slots__ = ("switch", "port", "peer", "capacity_mbps", "slots", "link", "counters", "refused")
+    class RefusedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +155,7 @@ class PortLoad(_message.Message):
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     LINK_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     switch: str
     port: int
     peer: str
@@ -155,7 +163,8 @@ class PortLoad(_message.Message):
     slots: _containers.RepeatedCompositeFieldContainer[SlotLoad]
     link: str
     counters: Counters
-    def __init__(self, switch: _Optional[str] = ..., port: _Optional[int] = ..., peer: _Optional[str] = ..., capacity_mbps: _Optional[float] = ..., slots: _Optional[_Iterable[_Union[SlotLoad, _Mapping]]] = ..., link: _Optional[str] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ...) -> None: ...
+    refused: _containers.ScalarMap[str, int]
+    def __init__(self, switch: _Optional[str] = ..., port: _Optional[int] = ..., peer: _Optional[str] = ..., capacity_mbps: _Optional[float] = ..., slots: _Optional[_Iterable[_Union[SlotLoad, _Mapping]]] = ..., link: _Optional[str] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., refused: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Counters(_message.Message):
     __slots__ = ("monotonic_ns", "received_packets", "received_bytes", "sent_packets", "sent_bytes")

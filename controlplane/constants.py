@@ -3,6 +3,13 @@
 from enum import IntEnum
 from typing import Final
 
+TABLE_LIMITS: Final = "FabricIngress.guard.limits"
+TABLE_LIMITS_SIZE: Final = 512
+MATCH_LIMITS_INGRESS_PORT: Final = "ingress_port"
+
+TABLE_CLOCK: Final = "FabricIngress.guard.clock"
+TABLE_CLOCK_SIZE: Final = 1024
+
 TABLE_VRF: Final = "FabricIngress.vrf"
 TABLE_VRF_SIZE: Final = 512
 MATCH_VRF_INGRESS_PORT: Final = "ingress_port"
@@ -30,6 +37,17 @@ TABLE_LINK_SIZE: Final = 512
 MATCH_LINK_EGRESS_PORT: Final = "egress_port"
 
 ACTION_NOACTION: Final = "NoAction"
+
+ACTION_SET_LIMITS: Final = "FabricIngress.guard.set_limits"
+PARAM_SET_LIMITS_LOAD: Final = "load"
+PARAM_SET_LIMITS_CARRIERS: Final = "carriers"
+
+ACTION_SET_CLOCK: Final = "FabricIngress.guard.set_clock"
+PARAM_SET_CLOCK_SINCE: Final = "since"
+PARAM_SET_CLOCK_TURN: Final = "turn"
+PARAM_SET_CLOCK_TURNS_PER_US: Final = "turns_per_us"
+PARAM_SET_CLOCK_EARLY: Final = "early"
+PARAM_SET_CLOCK_ALLOWED: Final = "allowed"
 
 ACTION_SET_VRF: Final = "FabricIngress.set_vrf"
 PARAM_SET_VRF_VRF: Final = "vrf"
@@ -71,9 +89,33 @@ COUNTER_VRF_COUNTER: Final = "FabricIngress.vrf_counter"
 COUNTER_VRF_COUNTER_SIZE: Final = 1024
 COUNTER_DROPS: Final = "FabricIngress.drops"
 COUNTER_DROPS_SIZE: Final = 9
+COUNTER_REFUSED: Final = "FabricIngress.guard.refused"
+COUNTER_REFUSED_SIZE: Final = 2048
 COUNTER_PORT_OUT: Final = "FabricEgress.port_out"
 COUNTER_PORT_OUT_SIZE: Final = 512
 
+REGISTER_CARRIERS: Final = "FabricIngress.guard.carriers"
+REGISTER_CARRIERS_SIZE: Final = 512
+REGISTER_ANNOUNCED0: Final = "FabricIngress.guard.announced0"
+REGISTER_ANNOUNCED0_SIZE: Final = 512
+REGISTER_ANNOUNCED1: Final = "FabricIngress.guard.announced1"
+REGISTER_ANNOUNCED1_SIZE: Final = 512
+REGISTER_ANNOUNCED2: Final = "FabricIngress.guard.announced2"
+REGISTER_ANNOUNCED2_SIZE: Final = 512
+REGISTER_ANNOUNCED3: Final = "FabricIngress.guard.announced3"
+REGISTER_ANNOUNCED3_SIZE: Final = 512
+REGISTER_ANNOUNCED4: Final = "FabricIngress.guard.announced4"
+REGISTER_ANNOUNCED4_SIZE: Final = 512
+REGISTER_ANNOUNCED5: Final = "FabricIngress.guard.announced5"
+REGISTER_ANNOUNCED5_SIZE: Final = 512
+REGISTER_ANNOUNCED6: Final = "FabricIngress.guard.announced6"
+REGISTER_ANNOUNCED6_SIZE: Final = 512
+REGISTER_ANNOUNCED7: Final = "FabricIngress.guard.announced7"
+REGISTER_ANNOUNCED7_SIZE: Final = 512
+REGISTER_ANNOUNCED8: Final = "FabricIngress.guard.announced8"
+REGISTER_ANNOUNCED8_SIZE: Final = 512
+REGISTER_ANNOUNCED9: Final = "FabricIngress.guard.announced9"
+REGISTER_ANNOUNCED9_SIZE: Final = 512
 REGISTER_LANE0: Final = "FabricEgress.load_table.lane0"
 REGISTER_LANE0_SIZE: Final = 512
 REGISTER_LANE1: Final = "FabricEgress.load_table.lane1"
@@ -130,3 +172,19 @@ class DropReason(IntEnum):
 
     OTHER_VRF = 8
     """The destination is a host of another VRF."""
+
+
+class RefusedReason(IntEnum):
+    """Why it refused what a port announced; with the port, an index into `COUNTER_REFUSED`."""
+
+    SOURCE = 0
+    """From another address than the host's."""
+
+    RATE = 1
+    """More carriers than the port may send."""
+
+    SLOT = 2
+    """About slots that are far from the present one."""
+
+    LOAD = 3
+    """More load than the host's link carries; what fits was counted."""

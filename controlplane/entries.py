@@ -30,6 +30,13 @@ def host_port(host: Host, vrf: int) -> fy.P4TableEntry:
     return _entry(p4.TABLE_VRF, {p4.MATCH_VRF_INGRESS_PORT: host.leaf_port}, p4.ACTION_SET_HOST, parameters)
 
 
+def host_limits(host: Host, load: int, carriers: int) -> fy.P4TableEntry:
+    """`host` announces at most `load` rate units in a slot, by at most `carriers` carriers in 65.5 ms."""
+    parameters = {p4.PARAM_SET_LIMITS_LOAD: load, p4.PARAM_SET_LIMITS_CARRIERS: carriers}
+    match = {p4.MATCH_LIMITS_INGRESS_PORT: host.leaf_port}
+    return _entry(p4.TABLE_LIMITS, match, p4.ACTION_SET_LIMITS, parameters)
+
+
 def route_to_port(vrf: int, host: Host, port: int) -> fy.P4TableEntry:
     """Packets of `vrf` to `host` leave at `port`."""
     parameters = {p4.PARAM_TO_PORT_PORT: port, p4.PARAM_TO_PORT_DMAC: host.mac}

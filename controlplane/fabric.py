@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +17,9 @@ import finsy as fy
 from finsy.proto import p4r
 
 from controlplane import constants as p4
-from controlplane.constants import DropReason
+from controlplane.constants import DropReason, RefusedReason
 from controlplane.entities import Difference, State, difference, state_of
-from controlplane.network import Switch, Topology
+from controlplane.network import Host, Switch, Topology
 from controlplane.p4client import NoPipeline, NotPrimary, Refused, SwitchClient, Unreachable
 from controlplane.pipeline import Pipeline
 from controlplane.store import Store
@@ -178,12 +178,14 @@ class Fabric:
         return await self._bring(states, self._advance, facts)
 
     def encoded(self, desired: Mapping[str, Iterable[Any]]) -> dict[str, State]:
-        """Return the states of finsy entities, by switch."""
+        """Return the states of finsy entities, by switch. A program without the table of limits gets none."""
         schema = self.pipeline.schema
-        return {
-            name: state_of([entity.encode(schema) for entity in entities], schema)
-            for name, entities in desired.items()
-        }
+        left_out = None if self.pipeline.limits_hosts else p4.TABLE_LIMITS
+
+        def encoded(entities: Iterable[Any]) -> list[p4r.Entity]:
+            return [each.encode(schema) for each in entities if getattr(each, "table_id", "") != left_out]
+
+        return {name: state_of(encoded(entities), schema) for name, entities in desired.items()}
 
     async def _bring(
         self,
@@ -275,6 +277,39 @@ class Fabric:
                     sizes[name][names[entity.table_entry.table_id]] += 1
         return sizes
 
+    async def refused(self) -> dict[Host, dict[RefusedReason, int]]:
+        """Return how many carriers of each host its leaf has refused since its pipeline was set, where any.
+
+        Raises the error of a switch that does not answer.
+        """
+        if not self.pipeline.limits_hosts:
+            return {}
+
+        async def of(leaf: str) -> dict[int, int]:
+            asked = [
+                fy.P4CounterEntry(p4.COUNTER_REFUSED, index=_refused_index(host.leaf_port, reason))
+                for host in self.topology.hosts_of(leaf)
+                for reason in RefusedReason
+            ]
+            found = await self._client(leaf).read(asked) if asked else []
+            counters = (fy.P4CounterEntry.decode(each, self.pipeline.schema) for each in found)
+            return {each.index or 0: each.packet_count for each in counters}
+
+        counts = dict(zip(self._managed, await asyncio.gather(*map(of, self._managed)), strict=True))
+        refused = {
+            host: {
+                reason: count
+                for reason in RefusedReason
+                if (count := counts[host.leaf].get(_refused_index(host.leaf_port, reason), 0))
+            }
+            for host in self.topology.hosts
+        }
+        return {host: each for host, each in refused.items() if each}
+
+    async def write(self, switch: str, updates: Sequence[p4r.Update]) -> None:
+        """Write what is no part of the desired state. Raises Unreachable, NotPrimary or Refused."""
+        await _primary(self._managed[switch]).write(updates)
+
     # -- packets
 
     def on_packet(self, handler: Callable[[str, fy.P4PacketIn], None]) -> None:
@@ -360,6 +395,10 @@ class Fabric:
         if status != managed.status:
             managed.status = status
             self._on_event(status if managed.switch.name in status else f"{managed.switch.name}: {status}")
+
+
+def _refused_index(port: int, reason: RefusedReason) -> int:
+    return port * len(RefusedReason) + reason
 
 
 def _primary(managed: _Managed) -> SwitchClient:

@@ -1,9 +1,9 @@
 """Generates modules of this package: `python -m controlplane.generate`.
 
 `constants.py` comes from the program. P4Info has names and sizes of tables, match fields, actions,
-parameters, counters and registers. `headers.p4` has the drop reasons, which P4Info omits. So a renamed table
-causes an import error instead of a wrong entry. `api_pb2*` and `bf_pipeline_pb2*` come from their .proto
-files, if grpcio-tools, a development dependency, is installed.
+parameters, counters and registers. `headers.p4` and `guard.p4` have reasons, which P4Info omits. So a
+renamed table causes an import error instead of a wrong entry. `api_pb2*` and `bf_pipeline_pb2*` come from
+their .proto files, if grpcio-tools, a development dependency, is installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from machine.protoc import grpc_modules
 
 _HERE = Path(__file__).resolve().parent
 P4INFO = _HERE.parent / "p4src/build/fabric.p4info.txtpb"
-HEADERS = _HERE.parent / "p4src/shared/headers.p4"
+HEADERS = (_HERE.parent / "p4src/shared/headers.p4", _HERE.parent / "p4src/v1model/guard.p4")
 CONSTANTS = _HERE / "constants.py"
 PROTOS = (_HERE / "api.proto", _HERE / "bf_pipeline.proto")
 
@@ -30,25 +30,34 @@ _HEADER = '''"""Names and sizes of the switch program; made by `python -m contro
 from enum import IntEnum
 from typing import Final'''
 
-_DROP = re.compile(r"^const bit<32> DROP_(\w+) = (\d+); *// (.+)$", re.MULTILINE)
+_REASON = re.compile(r"^const bit<\d+> (DROP|REFUSED)_(\w+) = (\d+); *// (.+)$", re.MULTILINE)
 
 
 def constants(p4info: p4i.P4Info, headers: str) -> str:
     """Return the text of a Python module with a constant for each name, size and drop reason.
 
-    `p4info` describes the program, and `headers` is the text of `headers.p4`.
+    `p4info` describes the program, and `headers` is the text of the files `HEADERS`.
     """
-    lines = (*_lines(p4info), "", "", *_drop_reasons(headers))
+    lines = (*_lines(p4info), "", "", *_reasons(headers))
     return _HEADER + "".join(f"\n{line}" if line else "\n" for line in lines) + "\n"
 
 
-def _drop_reasons(headers: str) -> Iterator[str]:
+def _reasons(headers: str) -> Iterator[str]:
+    found = _REASON.findall(headers)
     yield "class DropReason(IntEnum):"
     yield '    """Why the switch program dropped a packet: an index into the counter `COUNTER_DROPS`."""'
-    for name, index, meaning in _DROP.findall(headers):
-        yield ""
-        yield f"    {name} = {index}"
-        yield f'    """{meaning[0].upper()}{meaning[1:]}."""'
+    yield from _members(found, "DROP")
+    yield from ("", "", "class RefusedReason(IntEnum):")
+    yield '    """Why it refused what a port announced; with the port, an index into `COUNTER_REFUSED`."""'
+    yield from _members(found, "REFUSED")
+
+
+def _members(found: list[tuple[str, str, str, str]], prefix: str) -> Iterator[str]:
+    for kind, name, index, meaning in found:
+        if kind == prefix:
+            yield ""
+            yield f"    {name} = {index}"
+            yield f'    """{meaning[0].upper()}{meaning[1:]}."""'
 
 
 def _lines(p4info: p4i.P4Info) -> Iterator[str]:
@@ -93,7 +102,9 @@ def _upper(alias: str) -> str:
 
 def main() -> None:
     """Write the constants of the fabric program, and the modules of the .proto files."""
-    outputs = {CONSTANTS: constants(fy.P4Schema(P4INFO).p4info, HEADERS.read_text())}
+    outputs = {
+        CONSTANTS: constants(fy.P4Schema(P4INFO).p4info, "".join(path.read_text() for path in HEADERS))
+    }
     with contextlib.suppress(MissingTool):
         for proto in PROTOS:
             outputs |= grpc_modules(proto)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import finsy as fy
 
@@ -36,6 +36,8 @@ class PortLoad:
     peer: str
     capacity_mbps: float
     slots: dict[int, float]
+    refused: dict[str, int] = field(default_factory=dict)
+    """Why, and how often, carriers of the host at this port were refused, by the names of `RefusedReason`."""
 
 
 class LoadReader:
@@ -56,8 +58,19 @@ class LoadReader:
             )
         ports = [(switch, port) for switch in self._fabric.topology.switches for port in switch.ports]
         tables = await asyncio.gather(*(self._table(switch.name, port.number) for switch, port in ports))
+        refused = {
+            (host.leaf, host.leaf_port): {reason.name: count for reason, count in counts.items()}
+            for host, counts in (await self._fabric.refused()).items()
+        }
         return [
-            PortLoad(switch.name, port.number, port.peer, port.rate_mbps, slots)
+            PortLoad(
+                switch.name,
+                port.number,
+                port.peer,
+                port.rate_mbps,
+                slots,
+                refused.get((switch.name, port.number), {}),
+            )
             for (switch, port), slots in zip(ports, tables, strict=True)
         ]
 
@@ -81,8 +94,16 @@ class LoadReader:
             before = after
         return slots
 
+    async def read_clock(self, switch: str) -> int:
+        """Return the time at `switch`, in microseconds of its own clock. Raises EntrainError."""
+        port = self._fabric.topology.switch_by_name[switch].ports[0]
+        return (await self._ask(switch, port.number, epochs=False)).bytes_received
+
     async def _query(self, switch: str, port: int, *, epochs: bool) -> tuple[int, ...]:
         """Return the epoch or load of each lane."""
+        return tuple(lane.load for lane in (await self._ask(switch, port, epochs=epochs)).lanes)
+
+    async def _ask(self, switch: str, port: int, *, epochs: bool) -> SlotHeader:
         for _ in range(TRIES):
             number = next(self._numbers) & 0xFFFFFFFF
             answer: asyncio.Future[SlotHeader] = asyncio.get_running_loop().create_future()
@@ -90,8 +111,7 @@ class LoadReader:
             try:
                 metadata = {p4.PACKET_OUT_EGRESS_PORT: port, p4.PACKET_OUT_PAD: 0}
                 self._fabric.send_packet(switch, query(port, number, epochs=epochs), **metadata)
-                header = await asyncio.wait_for(answer, ANSWER_TIMEOUT_S)
-                return tuple(lane.load for lane in header.lanes)
+                return await asyncio.wait_for(answer, ANSWER_TIMEOUT_S)
             except TimeoutError:
                 continue
             finally:

@@ -185,6 +185,8 @@ class Topology:
     hosts: tuple[Host, ...]
     links: tuple[Link, ...]
     ocs: Ocs | None = None
+    slot_ms: float | None = None
+    """How long the slots of carriers last; None: switches do not check which slots these are about."""
 
     @cached_property
     def switch_by_name(self) -> Mapping[str, Switch]:

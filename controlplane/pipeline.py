@@ -74,6 +74,11 @@ class Pipeline:
         names = {table.name for table in self.schema.tables}
         return {p4.TABLE_VRF, p4.TABLE_ROUTE, p4.TABLE_LINK} <= names
 
+    @property
+    def limits_hosts(self) -> bool:
+        """Whether the program bounds what hosts announce (a Tofino cannot)."""
+        return any(table.name == p4.TABLE_LIMITS for table in self.schema.tables)
+
 
 def _schema(p4info: Path, config: bytes) -> fy.P4Schema:
     try:

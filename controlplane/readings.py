@@ -145,6 +145,7 @@ class Readings(api_grpc.ControllerServicer):
             peer=load.peer,
             capacity_mbps=load.capacity_mbps,
             slots=[api.SlotLoad(slot=slot, load_mbps=mbps) for slot, mbps in load.slots.items()],
+            refused=load.refused,
             link=self.topology.switch_by_name[load.switch].link(load.port),
             counters=None if counted is None else api.Counters(**vars(counted)),
         )

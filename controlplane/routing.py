@@ -26,12 +26,15 @@ from controlplane.entries import Entities, Entity
 from controlplane.network import Host, Port, Switch, Topology
 from machine.errors import BadInput
 from wire.flow import Flow
-from wire.slot_header import HEADROOM_OFFSET, RATE_UNIT_MBPS
+from wire.slot_header import HEADROOM_OFFSET, MAX_U32, RATE_UNIT_MBPS
 
 Routing = Literal["ecmp", "source"]
 
 FABRIC_VRF = 0
 DEFAULT_VRF = 1
+
+CARRIERS_PER_MBPS, LEAST_CARRIERS = 2.0, 100
+"""How many carriers a host may send in 65.5 ms: what takes 5 % of its link, since they go ahead of data."""
 
 ECN_THRESHOLD_PACKETS = 20
 """DCTCP's K for links of 1 Gbit/s (Alizadeh et al., SIGCOMM 2010, section 3.4)."""
@@ -271,7 +274,14 @@ def _entries(
         *(_source_routes(topology, hops) if policy.routing == "source" else ()),
         *(entries.known_host(host) for host in (topology.hosts if local else ())),
         *(_link(port, policy) for port in switch.ports),
+        *(_limits(host, switch.port(host.leaf_port), policy) for host in local),
     )
+
+
+def _limits(host: Host, port: Port, policy: FabricPolicy) -> Entity:
+    """What `host` may announce: as much as its link carries, by carriers that take a small part of it."""
+    carriers = max(round(CARRIERS_PER_MBPS * port.rate_mbps), LEAST_CARRIERS)
+    return entries.host_limits(host, min(int(port.rate_mbps / policy.rate_unit_mbps), MAX_U32), carriers)
 
 
 def _source_routes(topology: Topology, hops: _Hops) -> Iterable[Entity]:

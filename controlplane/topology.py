@@ -100,6 +100,7 @@ class TopologyTable(Strict):
     target: Target = "softswitch"
     grpc_port: TcpPort = FIRST_GRPC_PORT
     certificates: Annotated[Path, Field(strict=False)] | None = None
+    slot_ms: Annotated[float, Field(ge=1, le=10_000, allow_inf_nan=False, strict=False)] | None = None
     leaves: Positive | None = None
     spines: Positive | None = None
     hosts_per_leaf: Positive | None = None
@@ -211,7 +212,7 @@ def parse_topology(tables: Mapping[str, Any], source: str, *, default_name: str 
                 )
             if not file.switch:
                 raise ValueError("no [[switch]]: list switches, hosts and links, or give [topology] a kind")
-            return _certified(_explicit(file, name), table, source)
+            return _finished(_explicit(file, name), table, source)
         if explicit:
             raise ValueError(
                 f'[topology], kind = "{table.kind}": makes its own switches, hosts and links; '
@@ -226,10 +227,10 @@ def parse_topology(tables: Mapping[str, Any], source: str, *, default_name: str 
             )
         named: dict[str, Any] = {"name": name, "target": table.target, "grpc_port": table.grpc_port}
         if table.kind == "leaf-spine":
-            return _certified(leaf_spine(**given, **named, ocs=file.ocs), table, source)
+            return _finished(leaf_spine(**given, **named, ocs=file.ocs), table, source)
         if file.ocs is not None:
             raise ValueError('[ocs]: needs kind = "leaf-spine", or [[link]] tables with ocs_ports')
-        return _certified(dumbbell(**given, **named), table, source)
+        return _finished(dumbbell(**given, **named), table, source)
     except ValueError as error:
         raise BadInput("\n".join(f"{source}: {line}" for line in str(error).splitlines())) from None
 
@@ -240,8 +241,9 @@ def _check_jitter(where: str, table: TopologyTable | LinkTable) -> None:
         raise ValueError(f"{where}, jitter_ms: must be at most delay_ms ({most:g}), not {table.jitter_ms:g}")
 
 
-def _certified(topology: Topology, table: TopologyTable, source: str) -> Topology:
-    """Give all switches the directory of certificates, which is relative to the file."""
+def _finished(topology: Topology, table: TopologyTable, source: str) -> Topology:
+    """Add what all kinds have alike. The directory of certificates is relative to the file."""
+    topology = replace(topology, slot_ms=table.slot_ms)
     if table.certificates is None:
         return topology
     directory = Path(source).parent / table.certificates

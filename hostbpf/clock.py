@@ -6,10 +6,7 @@ import time
 from dataclasses import dataclass
 
 from machine.errors import BadInput
-
-EPOCH = 1_767_225_600
-"""Unix time of slot 0, 2026-01-01: slots of 60 ms fit the slot header's 32 bits for 8 years."""
-_EPOCH_NS = EPOCH * 10**9
+from wire.slot_header import EPOCH_NS
 
 
 @dataclass(frozen=True)
@@ -21,10 +18,10 @@ class SlotClock:
 
     @classmethod
     def shared(cls, slot_ms: float) -> SlotClock:
-        """Slots numbered from `EPOCH`, alike on all hosts whose clocks agree."""
+        """Slots numbered from `EPOCH_NS`, alike on all hosts whose clocks agree."""
         if slot_ms <= 0:
             raise BadInput(f"slot_ms {slot_ms}: must be positive")
-        return cls(round(slot_ms * 1e6), time.monotonic_ns() - time.time_ns() + _EPOCH_NS)
+        return cls(round(slot_ms * 1e6), time.monotonic_ns() - time.time_ns() + EPOCH_NS)
 
     def slot(self, now_ns: int | None = None) -> int:
         """The slot at `now_ns` (default: now)."""

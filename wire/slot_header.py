@@ -38,6 +38,8 @@ LANE_FIELDS = tuple(FieldSpec(**spec) for spec in _DEFINED["lane"])
 TAIL_FIELDS = tuple(FieldSpec(**spec) for spec in _DEFINED["tail"])
 VERSION = next(spec.start for spec in FIELDS if spec.name == "version")
 EPOCHS = 1 << next(spec.bits for spec in FIELDS if spec.name == "epoch")
+EPOCH_NS = 1_767_225_600 * 10**9
+"""Unix time of slot 0, 2026-01-01, in ns: slots of 60 ms fit the slot header's 32 bits for 8 years."""
 SLOTS = EPOCHS * LANES
 """From so many slots on, the numbers in lanes repeat."""
 FIXED_BYTES = sum(spec.bits for spec in FIELDS) // 8

@@ -82,6 +82,7 @@ def _document(reading: Any, present: int, used: Used) -> dict[str, Any]:
                 "peer": port.peer,
                 "capacity_mbps": port.capacity_mbps,
                 "measured_mbps": used[port.switch, port.port][0],
+                **({"refused": dict(port.refused)} if port.refused else {}),
                 "slots": {str(number): load for number, load in _slots(port, present)},
             }
             for port in reading.ports
@@ -102,14 +103,19 @@ def loads_table(reading: Any, present: int, every: bool, used: Used) -> Table:
     """
     table = plain_table("switch", "port", "to", "capacity\nMbit/s", "measured\nMbit/s", text=3)
     table.add_column("planned Mbit/s by slot", overflow="fold")
+    refusing = any(port.refused for port in reading.ports)
+    if refusing:
+        table.add_column("carriers refused", overflow="fold")
     for port in reading.ports:
         slots = [(at, load) for at, load in _slots(port, present) if every or (load and at >= present)]
         sent = used[port.switch, port.port][0]
-        if slots or every or (sent is not None and sent >= SHOWN_MBPS):
+        if slots or every or port.refused or (sent is not None and sent >= SHOWN_MBPS):
             text = "  ".join(f"{at - present:+d}:{load:g}" for at, load in slots)
             measured = "-" if sent is None else f"{sent:.1f}"
-            capacity = f"{port.capacity_mbps:g}"
-            table.add_row(port.switch, str(port.port), port.peer, capacity, measured, text or "-")
+            row = [port.switch, str(port.port), port.peer, f"{port.capacity_mbps:g}", measured, text or "-"]
+            if refusing:
+                row.append("  ".join(f"{reason}:{count}" for reason, count in sorted(port.refused.items())))
+            table.add_row(*row)
     if reading.problem:
         table.caption = reading.problem
     elif not table.rows:

@@ -1,9 +1,13 @@
 // Where a packet goes: VRF, source check, route, source route or ECMP; ARP answers; packet-out.
 
+#include "guard.p4"
+
 control FabricIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     counter(MAX_PORTS, CounterType.packets_and_bytes) port_in;
     counter(MAX_VRFS, CounterType.packets_and_bytes) vrf_counter;
     counter(DROP_REASONS, CounterType.packets) drops;
+
+    Guard() guard;
 
     @hidden action drop(bit<32> reason) {
         drops.count(reason);
@@ -121,6 +125,7 @@ control FabricIngress(inout headers_t hdr, inout metadata_t meta, inout standard
             drop(DROP_MALFORMED);
         } else if (hdr.packet_out.isValid()) {
             if (hdr.slot.isValid() && hdr.slot.kind == SLOT_QUERY) {
+                hdr.slot_tail.bytes_received = standard_metadata.ingress_global_timestamp;
                 standard_metadata.egress_spec = CPU_PORT;
             } else {
                 standard_metadata.egress_spec = hdr.packet_out.egress_port;
@@ -134,26 +139,33 @@ control FabricIngress(inout headers_t hdr, inout metadata_t meta, inout standard
             drop(DROP_NOT_IP);
         } else if (hdr.ipv4.isValid() && hdr.ipv4.ttl <= 1) {
             drop(DROP_TTL);
-        } else if (meta.host != 0 && meta.src != meta.host) {
-            drop(DROP_FORGED_SOURCE);
         } else {
-            if (hdr.ipv4.isValid()) {
-                vrf_counter.count((bit<32>)meta.vrf);
-                hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
+            if (hdr.slot.isValid()) {
+                guard.apply(hdr, meta, standard_metadata);
             }
-            route.apply();
-            if (meta.denied || hdr.arp.isValid()) {
-                if (!host.apply().hit) {
-                    drop(DROP_NO_ROUTE);
-                } else if (meta.denied) {
-                    drop(DROP_OTHER_VRF);
-                } else {
-                    answer();
+            if (meta.host != 0 && meta.src != meta.host) {
+                drop(DROP_FORGED_SOURCE);
+            } else if (meta.refused) {
+                mark_to_drop(standard_metadata);   // counted by port and reason
+            } else {
+                if (hdr.ipv4.isValid()) {
+                    vrf_counter.count((bit<32>)meta.vrf);
+                    hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
                 }
-            } else if (meta.group != 0) {
-                if (!source_route.apply().hit) {
-                    if (!ecmp.apply().hit) {
-                        drop(DROP_NO_UPLINK);
+                route.apply();
+                if (meta.denied || hdr.arp.isValid()) {
+                    if (!host.apply().hit) {
+                        drop(DROP_NO_ROUTE);
+                    } else if (meta.denied) {
+                        drop(DROP_OTHER_VRF);
+                    } else {
+                        answer();
+                    }
+                } else if (meta.group != 0) {
+                    if (!source_route.apply().hit) {
+                        if (!ecmp.apply().hit) {
+                            drop(DROP_NO_UPLINK);
+                        }
                     }
                 }
             }

@@ -11,41 +11,38 @@
     register<bit<48>>(MAX_PORTS) lane##n;                                                                \
                                                                                                          \
     @hidden action raise##n() {                                                                          \
-        bit<16> epoch = hdr.slot.epoch + (n < hdr.slot.first_lane ? 16w1 : 0);                           \
-        bit<48> cell;                                                                                    \
-        lane##n.read(cell, (bit<32>)meta.link);                                                          \
-        bit<16> behind = cell[47:32] - epoch;                                                            \
-        bit<32> load = (behind == 0) ? cell[31:0] |+| hdr.lane##n.amount : hdr.lane##n.amount;           \
-        lane##n.write((bit<32>)meta.link, (behind == 1) ? cell : (epoch ++ load));                       \
-        planned = (behind == 1) ? 32w0 : load;                                                           \
+        epoch = LANE_EPOCH(n);                                                                           \
+        lane##n.read(cell, link);                                                                        \
+        behind = cell[47:32] - epoch;                                                                    \
+        planned = ((behind == 0) ? cell[31:0] : 32w0) |+| hdr.lane##n.amount;                            \
+        cell = (behind == 1) ? cell : (epoch ++ planned);                                                \
+        lane##n.write(link, cell);                                                                       \
+        planned = (behind == 1) ? 32w0 : planned;                                                        \
     }                                                                                                    \
                                                                                                          \
     @hidden action lower##n() {                                                                          \
-        bit<16> epoch = hdr.slot.epoch + (n < hdr.slot.first_lane ? 16w1 : 0);                           \
-        bit<48> cell;                                                                                    \
-        lane##n.read(cell, (bit<32>)meta.link);                                                          \
-        bit<16> behind = cell[47:32] - epoch;                                                            \
-        bit<32> load = (behind == 0) ? cell[31:0] |-| hdr.lane##n.amount : 32w0;                         \
-        lane##n.write((bit<32>)meta.link, (behind == 1) ? cell : (epoch ++ load));                       \
-        planned = (behind == 1) ? 32w0 : load;                                                           \
+        epoch = LANE_EPOCH(n);                                                                           \
+        lane##n.read(cell, link);                                                                        \
+        behind = cell[47:32] - epoch;                                                                    \
+        planned = ((behind == 0) ? cell[31:0] : 32w0) |-| hdr.lane##n.amount;                            \
+        cell = (behind == 1) ? cell : (epoch ++ planned);                                                \
+        lane##n.write(link, cell);                                                                       \
+        planned = (behind == 1) ? 32w0 : planned;                                                        \
     }                                                                                                    \
                                                                                                          \
     @hidden action read_load##n() {                                                                      \
-        bit<48> cell;                                                                                    \
-        lane##n.read(cell, (bit<32>)meta.link);                                                          \
+        lane##n.read(cell, link);                                                                        \
         planned = cell[31:0];                                                                            \
     }                                                                                                    \
                                                                                                          \
     @hidden action read_epoch##n() {                                                                     \
-        bit<48> cell;                                                                                    \
-        lane##n.read(cell, (bit<32>)meta.link);                                                          \
+        lane##n.read(cell, link);                                                                        \
         planned = (bit<32>)cell[47:32];                                                                  \
     }                                                                                                    \
                                                                                                          \
     @hidden action gather##n() {                                                                         \
         hdr.lane##n.load = hdr.lane##n.load |+| planned;                                                 \
-        bit<32> headroom = meta.capacity |-| planned;                                                    \
-        hdr.lane##n.headroom = (headroom < hdr.lane##n.headroom) ? headroom : hdr.lane##n.headroom;      \
+        hdr.lane##n.headroom = LEAST(hdr.lane##n.headroom, meta.capacity |-| planned);                   \
     }
 
 #define APPLY_LANE(n)                                                                                    \
@@ -58,10 +55,16 @@
 
 control LoadTable(inout headers_t hdr, inout metadata_t meta) {
     bit<32> planned = 0;   // on this link in the lane's slot; or the epoch that was asked for
+    // Shared by the lanes: a switch in software clears every variable for every packet.
+    bit<32> link = 0;
+    bit<48> cell = 0;
+    bit<16> epoch = 0;
+    bit<16> behind = 0;
 
     FOR_EACH_LANE(LANE)
 
     apply {
+        link = (bit<32>)meta.link;
         FOR_EACH_LANE(APPLY_LANE)
     }
 }

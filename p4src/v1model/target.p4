@@ -5,6 +5,11 @@
 typedef bit<9> PortId_t;
 
 #define TARGET_CPU_PORT 255
-#define TARGET_METADATA
+#define TARGET_METADATA bool refused;   // a carrier that the port may not send
+
+// The epoch of the slot that lane n holds. Neither needs a variable, as `?:` does: a switch in software clears every
+// variable for every packet.
+#define LANE_EPOCH(n) (hdr.slot.epoch + (bit<16>)(16w##n - hdr.slot.first_lane)[15:15])
+#define LEAST(a, b) ((a) |-| ((a) |-| (b)))
 
 #endif

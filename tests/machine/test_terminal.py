@@ -78,7 +78,9 @@ def test_what_was_learned_fits_80_columns_whole() -> None:
 
 def test_loads_fit_80_columns_whole() -> None:
     slots = [SimpleNamespace(slot=1000 + ahead, load_mbps=12_345.678) for ahead in range(32)]
-    port = SimpleNamespace(switch="s" * 15, port=511, peer="p" * 15, capacity_mbps=100_000, slots=slots)
+    port = SimpleNamespace(
+        switch="s" * 15, port=511, peer="p" * 15, capacity_mbps=100_000, slots=slots, refused={"LOAD": 9}
+    )
     reading = SimpleNamespace(ports=[port], problem="")
     text = rendered(loads_table(reading, 1000, every=False, used={("s" * 15, 511): (99_999.94, None)}))
     assert max(map(len, text)) <= 80

@@ -8,6 +8,7 @@ from ipaddress import IPv4Address
 from finsy import (
     P4ActionProfileGroup,
     P4ActionProfileMember,
+    P4CounterEntry,
     P4IndirectAction,
     P4Member,
     P4TableAction,
@@ -178,6 +179,13 @@ def only(outputs: list[Output]) -> tuple[int, bytes]:
     """The one output."""
     (output,) = outputs
     return output
+
+
+def counted(target: Target, name: str, index: int) -> tuple[int, int]:
+    """Packets and bytes of a counter's cell."""
+    (found,) = target.client.read(P4CounterEntry(name, index=index))
+    assert found.data is not None
+    return found.data.packet_count, found.data.byte_count
 
 
 def query(target: Target, port: int, *, epochs: bool = False) -> SlotHeader:

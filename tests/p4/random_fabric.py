@@ -17,10 +17,14 @@ from wire.slot_header import EPOCHS, ETHERTYPE, LANES, MAX_U32, Kind, Lane, Slot
 
 
 def fabric_entities(schema: P4Schema, random_entities: Sequence[p4r.Entity]) -> list[p4r.Entity]:
-    """The leaf's state and those random entries that do not collide with it. ECN stays off."""
+    """The leaf's state and those random entries that do not collide with it. ECN stays off, and no port is
+    limited in the number of its carriers: both depend on time."""
     entities = list(encode_entities(leaf_entries(), schema))
     taken = {_identity(entity) for entity in entities}
-    link, threshold = schema.tables["link"].id, schema.actions["set_link"].params["ecn_threshold"].id
+    fixed = {
+        schema.tables["link"].id: (schema.actions["set_link"].params["ecn_threshold"].id, b"\0"),
+        schema.tables["limits"].id: (schema.actions["set_limits"].params["carriers"].id, b"\xff" * 4),
+    }
     for entity in random_entities:
         if entity.WhichOneof("entity") in ("action_profile_member", "action_profile_group"):
             continue
@@ -30,10 +34,10 @@ def fabric_entities(schema: P4Schema, random_entities: Sequence[p4r.Entity]) -> 
         ):
             entity.table_entry.action.Clear()
             entity.table_entry.action.action_profile_group_id = 1
-        if entity.table_entry.table_id == link:
-            for param in entity.table_entry.action.action.params:
-                if param.param_id == threshold:
-                    param.value = b"\0"
+        parameter, constant = fixed.get(entity.table_entry.table_id, (0, b""))
+        for param in entity.table_entry.action.action.params:
+            if param.param_id == parameter:
+                param.value = constant
         if _identity(entity) not in taken:
             taken.add(_identity(entity))
             entities.append(entity)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from finsy import P4CounterEntry, P4TableAction
+from finsy import P4TableAction
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
@@ -21,6 +21,7 @@ from tests.p4.fabric import (
     UPLINKS,
     arp_request,
     carrier,
+    counted,
     frame,
     host_ip,
     host_mac,
@@ -49,12 +50,6 @@ def leaf(start: Start) -> Iterator[Target]:
     target = start("fabric")
     with target.installed(*leaf_entries()):
         yield target
-
-
-def counted(target: Target, name: str, index: int) -> tuple[int, int]:
-    (found,) = target.client.read(P4CounterEntry(name, index=index))
-    assert found.data is not None
-    return found.data.packet_count, found.data.byte_count
 
 
 def dropped(target: Target, reason: DropReason, port: int, packet: Packet | bytes) -> bool:

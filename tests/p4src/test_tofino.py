@@ -89,5 +89,6 @@ def seen(path: Path) -> dict[str, Any]:
 @targets
 def test_the_controller_sees_v1models_program(target: str) -> None:
     ours, v1model = seen(BUILD / target / P4INFO), seen(BUILD / P4INFO)
-    for what in v1model:
-        assert ours[what] == v1model[what]
+    for what, entities in v1model.items():
+        kept = {name: each for name, each in entities.items() if ".guard." not in name}
+        assert ours[what] == kept, "but for the limits of hosts, see docs/security.md"

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from hostbpf.clock import SlotClock
 from machine.record import RECORDS
-from wire.slot_header import SLOTS
 
 TARGETS = ["softswitch", pytest.param("bmv2", marks=pytest.mark.bmv2)]
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,7 +26,10 @@ NAME = f"ct{os.getpid() % 10000}"
 OTHER = f"cu{os.getpid() % 10000}"
 """Names of this run's own, so that nothing else that is up is touched: a shared network, and one per test."""
 
-TOPOLOGY = '[topology]\nkind = "leaf-spine"\nleaves = 2\nspines = 2\nhosts_per_leaf = 2\n'
+SLOT_MS = 10_000
+TOPOLOGY = (
+    '[topology]\nkind = "leaf-spine"\nleaves = 2\nspines = 2\nhosts_per_leaf = 2\n' + f"slot_ms = {SLOT_MS}\n"
+)
 
 
 def entrain(*arguments: str, status: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -211,16 +214,18 @@ def test_loads_are_read_from_every_port(network: str) -> None:
     assert shown.count("spine1") == 4  # two ports of its own, and one of each leaf
 
 
-CARRIER = """
+CARRIER = f"""
 import socket
 from scapy.layers.inet import IP, UDP
+from hostbpf.clock import SlotClock
 from wire.slot_header import ETHERTYPE, announcement
+slot = SlotClock.shared({SLOT_MS}).slot()
 data = bytes(IP(src="10.1.1.2", dst="10.2.1.2") / UDP(sport=1, dport=9))
 addresses = bytes.fromhex("02000a02010202000a010102")
 with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire:
     wire.bind(("h1-eth0", 0))
     for rates in ([70, 0, 5], [-20]):
-        wire.send(addresses + ETHERTYPE.to_bytes(2, "big") + announcement(1239, rates).pack() + data)
+        wire.send(addresses + ETHERTYPE.to_bytes(2, "big") + announcement(slot, rates).pack() + data)
 """
 
 
@@ -239,6 +244,8 @@ def test_what_a_carrier_plans_is_read_on_each_link_of_its_path(network: str) -> 
         NAME,
         "--watch",
         "--json",
+        "--slot-ms",
+        str(SLOT_MS),
         "--interval-ms",
     ]
     with subprocess.Popen([*watch, "20"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as reader:
@@ -248,9 +255,44 @@ def test_what_a_carrier_plans_is_read_on_each_link_of_its_path(network: str) -> 
             if 50 in loads.get(("leaf2", 1), {}).values():
                 break
         reader.terminate()
+    present = SlotClock.shared(SLOT_MS).slot()
     for port, slots in loads.items():
-        planned = {int(slot) % SLOTS: load for slot, load in slots.items() if load}
-        assert planned == ({1239: 50, 1241: 5} if port in path else {})
+        planned = sorted((int(slot), load) for slot, load in slots.items() if load)
+        assert [load for _, load in planned] == ([50, 5] if port in path else [])
+        if planned:
+            assert planned[1][0] - planned[0][0] == 2
+            assert abs(planned[0][0] - present) < 60
+
+
+GREEDY = CARRIER.replace("([70, 0, 5], [-20])", "([10**6], [-(10**6)])")
+FAR = CARRIER.replace("announcement(slot,", "announcement(slot + 10,")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("forge", "reason"), [(GREEDY, "LOAD"), (FAR, "SLOT")], ids=["load", "slot"])
+def test_a_host_whose_carriers_are_refused_is_shown_and_reported(
+    network: str, forge: str, reason: str
+) -> None:
+    entrain("deploy", "--target", network, "--network", NAME, "--routing", "source")
+
+    def refused() -> dict[str, int]:
+        ports = entrain_json("loads", "--network", NAME)["ports"]
+        found = {(port["switch"], port["port"]): port["refused"] for port in ports if "refused" in port}
+        assert found.keys() <= {("leaf1", 1)}  # nobody else
+        return dict(found.get(("leaf1", 1), {}))
+
+    before = refused().get(reason, 0)
+    log = RECORDS / "networks" / NAME / "controller.log"
+    with subprocess.Popen(["tail", "-n", "0", "-F", str(log)], stdout=subprocess.PIPE, text=True) as follow:
+        with on_host("h1", forge) as sender:
+            assert sender.wait(60) == 0
+        assert follow.stdout is not None
+        for line in follow.stdout:
+            if "h1 at port 1: carriers refused" in line and reason in line:
+                break
+        follow.terminate()
+    assert refused()[reason] > before
+    assert f"{reason}:" in entrain("loads", "--network", NAME).stdout
 
 
 @pytest.mark.root
