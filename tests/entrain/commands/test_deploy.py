@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from controlplane.network import TOFINOS
+from controlplane.topology import load_topology
+from entrain.commands.deploy import given_pipeline
+from machine.errors import BadInput
 from tests.controlplane.fake_switch import FakeSwitch
 from tests.controlplane.stratum_switch import StratumSwitch, compiled
 from tests.controlplane.test_fabric import until
@@ -163,3 +166,15 @@ def test_a_controller_keeps_real_switches(tmp_path: Path) -> None:
                 await fake.stop()
 
     asyncio.run(test())
+
+
+def test_one_deployment_has_one_kind_of_chip(tmp_path: Path) -> None:
+    """The files of two chips differ, and a controller sets the same on all its switches."""
+    file = tmp_path / "mixed.toml"
+    text = '[[switch]]\nname = "s1"\ntarget = "tofino"\n[[switch]]\nname = "s2"\ntarget = "{}"\n'
+    text += '[[host]]\nname = "h1"\n[[link]]\na = "s1"\nb = "h1"\n[[link]]\na = "s1"\nb = "s2"\n'
+    file.write_text(text.format("tofino2"))
+    with pytest.raises(BadInput, match="targets tofino, tofino2, whose configurations differ"):
+        given_pipeline(load_topology(file), None, None)
+    file.write_text(text.format("tofino"))
+    assert given_pipeline(load_topology(file), None, None).is_fabric
