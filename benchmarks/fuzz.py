@@ -44,7 +44,7 @@ SHOWN = 20
 """How many different accidents are told; all are counted."""
 COUNTS = {
     "p4runtime": 1_000_000,
-    "controller": 1_000_000,
+    "controller": 100_000,
     "agent": 1_000_000,
     "emulated": 1_000_000,
     "p4json": 20_000,
@@ -341,8 +341,10 @@ async def _controller(rng: random.Random, count: int, found: Found) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         async with served_by.api_of(Path(directory), OWNERS) as (served, _):
             assert served.admission is not None
+            methods = [name for name in NEEDS if name not in ("Shutdown", "ListDrops")]
+            weights = [0.02 if name == "Deploy" else 1.0 for name in methods]  # it takes long
             for _ in range(count):
-                method = rng.choice([name for name in NEEDS if name not in ("Shutdown", "ListDrops")])
+                [method] = rng.choices(methods, weights)
                 asked = mutated(rng, served_by.REQUESTS[method])
                 with found.trying(lambda m=method, a=asked: f"{m} {a}", _Aborted):  # type: ignore[misc]
                     answer = getattr(served, method)(asked, _AsyncContext())
@@ -356,8 +358,8 @@ async def _controller(rng: random.Random, count: int, found: Found) -> None:
 
 
 async def _first(answers: AsyncIterator[Any]) -> None:
-    with contextlib.suppress(StopAsyncIteration):
-        await asyncio.wait_for(anext(answers), 20)
+    with contextlib.suppress(StopAsyncIteration, TimeoutError):  # there may be nothing to tell
+        await asyncio.wait_for(anext(answers), 0.05)
     await answers.aclose()  # type: ignore[attr-defined]
 
 
