@@ -48,7 +48,7 @@ def test_every_package_and_the_included_data_are_installed() -> None:
     present = {
         ".".join(path.parent.relative_to(ROOT).parts)
         for top in ROOT.iterdir()
-        if top.is_dir() and not top.name.startswith(".") and top.name not in ("tests", "build")
+        if top.is_dir() and not top.name.startswith(".") and top.name not in ("tests", "build", "examples")
         for path in top.rglob("__init__.py")
     }
     found = find_namespace_packages(str(ROOT), include=setuptools["packages"]["find"]["include"])
