@@ -116,6 +116,7 @@ class Readings(api_grpc.ControllerServicer):
                 loads = await self._loads.read()
             except EntrainError as error:
                 problem = str(error)
+            read_ns = time.time_ns()
             try:
                 counted = await self._fabric.counters() if request.counters else {}
             except EntrainError as error:
@@ -129,7 +130,7 @@ class Readings(api_grpc.ControllerServicer):
                     for port in switch.ports
                 ]
             yield api.Loads(
-                unix_ns=time.time_ns(),
+                unix_ns=read_ns,
                 problem=problem,
                 ports=[self._port(load, counted.get((load.switch, load.port))) for load in loads],
             )

@@ -287,7 +287,8 @@ class Source:
 
     def _snapshot(self, loads: Any, slow: _Slow) -> Snapshot:
         now_s = loads.unix_ns / 1e9
-        present = SlotClock.shared(slow.slot_ms).slot()
+        clock = SlotClock.shared(slow.slot_ms)
+        present = clock.slot(time.monotonic_ns() - time.time_ns() + loads.unix_ns)  # when they were read
         links: list[LinkView] = []
         ports: dict[str, dict[int, Counted]] = {}
         hosts = {host.name: host for host in slow.network.hosts}
