@@ -47,8 +47,9 @@ def plugin(group: str, name: str, target: str) -> None:
     if not thing:
         raise BadInput(f'{target}: give the object, too, as in "{module}:OBJECT"')
     directory = str(Path.cwd())
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
+    for path in (str(_site()), directory):
+        if path not in sys.path:
+            sys.path.insert(0, path)
     importlib.invalidate_caches()
     if importlib.util.find_spec(module) is None:
         raise BadInput(
@@ -72,5 +73,4 @@ def _site() -> Path:
     """Return the directory of this process's plugins, which is removed when it ends."""
     place = tempfile.mkdtemp(prefix="entrain-plugins-")
     atexit.register(shutil.rmtree, place, ignore_errors=True)
-    sys.path.append(place)
     return Path(place)
