@@ -105,10 +105,7 @@ int explain(struct __sk_buff *skb)
 	now = bpf_ktime_get_ns();
 	end = bpf_ntohl(packet.tcp.seq) + packet.payload;
 	before = bpf_map_lookup_elem(&departures, &packet.flow);
-	if (before && (__s32)(end - before->highest) <= 0) {
-		tell(&packet, WAIT_REPEATED, now, now);
-		end = before->highest;
-	} else if (before && now > before->due_ns + tolerance_ns) {
+	if (before && now > before->due_ns + tolerance_ns) {
 		// What the socket says of itself is still from when it could send no more.
 		enum cause cause = BPF_CORE_READ_BITFIELD(tp, chrono_type) == TCP_CHRONO_RWND_LIMITED ? WAIT_RECEIVER
 				   : BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited)		      ? WAIT_WINDOW
@@ -116,6 +113,10 @@ int explain(struct __sk_buff *skb)
 												      : WAIT_PROCESSOR;
 
 		tell(&packet, cause, before->due_ns, now);
+	}
+	if (before && (__s32)(end - before->highest) <= 0) {
+		tell(&packet, WAIT_REPEATED, now, now);
+		end = before->highest;
 	}
 	rate = tp->inet_conn.icsk_inet.sk.sk_pacing_rate;
 	after.due_ns = now + (rate ? packet.payload * 1000000000ULL / rate : 0);
