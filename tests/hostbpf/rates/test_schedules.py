@@ -84,9 +84,9 @@ def wait_for_slot(slot: int) -> None:
 def test_rates_follow_the_schedule(
     pair: Pair, connect: Callable[..., Connection], paced: Map, control: str
 ) -> None:
-    """No slot carries more than its rate and three bursts, and a silent one at most three bursts. None carries
-    less than its rate, less two bursts, and less what its rate allows in the time in which the flow had to
-    wait for the machine: for data, for the receiver, for a processor. Behind the schedule the flow is free.
+    """No slot carries more than its rate and three bursts. None carries less than its rate, less two bursts,
+    and less what its rate allows in the time in which the flow had to wait for the machine: for data, for the
+    receiver, for a processor. Behind the schedule the flow is free.
 
     The kernel tells of all waits. There are as many rounds as it takes to see each rate without long ones.
     """
