@@ -61,7 +61,9 @@ def command(
     if as_json:
         try:
             for number, snapshot in enumerate(source.snapshots()):
-                click.echo(json.dumps(snapshot.document()))
+                document = snapshot.document()
+                del document["history"]  # the lines before have it
+                click.echo(json.dumps(document))
                 if once and number:
                     return
         except Ended as ended:
