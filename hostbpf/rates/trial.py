@@ -28,6 +28,7 @@ from hostbpf.rates.enforcers import enforcing
 from hostbpf.rates.meter import Sent, metered
 from hostbpf.rates.schedules import HORIZON_MAX, PACED, Schedules
 from hostbpf.rates.waits import Cause, Wait, explained
+from machine.errors import EntrainError
 from machine.record import Record, Resource
 from wire.flow import Flow
 
@@ -227,6 +228,9 @@ def _run_time_ns() -> int:
 def run_trial(trial: Trial, schedules: Map) -> Outcome:
     """Run it with the schedules' map of `hostbpf.rates.schedules.pacing_registered`.
 
+    Slots that began before all flows had a schedule are left out: on a busy machine, set-up may take longer
+    than `SETTLE_MS`. Raises EntrainError if these are all.
+
     A control that does not pace itself is held back by what the agent would choose for it.
     """
     draw = random.Random(trial.seed)
@@ -257,13 +261,14 @@ def run_trial(trial: Trial, schedules: Map) -> Outcome:
             with traffic(where, trial.control, trial.flows, clock.start_ns(last + 1)) as flows:
                 for flow in flows:
                     enforcers.assign(flow)  # takes milliseconds each, which a slot may not have
-                began = used = ran = 0
+                began = used = ran = free_until = 0
                 while (slot := clock.slot()) <= last:
                     if slot >= first and not began:
                         began, used, ran = time.monotonic_ns(), time.process_time_ns(), _run_time_ns()
                     for flow, wanted in zip(flows, rates, strict=True):
                         now = min(clock.slot(), last)
                         own.set(flow, now, [wanted[each] for each in range(now, now + HORIZON_MAX)])
+                    free_until = free_until or clock.slot() + 1  # flows had no schedule yet when it began
                     if waits:
                         waits.collect()
                     time.sleep(max(0, clock.start_ns(slot + HORIZON_MAX // 2) - time.monotonic_ns()) / 1e9)
@@ -271,6 +276,11 @@ def run_trial(trial: Trial, schedules: Map) -> Outcome:
                 agent, kernel = time.process_time_ns() - used, _run_time_ns() - ran
             told = waits.take() if waits else []
             sent = meter.read()
+    if free_until >= last:
+        raise EntrainError(
+            f"rate trial: the flows had no schedule until slot {free_until - first} of {trial.slots}: the "
+            f"machine is too busy; take more slots"
+        )
     lost = _lost(told, clock, dict(zip(flows, rates, strict=True)))
     return Outcome(
         tuple(
@@ -282,7 +292,7 @@ def run_trial(trial: Trial, schedules: Map) -> Outcome:
                 clock.start_ns(slot),
                 lost[flow, slot],
             )
-            for slot in range(first, last)
+            for slot in range(max(first, free_until), last)
             for number, flow in enumerate(flows)
         ),
         agent / elapsed,
