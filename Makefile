@@ -14,7 +14,7 @@ run: setup  ## Run the main experiment: ECMP, source routing and vClos, on 4 lea
 	.venv/bin/entrain run experiments/source-routing.toml --target $(TARGET) --out $(OUT)
 
 test: .venv/.dev  ## Run all tests; what needs root, BMv2 or p4c is skipped with its reason where that is missing
-	$(PYTHON) -m pytest -n 2 --dist loadgroup $(ARGS)
+	$(PYTHON) -m tests $(ARGS)
 
 test-fast: .venv/.dev  ## Run the tests that need neither root nor long
 	$(PYTHON) -m pytest -m "not root and not slow" $(ARGS)

@@ -21,13 +21,7 @@ _NEEDS = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark a test skipped where what its marker names is missing.
-
-    Tests that need root change the machine for all, so that one process runs them all (pytest-xdist).
-    """
-    for item in items:
-        if item.get_closest_marker("root"):
-            item.add_marker(pytest.mark.xdist_group("root"))
+    """Mark a test skipped where what its marker names is missing."""
     for marker, (present, reason) in _NEEDS.items():
         if present():
             continue

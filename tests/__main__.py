@@ -1,0 +1,35 @@
+"""`python -m tests [PYTEST OPTIONS]`: all tests, in two processes.
+
+Tests that need root change the machine for all, so one process runs them one after the other. They wait for
+most of their time. The other process runs the rest meanwhile, and its output follows at the end.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+
+NO_TESTS = 5
+"""pytest's exit status if options select no test."""
+
+
+def main(options: list[str]) -> int:
+    """Run both, and return the worse exit status: 0 if all tests passed."""
+    pytest = [sys.executable, "-m", "pytest", *options]
+    with tempfile.TemporaryFile() as output:
+        beside = subprocess.Popen([*pytest, "-m", "not root"], stdout=output, stderr=subprocess.STDOUT)
+        try:
+            statuses = {subprocess.run([*pytest, "-m", "root"], check=False).returncode, beside.wait()}
+        finally:
+            if beside.poll() is None:
+                beside.terminate()
+                beside.wait()
+            output.seek(0)
+            sys.stdout.flush()
+            sys.stdout.buffer.write(b"\nTests that do not need root:\n" + output.read())
+    return max(statuses - {NO_TESTS}, default=NO_TESTS)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
