@@ -61,14 +61,16 @@ def compile_bpf(
         *(clang, "-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror=implicit-function-declaration"),
         f"-D__TARGET_ARCH_{_ARCH.get(platform.machine(), platform.machine())}",
         *(f"-D{name}={value}" for name, value in (defines or {}).items()),
-        *(f"-I{path}" for path in includes),
-        f"-ffile-prefix-map={source.parent}=.",  # the same object, wherever it is compiled
+        *(f"-I{path.resolve()}" for path in includes),
+        # The same object, wherever it is compiled. Clang must find the source by the name that it notes, to
+        # copy the lines that the verifier quotes.
+        "-fdebug-compilation-dir=.",
         *system,
-        *("-c", str(source), "-o", "-"),
+        *("-c", source.name, "-o", "-"),
     ]
 
     def run() -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(command, input=b"", capture_output=True, check=False)
+        return subprocess.run(command, cwd=source.parent, input=b"", capture_output=True, check=False)
 
     if landlock.version():
         prefix = Path(clang).resolve().parent.parent
