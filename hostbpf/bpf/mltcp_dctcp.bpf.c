@@ -6,15 +6,16 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 
 #define ALPHA_UNIT 1024
 #define ALPHA_SHIFT 4 // g = 1/16
+#define WINDOW_MOST (1 << 24)
+#define INFINITE_SSTHRESH 0x7fffffff
 
 struct dctcp {
 	u32 alpha; // moving average of the share of marked segments, in 1/1024
 	u32 round_end;
 	u32 delivered;
 	u32 delivered_ce;
-	u32 prior_rcv_nxt;
-	u32 ce_state; // whether the last segment received was marked
 	u32 loss_cwnd;
+	u32 ssthresh; // as decided last
 };
 
 static __always_inline void new_round(const struct tcp_sock *tp, struct dctcp *dctcp)
@@ -29,9 +30,8 @@ static __always_inline void dctcp_begin(struct sock *sk)
 	struct dctcp *dctcp = inet_csk_ca(sk);
 
 	dctcp->alpha = ALPHA_UNIT;
-	dctcp->prior_rcv_nxt = tcp_sk(sk)->rcv_nxt;
-	dctcp->ce_state = 0;
 	dctcp->loss_cwnd = 0;
+	dctcp->ssthresh = tcp_sk(sk)->snd_ssthresh;
 	new_round(tcp_sk(sk), dctcp);
 }
 
@@ -66,21 +66,13 @@ static __always_inline void demand_cwr(struct sock *sk, bool ce)
 		tp->ecn_flags &= ~TCP_ECN_DEMAND_CWR;
 }
 
-// The receiver's half: each acknowledgement covers segments that were all marked or all unmarked.
+// The receiver's half: each acknowledgement covers segments that were all marked or all unmarked, because none is
+// delayed. The kernel's DCTCP delays them, and where the mark changes acknowledges what came before by
+// bpf_tcp_send_ack. If that runs softirqs, the kernel may skip programs of other connections within: ssthresh then
+// returns what happens to be in a register, and a window of billions of segments follows.
 static __always_inline void receive(struct sock *sk, bool ce)
 {
-	struct inet_connection_sock *csk = inet_csk(sk);
-	struct dctcp *dctcp = inet_csk_ca(sk);
-
-	if (dctcp->ce_state != ce) {
-		if (csk->icsk_ack.pending & ICSK_ACK_TIMER) {
-			demand_cwr(sk, dctcp->ce_state);
-			bpf_tcp_send_ack(sk, dctcp->prior_rcv_nxt);
-		}
-		csk->icsk_ack.pending |= ICSK_ACK_NOW;
-	}
-	dctcp->prior_rcv_nxt = tcp_sk(sk)->rcv_nxt;
-	dctcp->ce_state = ce;
+	inet_csk(sk)->icsk_ack.pending |= ICSK_ACK_NOW;
 	demand_cwr(sk, ce);
 }
 
@@ -91,7 +83,22 @@ static __always_inline void react_to_loss(struct sock *sk)
 	u32 half = tp->snd_cwnd / 2;
 
 	dctcp->loss_cwnd = tp->snd_cwnd;
-	tp->snd_ssthresh = half > 2 ? half : 2;
+	dctcp->ssthresh = half > 2 ? half : 2;
+	tp->snd_ssthresh = dctcp->ssthresh;
+}
+
+// The kernel sometimes skips the programs of a connection (see `receive`), and takes for the result of `ssthresh` what
+// a register holds. Then the last decision holds again.
+static __always_inline void restore_window(struct sock *sk)
+{
+	struct dctcp *dctcp = inet_csk_ca(sk);
+	struct tcp_sock *tp = tcp_sk(sk);
+
+	if (tp->snd_ssthresh <= WINDOW_MOST || tp->snd_ssthresh == INFINITE_SSTHRESH)
+		return;
+	tp->snd_ssthresh = dctcp->ssthresh;
+	if (tp->snd_cwnd > dctcp->ssthresh)
+		tp->snd_cwnd = dctcp->ssthresh;
 }
 
 static __always_inline u32 marked_decrease(struct sock *sk)
@@ -125,12 +132,16 @@ void BPF_PROG(dctcp_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 SEC("struct_ops")
 u32 BPF_PROG(dctcp_ssthresh, struct sock *sk)
 {
-	return mltcp_decrease(sk, marked_decrease(sk));
+	struct dctcp *dctcp = inet_csk_ca(sk);
+
+	dctcp->ssthresh = mltcp_decrease(sk, marked_decrease(sk));
+	return dctcp->ssthresh;
 }
 
 SEC("struct_ops")
 void BPF_PROG(dctcp_in_ack_event, struct sock *sk, u32 flags)
 {
+	restore_window(sk);
 	update_alpha(sk);
 }
 
@@ -181,9 +192,11 @@ void BPF_PROG(plain_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 SEC("struct_ops")
 u32 BPF_PROG(plain_ssthresh, struct sock *sk)
 {
+	struct dctcp *dctcp = inet_csk_ca(sk);
 	u32 cwnd = tcp_sk(sk)->snd_cwnd - marked_decrease(sk);
 
-	return cwnd > 2 ? cwnd : 2;
+	dctcp->ssthresh = cwnd > 2 ? cwnd : 2;
+	return dctcp->ssthresh;
 }
 
 SEC(".struct_ops")
