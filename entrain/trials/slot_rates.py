@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, TypeAdapter
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebpf import Map
@@ -219,7 +220,7 @@ _COLUMNS = (
 
 def table(name: str, results: Sequence[TrialResult]) -> Table:
     """Return a table with one row per trial: figures, and their goals in brackets."""
-    shown = Table(title=f"{name} (goals in brackets)")
+    shown = Table(title=f"{name} (goals in brackets)", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in ("control", "slot\nms", "flows", *(heading for heading, _, _ in _COLUMNS)):
         shown.add_column(heading, justify="right")
     for result in results:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 import entrain
 from entrain.api.plugins import GROUPS
-from machine.plugins import extended
+from machine.plugins import extended, forget
 from tests.entrain.results.test_store import EXPERIMENT, fill, load
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -172,10 +173,13 @@ class TestPlugins:
     """`entrain.plugin`."""
 
     @pytest.fixture(autouse=True)
-    def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "path", list(sys.path))
         monkeypatch.setenv("PYTHONPATH", "")
+        yield
+        monkeypatch.undo()
+        forget()  # what was registered was on the path of this test only
 
     def test_it_is_registered_here_and_in_processes_that_start_later(self, tmp_path: Path) -> None:
         (tmp_path / "guest_one.py").write_text("thing = 'first'\n")
@@ -227,6 +231,14 @@ def test_an_experiment_runs_beside_an_event_loop(tmp_path: Path) -> None:
 
 @pytest.mark.root
 def test_an_interrupt_takes_the_network_down(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    try:
+        interrupt_a_run(tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def interrupt_a_run(tmp_path: Path) -> None:
     experiment = entrain.Experiment.parse(LIVE.format(iterations=100_000))
     names: set[str] = set()
 

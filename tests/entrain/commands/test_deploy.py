@@ -67,7 +67,8 @@ def test_switches_by_address_are_set_once(target: str, tmp_path: Path) -> None:
 
     first, second = asyncio.run(test())
     assert [switch["name"] for switch in first["switches"]] == ["s1", "s2"]
-    assert all(switch["pipeline_set"] and switch["inserted"] == 10 for switch in first["switches"])
+    entries = 10 if target in TOFINOS else 11  # a Tofino has no table that bounds what hosts announce
+    assert all(switch["pipeline_set"] and switch["inserted"] == entries for switch in first["switches"])
     assert not any(s["pipeline_set"] or s["inserted"] or s["deleted"] for s in second["switches"])
 
 
@@ -148,19 +149,17 @@ def test_a_controller_keeps_real_switches(tmp_path: Path) -> None:
             await fake.start()
         file.write_text(CLUSTER.format(*(fake.port for fake in fakes)))
         try:
-            process = await controller()
-            _, stderr = await asyncio.wait_for(process.communicate(), 60)
-            assert process.returncode == 1
-            assert "p4c makes both" in " ".join(stderr.decode().split())
-            process = await controller("--program", str(conf), "--p4info", str(p4info))
-            try:
-                while b"primary: controls 2 switches" not in (line := await process.stdout.readline()):
-                    assert line, (await process.stderr.read()).decode()
-                await asyncio.wait_for(until(lambda: all(fake.entities for fake in fakes)), 60)
-                assert {fake.pipelines_set for fake in fakes} == {1}
-            finally:
-                process.terminate()
-                await process.wait()
+            given = ("--program", str(conf), "--p4info", str(p4info))
+            for number, arguments in enumerate(((), given), 1):  # first, the program that is committed
+                process = await controller(*arguments)
+                try:
+                    while b"primary: controls 2 switches" not in (line := await process.stdout.readline()):
+                        assert line, (await process.stderr.read()).decode()
+                    await asyncio.wait_for(until(lambda: all(fake.entities for fake in fakes)), 60)
+                    assert {fake.pipelines_set for fake in fakes} == {number}
+                finally:
+                    process.terminate()
+                    await process.wait()
         finally:
             for fake in fakes:
                 await fake.stop()
