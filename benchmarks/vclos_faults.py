@@ -420,7 +420,7 @@ def compare(spec: JobSpec, edges: Sequence[int]) -> dict[str, Any]:
         [(end - start) / 1e6 for start, end in every if a <= start and end <= b]
         for a, b in itertools.pairwise(edges)
     ]
-    before_ms = statistics.median(parts[0])
+    before_ms = statistics.median(parts[0]) if parts[0] else float("nan")
     found: dict[str, Any] = {"before_ms": before_ms}
     for name, part in zip(("before", "during", "after"), parts, strict=True):
         p10, p50, p90 = np.percentile(part, [10, 50, 90]) / before_ms if part else (float("nan"),) * 3

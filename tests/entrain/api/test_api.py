@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 import entrain
+from entrain.api import plugins
 from entrain.api.plugins import GROUPS
 from machine.plugins import extended, forget
 from tests.entrain.results.test_store import EXPERIMENT, fill, load
@@ -179,7 +181,9 @@ class TestPlugins:
         monkeypatch.setenv("PYTHONPATH", "")
         yield
         monkeypatch.undo()
-        forget()  # what was registered was on the path of this test only
+        for each in plugins._site().iterdir():  # nothing stays registered for the tests that follow
+            shutil.rmtree(each)
+        forget()
 
     def test_it_is_registered_here_and_in_processes_that_start_later(self, tmp_path: Path) -> None:
         (tmp_path / "guest_one.py").write_text("thing = 'first'\n")
