@@ -27,11 +27,11 @@
 #endif
 
 #define NSEC_PER_SEC 1000000000LL
-#define LONGEST (1 << 18)		// of a frame, with the virtio header
-#define BUFFER (32 << 20)		// of the kernel, for frames that wait for this process
-#define ON_THE_WAY (256LL << 20)	// bytes that this process keeps at most in each direction
-#define BATCH 32			// frames from one side before the other one has its turn
-#define LATE_NS 10000			// of one bin of the histogram
+#define LONGEST (1 << 18)        // of a frame, with the virtio header
+#define BUFFER (32 << 20)        // of the kernel, for frames that wait for this process
+#define ON_THE_WAY (256LL << 20) // bytes that this process keeps at most in each direction
+#define BATCH 32                 // frames from one side before the other one has its turn
+#define LATE_NS 10000            // of one bin of the histogram
 #define LATE_BINS 1000
 
 struct statistics { // as in relays.py
@@ -49,8 +49,8 @@ struct frame {
 struct side {
 	int socket;
 	struct frame *first, **last; // that will leave by the other side
-	int64_t held;		     // bytes of them
-	int64_t due;		     // of the last one
+	int64_t held;                // bytes of them
+	int64_t due;                 // of the last one
 };
 
 static char buffer[LONGEST];
@@ -132,7 +132,8 @@ static void receive(struct side *side)
 
 		if (length < 0)
 			return; // none is left, or the interface is gone
-		if (length > LONGEST || side->held + length > ON_THE_WAY || !(frame = malloc(sizeof(*frame) + length))) {
+		if (length > LONGEST || side->held + length > ON_THE_WAY ||
+		    !(frame = malloc(sizeof(*frame) + length))) {
 			statistics->dropped++;
 			continue;
 		}

@@ -108,8 +108,8 @@ int explain(struct __sk_buff *skb)
 	if (before && now > before->due_ns + tolerance_ns) {
 		// What the socket says of itself is still from when it could send no more.
 		enum cause cause = BPF_CORE_READ_BITFIELD(tp, chrono_type) == TCP_CHRONO_RWND_LIMITED ? WAIT_RECEIVER
-				   : BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited)		      ? WAIT_WINDOW
-				   : before->unsent < packet.payload				      ? WAIT_DATA
+				   : BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited)                      ? WAIT_WINDOW
+				   : before->unsent < packet.payload                                  ? WAIT_DATA
 												      : WAIT_PROCESSOR;
 
 		tell(&packet, cause, before->due_ns, now);
