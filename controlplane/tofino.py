@@ -6,8 +6,10 @@ message `BfPipelineConfig` (stratum/hal/lib/barefoot/bf.proto), and refuses anyt
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import zlib
 from pathlib import Path
 
 import finsy as fy
@@ -58,13 +60,13 @@ def pack(conf: Path) -> bytes:
     program = _read(conf).devices[0].programs[0]
     output = program.pipelines[0].path
     packed = BfPipelineConfig(
-        p4_name=program.name, bfruntime_info=_artefact(conf, program.bfrt, output, "bfrt-config").read_bytes()
+        p4_name=program.name, bfruntime_info=_artefact(conf, program.bfrt, output, "bfrt-config")
     )
     for pipeline in program.pipelines:
         packed.profiles.add(
             profile_name=pipeline.name,
-            context=_artefact(conf, pipeline.context, output, "context").read_bytes(),
-            binary=_artefact(conf, pipeline.config, output, "config").read_bytes(),
+            context=_artefact(conf, pipeline.context, output, "context"),
+            binary=_artefact(conf, pipeline.config, output, "config"),
             pipe_scope=pipeline.pipe_scope,
         )
     return bytes(packed.SerializeToString(deterministic=True))
@@ -103,10 +105,22 @@ def _read(conf: Path) -> _Conf:
         raise BadInput(f"{conf}: {where}: {first['msg']}; it is what p4c writes: {COMPILE}") from error
 
 
-def _artefact(conf: Path, name: str, output: str, key: str) -> Path:
-    """The file that `conf` calls `name`, where p4c's output folder was called `output`."""
+def _artefact(conf: Path, name: str, output: str, key: str) -> bytes:
+    """The content of what `conf` calls `name`, where p4c's output folder was called `output`.
+
+    The file may be compressed by gzip, with `.gz` after its name.
+    """
     beside = conf.parent / os.path.relpath(name, output) if output else conf.parent / name
     for path in (beside, conf.parent / name, Path(name)):
         if path.is_file():
-            return path
+            return path.read_bytes()
+        if (packed := path.with_name(f"{path.name}.gz")).is_file():
+            return _unpacked(packed)
     raise BadInput(f"{conf}: {key}: there is no {beside}; p4c makes it: {COMPILE}")
+
+
+def _unpacked(path: Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadInput(f"{path}: cannot be decompressed ({error}); p4c makes it: {COMPILE}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
 import shutil
@@ -104,6 +105,19 @@ def test_moved_files_are_the_same_pipeline_and_changed_ones_another(tmp_path: Pa
     assert there.cookie == here.cookie
     (tmp_path / "elsewhere/pipe/tofino2.bin").write_bytes(b"another")
     assert Pipeline.load(P4INFO, tmp_path / "elsewhere/fabric.conf").cookie != here.cookie
+
+
+def test_compressed_files_are_the_same_pipeline(tmp_path: Path) -> None:
+    conf = compiled(tmp_path / "out")
+    whole = pack(conf)
+    for name in ("context.json", "tofino2.bin"):
+        path = tmp_path / "out/pipe" / name
+        path.with_name(f"{name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert pack(conf) == whole
+    (tmp_path / "out/pipe/tofino2.bin.gz").write_bytes(b"no gzip")
+    with pytest.raises(BadInput, match=r"tofino2\.bin\.gz: cannot be decompressed"):
+        pack(conf)
 
 
 @pytest.mark.parametrize("file", ["bfrt.json", "pipe/context.json", "pipe/tofino2.bin"])

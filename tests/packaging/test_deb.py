@@ -11,7 +11,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = sorted((ROOT / "build").glob("entrain_*.deb"))
-MIRROR = "http://deb.debian.org/debian"
 DEPENDS = "python3,libbpf1,iproute2,procps,systemd"
 
 pytestmark = [
@@ -27,7 +26,7 @@ pytestmark = [
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Make a minimal Debian 12 without a compiler, with the package installed."""
     root = tmp_path_factory.mktemp("debian")
-    bootstrap = ["debootstrap", "--variant=minbase", f"--include={DEPENDS}", "bookworm", str(root), MIRROR]
+    bootstrap = ["debootstrap", "--variant=minbase", f"--include={DEPENDS}", "bookworm", str(root)]
     subprocess.run(bootstrap, check=True, capture_output=True)
     shutil.copy(BUILT[-1], root / "entrain.deb")
     subprocess.run(["chroot", root, "dpkg", "--install", "/entrain.deb"], check=True, capture_output=True)
