@@ -11,6 +11,14 @@ extern void cubictcp_state(struct sock *sk, u8 new_state) __ksym;
 extern void cubictcp_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym;
 extern void cubictcp_acked(struct sock *sk, const struct ack_sample *sample) __ksym;
 
+#define CUBIC_BETA 717 // of 1024: what remains of the window at a loss
+
+// The window that the kernel's CUBIC would have taken for the one before the last decrease (`restore_window`).
+static __always_inline u32 cubic_decided(const struct sock *sk)
+{
+	return (u64)tcp_sk(sk)->prior_cwnd * CUBIC_BETA / 1024;
+}
+
 SEC("struct_ops")
 void BPF_PROG(cubic_init, struct sock *sk)
 {

@@ -66,6 +66,12 @@ void BPF_PROG(cubic_cwnd_event, struct sock *sk, enum tcp_ca_event event)
 }
 
 SEC("struct_ops")
+void BPF_PROG(cubic_in_ack_event, struct sock *sk, u32 flags)
+{
+	restore_window(sk, cubic_decided(sk));
+}
+
+SEC("struct_ops")
 u32 BPF_PROG(cubic_undo_cwnd, struct sock *sk)
 {
 	return tcp_reno_undo_cwnd(sk);
@@ -79,6 +85,7 @@ struct tcp_congestion_ops mltcp_cubic = {
 	.ssthresh = (void *)mltcp_cubic_ssthresh,
 	.set_state = (void *)cubic_set_state,
 	.cwnd_event = (void *)cubic_cwnd_event,
+	.in_ack_event = (void *)cubic_in_ack_event,
 	.undo_cwnd = (void *)cubic_undo_cwnd,
 	.flags = TCP_CONG_NON_RESTRICTED,
 	.name = "mltcp_cubic",
@@ -92,6 +99,7 @@ struct tcp_congestion_ops bpf_cubic = {
 	.ssthresh = (void *)cubic_ssthresh,
 	.set_state = (void *)cubic_set_state,
 	.cwnd_event = (void *)cubic_cwnd_event,
+	.in_ack_event = (void *)cubic_in_ack_event,
 	.undo_cwnd = (void *)cubic_undo_cwnd,
 	.flags = TCP_CONG_NON_RESTRICTED,
 	.name = "bpf_cubic",

@@ -6,8 +6,6 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 
 #define ALPHA_UNIT 1024
 #define ALPHA_SHIFT 4 // g = 1/16
-#define WINDOW_MOST (1 << 24)
-#define INFINITE_SSTHRESH 0x7fffffff
 
 struct dctcp {
 	u32 alpha; // moving average of the share of marked segments, in 1/1024
@@ -15,7 +13,6 @@ struct dctcp {
 	u32 delivered;
 	u32 delivered_ce;
 	u32 loss_cwnd;
-	u32 ssthresh; // as decided last
 };
 
 static __always_inline void new_round(const struct tcp_sock *tp, struct dctcp *dctcp)
@@ -31,7 +28,6 @@ static __always_inline void dctcp_begin(struct sock *sk)
 
 	dctcp->alpha = ALPHA_UNIT;
 	dctcp->loss_cwnd = 0;
-	dctcp->ssthresh = tcp_sk(sk)->snd_ssthresh;
 	new_round(tcp_sk(sk), dctcp);
 }
 
@@ -68,8 +64,8 @@ static __always_inline void demand_cwr(struct sock *sk, bool ce)
 
 // The receiver's half: each acknowledgement covers segments that were all marked or all unmarked, because none is
 // delayed. The kernel's DCTCP delays them, and where the mark changes acknowledges what came before by
-// bpf_tcp_send_ack. If that runs softirqs, the kernel may skip programs of other connections within: ssthresh then
-// returns what happens to be in a register, and a window of billions of segments follows.
+// bpf_tcp_send_ack. If that runs softirqs, the kernel may skip programs of other connections within (see
+// `restore_window`).
 static __always_inline void receive(struct sock *sk, bool ce)
 {
 	inet_csk(sk)->icsk_ack.pending |= ICSK_ACK_NOW;
@@ -83,30 +79,14 @@ static __always_inline void react_to_loss(struct sock *sk)
 	u32 half = tp->snd_cwnd / 2;
 
 	dctcp->loss_cwnd = tp->snd_cwnd;
-	dctcp->ssthresh = half > 2 ? half : 2;
-	tp->snd_ssthresh = dctcp->ssthresh;
+	tp->snd_ssthresh = half > 2 ? half : 2;
 }
 
-// The kernel sometimes skips the programs of a connection (see `receive`), and takes for the result of `ssthresh` what
-// a register holds. Then the last decision holds again.
-static __always_inline void restore_window(struct sock *sk)
+// By how much a window of `cwnd` falls when marks came.
+static __always_inline u32 marked_decrease(const struct sock *sk, u32 cwnd)
 {
-	struct dctcp *dctcp = inet_csk_ca(sk);
-	struct tcp_sock *tp = tcp_sk(sk);
+	const struct dctcp *dctcp = inet_csk_ca(sk);
 
-	if (tp->snd_ssthresh <= WINDOW_MOST || tp->snd_ssthresh == INFINITE_SSTHRESH)
-		return;
-	tp->snd_ssthresh = dctcp->ssthresh;
-	if (tp->snd_cwnd > dctcp->ssthresh)
-		tp->snd_cwnd = dctcp->ssthresh;
-}
-
-static __always_inline u32 marked_decrease(struct sock *sk)
-{
-	struct dctcp *dctcp = inet_csk_ca(sk);
-	u32 cwnd = tcp_sk(sk)->snd_cwnd;
-
-	dctcp->loss_cwnd = cwnd;
 	return (u64)cwnd * dctcp->alpha / (2 * ALPHA_UNIT);
 }
 
@@ -134,14 +114,16 @@ u32 BPF_PROG(dctcp_ssthresh, struct sock *sk)
 {
 	struct dctcp *dctcp = inet_csk_ca(sk);
 
-	dctcp->ssthresh = mltcp_decrease(sk, marked_decrease(sk));
-	return dctcp->ssthresh;
+	dctcp->loss_cwnd = tcp_sk(sk)->snd_cwnd;
+	return mltcp_decrease(sk, marked_decrease(sk, dctcp->loss_cwnd));
 }
 
 SEC("struct_ops")
 void BPF_PROG(dctcp_in_ack_event, struct sock *sk, u32 flags)
 {
-	restore_window(sk);
+	u32 before = tcp_sk(sk)->prior_cwnd;
+
+	restore_window(sk, before - marked_decrease(sk, before));
 	update_alpha(sk);
 }
 
@@ -193,10 +175,11 @@ SEC("struct_ops")
 u32 BPF_PROG(plain_ssthresh, struct sock *sk)
 {
 	struct dctcp *dctcp = inet_csk_ca(sk);
-	u32 cwnd = tcp_sk(sk)->snd_cwnd - marked_decrease(sk);
+	u32 cwnd;
 
-	dctcp->ssthresh = cwnd > 2 ? cwnd : 2;
-	return dctcp->ssthresh;
+	dctcp->loss_cwnd = tcp_sk(sk)->snd_cwnd;
+	cwnd = dctcp->loss_cwnd - marked_decrease(sk, dctcp->loss_cwnd);
+	return cwnd > 2 ? cwnd : 2;
 }
 
 SEC(".struct_ops")

@@ -29,6 +29,12 @@ u32 BPF_PROG(reno_ssthresh, struct sock *sk)
 }
 
 SEC("struct_ops")
+void BPF_PROG(reno_in_ack_event, struct sock *sk, u32 flags)
+{
+	restore_window(sk, tcp_sk(sk)->prior_cwnd / 2);
+}
+
+SEC("struct_ops")
 u32 BPF_PROG(reno_undo_cwnd, struct sock *sk)
 {
 	return tcp_reno_undo_cwnd(sk);
@@ -52,6 +58,7 @@ struct tcp_congestion_ops mltcp_reno = {
 	.pkts_acked = (void *)reno_pkts_acked,
 	.cong_avoid = (void *)reno_cong_avoid,
 	.ssthresh = (void *)reno_ssthresh,
+	.in_ack_event = (void *)reno_in_ack_event,
 	.undo_cwnd = (void *)reno_undo_cwnd,
 	.flags = TCP_CONG_NON_RESTRICTED,
 	.name = "mltcp_reno",
@@ -61,6 +68,7 @@ SEC(".struct_ops")
 struct tcp_congestion_ops bpf_reno = {
 	.cong_avoid = (void *)plain_cong_avoid,
 	.ssthresh = (void *)plain_ssthresh,
+	.in_ack_event = (void *)reno_in_ack_event,
 	.undo_cwnd = (void *)reno_undo_cwnd,
 	.flags = TCP_CONG_NON_RESTRICTED,
 	.name = "bpf_reno",

@@ -82,7 +82,7 @@ static __always_inline void open_window(struct sock *sk)
 }
 
 // Let nothing more be sent. The kernel takes a window of 0 only while nothing is lost or on its way, and only if it does
-// not shrink windows after a pause; it has the real one while it works on an acknowledgement (`slot_in_ack`).
+// not shrink windows after a pause; it has the real one while it works on an acknowledgement (`in_ack_event`).
 static __always_inline bool close_window(struct sock *sk)
 {
 	struct pacing *pacing = pacing_of(sk);
@@ -219,9 +219,17 @@ u32 BPF_PROG(slot_min_tso_segs, struct sock *sk)
 }
 
 SEC("struct_ops")
-void BPF_PROG(slot_in_ack, struct sock *sk, u32 flags)
+void BPF_PROG(reno_in_ack, struct sock *sk, u32 flags)
 {
 	open_window(sk);
+	restore_window(sk, tcp_sk(sk)->prior_cwnd / 2);
+}
+
+SEC("struct_ops")
+void BPF_PROG(cubic_in_ack, struct sock *sk, u32 flags)
+{
+	open_window(sk);
+	restore_window(sk, cubic_decided(sk));
 }
 
 SEC("struct_ops")
@@ -279,7 +287,7 @@ struct tcp_congestion_ops slot_reno = {
 	.cong_avoid = (void *)reno_cong_avoid,
 	.undo_cwnd = (void *)undo_cwnd,
 	.min_tso_segs = (void *)slot_min_tso_segs,
-	.in_ack_event = (void *)slot_in_ack,
+	.in_ack_event = (void *)reno_in_ack,
 	.release = (void *)slot_release,
 	.flags = TCP_CONG_NON_RESTRICTED,
 	.name = "slot_reno",
@@ -295,7 +303,7 @@ struct tcp_congestion_ops slot_cubic = {
 	.pkts_acked = (void *)cubic_pkts_acked,
 	.undo_cwnd = (void *)undo_cwnd,
 	.min_tso_segs = (void *)slot_min_tso_segs,
-	.in_ack_event = (void *)slot_in_ack,
+	.in_ack_event = (void *)cubic_in_ack,
 	.release = (void *)slot_release,
 	.flags = TCP_CONG_NON_RESTRICTED,
 	.name = "slot_cubic",

@@ -18,6 +18,8 @@ typedef __s64 s64;
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
+#include "window.h"
+
 #define CORE __attribute__((preserve_access_index))
 
 struct netns_ipv4 {
@@ -179,4 +181,19 @@ static __always_inline bool tcp_is_cwnd_limited(const struct sock *sk)
 	if (BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited)) // a plain read of a bit-field is not relocated
 		return true;
 	return tcp_in_slow_start(tp) && tp->snd_cwnd < 2 * tp->max_packets_out;
+}
+
+// Call it on every acknowledgement. The kernel (6.18) sometimes skips the programs of a connection while it handles an
+// acknowledgement, and takes for the result of `ssthresh` or `undo_cwnd` what a register holds: a window of billions of
+// segments. Then what the control would have `decided` for the window before (`prior_cwnd`) holds instead.
+static __always_inline void restore_window(struct sock *sk, u32 decided)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+	struct window now = {.cwnd = tp->snd_cwnd, .ssthresh = tp->snd_ssthresh};
+	struct window restored = window_restored(now, decided);
+
+	if (restored.ssthresh != now.ssthresh)
+		tp->snd_ssthresh = restored.ssthresh;
+	if (restored.cwnd != now.cwnd)
+		tp->snd_cwnd = restored.cwnd;
 }

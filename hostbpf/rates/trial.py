@@ -212,7 +212,7 @@ class Outcome:
     """That of the eBPF `PROGRAMS`; None where the kernel does not count it (kernel.bpf_stats_enabled)."""
 
 
-PROGRAMS = ("slot_min_tso_segs", "slot_in_ack", "classify", "depart")
+PROGRAMS = ("slot_min_tso_segs", "cubic_in_ack", "classify", "depart")
 
 
 def _run_time_ns() -> int:

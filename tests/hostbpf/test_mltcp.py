@@ -45,6 +45,15 @@ def jobs() -> Iterator[Jobs]:
 
 
 @pytest.fixture(scope="module")
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Object]:
+    output = tmp_path_factory.mktemp("window") / "window.o"
+    compile_bpf(Path(__file__).parent / "bpf" / "window.bpf.c", output, includes=[ROOT / "hostbpf" / "bpf"])
+    with Object.open(output) as obj:
+        obj.load()
+        yield obj
+
+
+@pytest.fixture(scope="module")
 def gain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Object]:
     output = tmp_path_factory.mktemp("gain") / "gain.o"
     compile_bpf(Path(__file__).parent / "bpf" / "gain.bpf.c", output, includes=[ROOT / "hostbpf" / "bpf"])
@@ -92,6 +101,41 @@ def test_decrease_is_divided_by_the_gain(
     *_, remains = struct.unpack("=IIQQIIII", answer)
     wanted = window - (Fraction(decrease * 4, gain_quarters) if scaled else decrease)
     assert remains == max(2, window // 4, math.ceil(wanted))
+
+
+_WINDOW = struct.Struct("=III")
+WINDOW_MOST = 1 << 24
+INFINITE_SSTHRESH = 0x7FFFFFFF
+SANE = st.integers(1, WINDOW_MOST)
+GARBAGE = st.integers(WINDOW_MOST + 1, (1 << 32) - 1).filter(lambda value: value != INFINITE_SSTHRESH)
+
+
+def _restored(window: Object, cwnd: int, ssthresh: int, decided: int) -> tuple[int, int]:
+    answer = window.programs["restore"].test_run(ctx_in=_WINDOW.pack(cwnd, ssthresh, decided)).ctx
+    restored_cwnd, restored_ssthresh, _ = _WINDOW.unpack(answer)
+    return restored_cwnd, restored_ssthresh
+
+
+@pytest.mark.root
+@settings(max_examples=50, deadline=None)
+@given(cwnd=SANE, ssthresh=st.one_of(SANE, st.just(INFINITE_SSTHRESH)), decided=st.integers(0, (1 << 32) - 1))
+def test_a_window_that_a_control_decided_stays(
+    window: Object, cwnd: int, ssthresh: int, decided: int
+) -> None:
+    assert _restored(window, cwnd, ssthresh, decided) == (cwnd, ssthresh)
+
+
+@pytest.mark.root
+@settings(max_examples=50, deadline=None)
+@given(cwnd=st.one_of(SANE, GARBAGE), ssthresh=st.one_of(SANE, GARBAGE), decided=st.integers(2, 100_000))
+def test_garbage_is_replaced_by_the_decision(window: Object, cwnd: int, ssthresh: int, decided: int) -> None:
+    """Such as 0x81104110, which the kernel took for the result of a program that it had skipped."""
+    got = _restored(window, cwnd, ssthresh, decided)
+    assert max(got) <= WINDOW_MOST
+    if ssthresh > WINDOW_MOST:
+        assert got == (min(cwnd, decided), decided)
+    elif cwnd > WINDOW_MOST:
+        assert got == (decided, ssthresh)
 
 
 _STEP = struct.Struct("=QQiIiI")
