@@ -83,10 +83,10 @@ function drawTopology() {
     line.append(shape("title", {}, `circuit ${circuit.a} = ${circuit.b}${circuit.job ? `, of ${circuit.job}` : ""}`));
     svg.append(line);
   }
-  const crowd = Math.max(...rows.map((names) => names.length));
-  const wide = Math.min(72, width / crowd - 6);
+  const crowd = new Map(rows.flatMap((names) => names.map((name) => [name, names.length])));
   const lost = new Set(last.switches.filter((each) => each.status !== "ready").map((each) => each.name));
   for (const [name, [x, y]] of place) {
+    const wide = Math.min(72, width / crowd.get(name) - 6);
     const host = last.hosts.some((each) => each.name === name);
     const jobs = last.jobs.filter((job) => job.hosts.includes(name));
     const box = shape("rect", { x: x - wide / 2, y: y - 13, width: wide, height: 26, rx: host ? 13 : 3,

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scapy.layers.inet import IP
 from scapy.utils import rdpcap
+
+from tests.entrain.watch.browser import BROWSER, browsed, needs_browser
 
 pytestmark = pytest.mark.root
 
@@ -32,6 +37,7 @@ EXPERIMENT = f"""
 [experiment]
 name = "{NAME}r"
 routing = "source"
+policy = "slots"
 {TOPOLOGY}
 [[job]]
 name = "ring"
@@ -39,7 +45,7 @@ hosts = ["h1", "h2"]
 collective = "ring"
 bytes = 1_000_000
 compute_ms = 60
-iterations = 40
+iterations = 25
 """
 
 
@@ -67,10 +73,22 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         entrain("down", "--network", NAME)
 
 
+@contextlib.contextmanager
+def page_of(network: str) -> Iterator[str]:
+    """Serve the page of a network; yields its address."""
+    serving = start("watch", "--web", "--network", network, "--listen", "127.0.0.1:0", "--interval-ms", "200")
+    try:
+        assert serving.stdout is not None
+        yield serving.stdout.readline().strip()
+    finally:
+        serving.terminate()
+        serving.communicate(timeout=60)
+
+
 SEND = """
 import socket, time
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-    for _ in range(1000):
+    for _ in range(5000):
         sender.sendto(bytes(1000), ("10.2.1.2", 9))
         time.sleep(0.001)
 """
@@ -90,10 +108,25 @@ def test_what_is_sent_is_measured_on_each_link_of_its_path(network: str) -> None
             used = {name: max(mbps, used.get(name, 0.0)) for name, mbps in now.items()}
             if all(used[name] > 1 for name in path):
                 break
-        sending.wait(100)
+        sending.terminate()
     watching.terminate()
     watching.communicate(timeout=60)
     assert all(mbps < 1 for name, mbps in used.items() if name not in path), used
+
+
+@needs_browser
+def test_a_browser_shows_what_is_sent(network: str, tmp_path: Path) -> None:
+    with (
+        start("exec", "--network", network, "h1", sys.executable, "-c", SEND) as sending,
+        page_of(network) as url,
+    ):
+        page = browsed(url, tmp_path, readings=8)
+        sending.terminate()
+    assert f"network {NAME}" in page and page.count("ready") >= 3
+    used = {name: float(mbps) for name, mbps in re.findall(r"<title>(\S+): ([\d.]+) of 100 Mbit/s", page)}
+    path = {"h1-&gt;leaf1", "leaf1-&gt;spine1", "spine1-&gt;leaf2", "leaf2-&gt;h2"}
+    assert {name for name, mbps in used.items() if mbps > 1} == path, used
+    assert page.count("<polyline") == 4, "one curve of use for each direction between switches"
 
 
 def test_loads_show_what_is_used_beside_what_is_planned(network: str) -> None:
@@ -106,8 +139,20 @@ def test_without_a_terminal_the_remedy_is_told(network: str) -> None:
     assert "needs a terminal" in entrain("watch", "--network", network, status=2)
 
 
-def test_a_run_is_watched_until_it_ends(tmp_path: Path) -> None:
-    path = tmp_path / "experiment.toml"
+@dataclass(frozen=True)
+class Watched:
+    """A run that two watched: its result, each reading, what was said at its end, and the page."""
+
+    result: dict[str, Any]
+    readings: list[dict[str, Any]]
+    said: str
+    page: str
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Watched:
+    directory, page = tmp_path_factory.mktemp("run"), ""
+    path = directory / "experiment.toml"
     path.write_text(EXPERIMENT)
     with start("run", str(path), "--json") as running:
         assert running.stderr is not None
@@ -115,16 +160,33 @@ def test_a_run_is_watched_until_it_ends(tmp_path: Path) -> None:
             if "writing tables" in line:
                 break
         watching = start("watch", "--json", "--network", f"{NAME}r", "--interval-ms", "200")
-        out, error = watching.communicate(timeout=200)
+        if BROWSER:
+            with page_of(f"{NAME}r") as url:
+                page = browsed(url, directory / "profile", readings=12)
+        out, said = watching.communicate(timeout=200)
         result = running.communicate(timeout=100)[0]
     assert running.returncode == 0
-    assert "has ended: its run is over" in error
-    seen = [json.loads(line) for line in out.splitlines()]
-    (job,) = [job for job in seen[-1]["jobs"] if job["name"] == "ring"]
-    assert job["iterations"] == 40 and job["done"] > 0 and job["over_ideal"] > 0.9
-    assert any((link["measured_mbps"] or 0) > 1 for one in seen for link in one["links"])
-    (told,) = json.loads(result)["runs"]
-    assert told["jobs"][0]["iterations"] == 40, "watching disturbs nothing"
+    return Watched(json.loads(result), [json.loads(line) for line in out.splitlines()], said, page)
+
+
+def test_a_run_is_watched_until_it_ends(run: Watched) -> None:
+    assert "has ended: its run is over" in run.said
+    (job,) = [job for job in run.readings[-1]["jobs"] if job["name"] == "ring"]
+    assert job["iterations"] == 25 and job["done"] > 0 and job["over_ideal"] > 0.9
+    links = [link for one in run.readings for link in one["links"]]
+    assert any((link["measured_mbps"] or 0) > 1 for link in links)
+    assert any(link["planned_mbps"] for link in links)
+    assert all(not agent["problem"] for one in run.readings for agent in one["agents"])
+    (told,) = run.result["runs"]
+    assert told["jobs"][0]["iterations"] == 25, "watching disturbs nothing"
+
+
+@needs_browser
+def test_a_browser_shows_a_run_beside_another_watcher(run: Watched) -> None:
+    assert f"run {NAME}r" in run.page and re.search(r"\d+/25", run.page)
+    assert run.page.count("<svg") == 4, "topology, heat map, use over time, phases"
+    assert "ring, iteration" in run.page, "its phases"
+    assert run.page.count("<polyline") > 4, "beside each of four links' use, what was planned on some"
 
 
 @pytest.mark.skipif(shutil.which("tcpdump") is None, reason="needs tcpdump (apt-get install tcpdump)")

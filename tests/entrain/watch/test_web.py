@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
-import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -20,6 +18,7 @@ from controlplane.client import RunningNetwork
 from entrain.watch.source import Latest, Source
 from entrain.watch.web import Server
 from machine.errors import BadInput, EntrainError
+from tests.entrain.watch.browser import browsed, needs_browser
 from tests.entrain.watch.network import JOB, Controller
 
 Watched = tuple[RunningNetwork, Controller]
@@ -118,20 +117,10 @@ def test_without_the_page_there_are_metrics_alone(watched: Watched) -> None:
         assert get(server, "/metrics")[0] == 200
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium (apt-get install chromium)")
+@needs_browser
 def test_the_page_in_a_browser(watched: Watched, tmp_path: Path) -> None:
     with serving(watched[0]) as server:
-        done = subprocess.run(
-            [
-                *("chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"),
-                *("--virtual-time-budget=10000", "--dump-dom", f"{server.url}?readings=2"),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=True,
-        )
-    page = done.stdout
+        page = browsed(server.url, tmp_path, readings=2)
     assert "run demo" in page and "leaf1-&gt;spine1" in page
     assert page.count("<svg") == 4, "topology, heat map, use over time, phases"
     assert JOB.replace("<", "&lt;").replace(">", "&gt;") in page

@@ -1,0 +1,19 @@
+"""The page of `entrain watch --web` as a browser shows it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+BROWSER = shutil.which("chromium")
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs Chromium (apt-get install chromium)")
+
+
+def browsed(url: str, profile: Path, readings: int) -> str:
+    """Return the document of the page at `url` after that many readings. `profile` is an empty directory."""
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
+    command += ["--virtual-time-budget=10000", "--dump-dom", f"{url}?readings={readings}"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
