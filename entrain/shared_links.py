@@ -32,7 +32,7 @@ def shared_links(
                 jobs_on.setdefault(link, {})[job] = None
     return tuple(
         Link(name, rate_mbps * MBPS, tuple(jobs_on[name]))
-        for name, rate_mbps in _directions(topology)
+        for name, rate_mbps in directions(topology)
         if name in jobs_on
     )
 
@@ -50,7 +50,7 @@ def slowest_mbps(links: Iterable[Link], job: str) -> float:
     return min((link.capacity for link in links if job in link.jobs), default=math.inf) / MBPS
 
 
-def _directions(topology: Topology) -> Iterator[tuple[str, float]]:
+def directions(topology: Topology) -> Iterator[tuple[str, float]]:
     """Every direction of a link: its name and its rate, Mbit/s."""
     for host in topology.hosts:
         yield host.link, topology.switch_by_name[host.leaf].port(host.leaf_port).rate_mbps

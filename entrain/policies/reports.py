@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,8 +77,8 @@ class HostReport:
             "counts": dict(self.counts),
             "carriers": dict(self.carriers),
             "events": list(self.events),
-            "negotiation_ms": _percentiles(self.negotiation_ms),
-            "decision_ms": _percentiles(self.decision_ms),
+            "negotiation_ms": percentiles(self.negotiation_ms),
+            "decision_ms": percentiles(self.decision_ms),
             "seconds": self.seconds,
             "cpu_s": self.cpu_s,
             "cpu_share": self.cpu_share,
@@ -89,7 +89,8 @@ class HostReport:
         }
 
 
-def _percentiles(values: tuple[float, ...]) -> dict[str, float] | None:
+def percentiles(values: Sequence[float]) -> dict[str, JsonValue] | None:
+    """Return `PERCENTILES` of the values by name (`p50`, …), or None without values."""
     if not values:
         return None
     found = np.percentile(values, PERCENTILES)

@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 from ebpf import in_netns
 from ebpf.namespaces import netns_path
 from hostbpf.agent.paces import Paces
+from hostbpf.agent.transfers import Transfers
 from hostbpf.carriers import carriers
 from hostbpf.carriers.carriers import Carriers, Feedback
 from hostbpf.carriers.skew import Offset
@@ -31,7 +32,7 @@ from hostbpf.emulated.client import Emulated, load_paths
 from hostbpf.flow import netns_cookie
 from hostbpf.mltcp import JobKey, JobState, Params
 from hostbpf.rates.enforcers import Enforcers, Name, enforcing
-from hostbpf.rates.schedules import Schedules
+from hostbpf.rates.schedules import HORIZON_MAX, Schedules
 from hostbpf.scheduling.loads import RATE_UNIT, HostOnly, InBand, LoadSource, Wait
 from hostbpf.scheduling.monitor import Monitor
 from hostbpf.scheduling.thread import HostScheduler
@@ -113,6 +114,7 @@ class Agent:
         self._cookie = cookie
         self.enforcers = enforcers
         self.paces = Paces(options.progress, options.netns)
+        self.transfers = Transfers(options.progress, options.netns)
         self._schedules = Schedules(
             shared.schedules, clock, netns=cookie, link_mbps=options.link_mbps, enforcement=enforcers
         )
@@ -138,6 +140,29 @@ class Agent:
                 raise BadInput(f"flow {flow}: has no schedule on this host")
             self._schedules.clear(flow)
             self._carriers.withdraw(flow)
+
+    def set_rates(self, lease_ms: float, rates_mbps: Mapping[Flow, float]) -> dict[Flow, str]:
+        """Limit flows to `rates_mbps` of payload from now on, for at most `lease_ms`, and announce nothing.
+
+        A lease ends with a slot: up to one slot early, and never late. Returns why flows were refused, whose
+        schedules are as before. Raises BadInput for a lease below one slot or beyond a schedule's length.
+        """
+        slots = int(lease_ms * 1e6 / self.clock.slot_ns) if math.isfinite(lease_ms) else 0
+        if not 1 <= slots <= HORIZON_MAX:
+            slot_ms = self.clock.slot_ns / 1e6
+            raise BadInput(
+                f"lease_ms {lease_ms:g}: must be from one slot ({slot_ms:g} ms) to {HORIZON_MAX} slots; set "
+                f"the agent's --slot-ms to a part of it"
+            )
+        refused = {}
+        with self._lock:
+            first = self.clock.slot()
+            for flow, rate in rates_mbps.items():
+                try:
+                    self._schedules.set(flow, first, [rate] * slots, silence=True, quiet=True)
+                except EntrainError as error:
+                    refused[flow] = str(error)
+        return refused
 
     # -- what its scheduler does: `hostbpf.scheduling.thread.Host`
 
@@ -424,6 +449,7 @@ class Agent:
                         yield agent
                 finally:
                     agent.paces.close()
+                    agent.transfers.close()
                     agent._stop.set()
                     for thread in threads:
                         thread.join()

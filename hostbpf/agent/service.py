@@ -26,6 +26,7 @@ from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc import calls as rpc
 from hostbpf.rpc.agent_pb2_grpc import HostServicer, add_HostServicer_to_server
 from hostbpf.rpc.calls import answers, counts_message, flow_of, message_of, streams
+from hostbpf.scheduling.monitor import FlowProgress
 from hostbpf.scheduling.thread import HostScheduler
 from machine import peers
 from machine.address import check_address
@@ -124,8 +125,7 @@ class HostService(HostServicer):
     @streams
     def WatchFlows(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
         user = self._user(context)
-        if user != rights.ROOT:
-            raise rpc.Denied("only root may see what all flows of the host send")
+        _check_root(user, "see what all flows of the host send")
         with self._watching(user), self._agent.counting(request.bin_ms) as counter:
             context.send_initial_metadata(_SUBSCRIBED)
             yield from _counted(counter, context)
@@ -184,6 +184,20 @@ class HostService(HostServicer):
     def ListStarts(self, request: Any, context: Any) -> Any:  # noqa: N802
         found = self._agent.paces.starts(self._user(context))
         return pb.Starts(now_ns=time.monotonic_ns(), processes=[_starts(each) for each in found])
+
+    @answers
+    def ListTransfers(self, request: Any, context: Any) -> Any:  # noqa: N802
+        _check_root(self._user(context), "see what all jobs of the host send")
+        return pb.Transfers(transfers=[_transfer(each) for each in self._agent.transfers.read()])
+
+    @answers
+    def SetRates(self, request: Any, context: Any) -> Any:  # noqa: N802
+        _check_root(self._user(context), "limit the flows of all jobs")
+        rates = {flow_of(each.flow): each.mbps for each in request.rates}
+        refused = self._agent.set_rates(request.lease_ms, rates)
+        return pb.SetRatesResponse(
+            refused=[pb.RefusedRate(flow=message_of(flow), reason=why) for flow, why in refused.items()]
+        )
 
     @answers
     def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -252,6 +266,24 @@ def _feedback(feedback: Feedback) -> Any:
             )
             for number, lane in enumerate(header.lanes)
         ],
+    )
+
+
+def _check_root(user: int, what: str) -> None:
+    if user != rights.ROOT:
+        raise rpc.Denied(f"only root may {what}")
+
+
+def _transfer(found: FlowProgress) -> Any:
+    return pb.Transfer(
+        flow=message_of(found.flow),
+        job=found.job,
+        role=found.role,
+        iteration=found.iteration,
+        total=found.total,
+        ready=found.ready,
+        done=found.done,
+        carried=found.carried,
     )
 
 

@@ -340,3 +340,63 @@ class Start(_message.Message):
     lasted_ms: float
     drift_ms: float
     def __init__(self, number: _Optional[int] = ..., lasted_ms: _Optional[float] = ..., drift_ms: _Optional[float] = ...) -> None: ...
+
+class ListTransfersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Transfers(_message.Message):
+    __slots__ = ("transfers",)
+    TRANSFERS_FIELD_NUMBER: _ClassVar[int]
+    transfers: _containers.RepeatedCompositeFieldContainer[Transfer]
+    def __init__(self, transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ...) -> None: ...
+
+class Transfer(_message.Message):
+    __slots__ = ("flow", "job", "role", "iteration", "total", "ready", "done", "carried")
+    FLOW_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_FIELD_NUMBER: _ClassVar[int]
+    flow: Flow
+    job: str
+    role: int
+    iteration: int
+    total: int
+    ready: int
+    done: int
+    carried: int
+    def __init__(self, flow: _Optional[_Union[Flow, _Mapping]] = ..., job: _Optional[str] = ..., role: _Optional[int] = ..., iteration: _Optional[int] = ..., total: _Optional[int] = ..., ready: _Optional[int] = ..., done: _Optional[int] = ..., carried: _Optional[int] = ...) -> None: ...
+
+class SetRatesRequest(_message.Message):
+    __slots__ = ("lease_ms", "rates")
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    RATES_FIELD_NUMBER: _ClassVar[int]
+    lease_ms: float
+    rates: _containers.RepeatedCompositeFieldContainer[FlowRate]
+    def __init__(self, lease_ms: _Optional[float] = ..., rates: _Optional[_Iterable[_Union[FlowRate, _Mapping]]] = ...) -> None: ...
+
+class FlowRate(_message.Message):
+    __slots__ = ("flow", "mbps")
+    FLOW_FIELD_NUMBER: _ClassVar[int]
+    MBPS_FIELD_NUMBER: _ClassVar[int]
+    flow: Flow
+    mbps: float
+    def __init__(self, flow: _Optional[_Union[Flow, _Mapping]] = ..., mbps: _Optional[float] = ...) -> None: ...
+
+class SetRatesResponse(_message.Message):
+    __slots__ = ("refused",)
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    refused: _containers.RepeatedCompositeFieldContainer[RefusedRate]
+    def __init__(self, refused: _Optional[_Iterable[_Union[RefusedRate, _Mapping]]] = ...) -> None: ...
+
+class RefusedRate(_message.Message):
+    __slots__ = ("flow", "reason")
+    FLOW_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    flow: Flow
+    reason: str
+    def __init__(self, flow: _Optional[_Union[Flow, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...

@@ -89,6 +89,16 @@ class HostStub:
                 request_serializer=hostbpf_dot_rpc_dot_agent__pb2.ListStartsRequest.SerializeToString,
                 response_deserializer=hostbpf_dot_rpc_dot_agent__pb2.Starts.FromString,
                 _registered_method=True)
+        self.ListTransfers = channel.unary_unary(
+                '/entrain.host.v1.Host/ListTransfers',
+                request_serializer=hostbpf_dot_rpc_dot_agent__pb2.ListTransfersRequest.SerializeToString,
+                response_deserializer=hostbpf_dot_rpc_dot_agent__pb2.Transfers.FromString,
+                _registered_method=True)
+        self.SetRates = channel.unary_unary(
+                '/entrain.host.v1.Host/SetRates',
+                request_serializer=hostbpf_dot_rpc_dot_agent__pb2.SetRatesRequest.SerializeToString,
+                response_deserializer=hostbpf_dot_rpc_dot_agent__pb2.SetRatesResponse.FromString,
+                _registered_method=True)
 
 
 class HostServicer:
@@ -168,6 +178,20 @@ class HostServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListTransfers(self, request, context):
+        """How far the training processes of this host are with what they send; for root alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetRates(self, request, context):
+        """Limit flows for a short time, and announce nothing: they are free again if nobody renews it. For root alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HostServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -225,6 +249,16 @@ def add_HostServicer_to_server(servicer, server):
                     servicer.ListStarts,
                     request_deserializer=hostbpf_dot_rpc_dot_agent__pb2.ListStartsRequest.FromString,
                     response_serializer=hostbpf_dot_rpc_dot_agent__pb2.Starts.SerializeToString,
+            ),
+            'ListTransfers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTransfers,
+                    request_deserializer=hostbpf_dot_rpc_dot_agent__pb2.ListTransfersRequest.FromString,
+                    response_serializer=hostbpf_dot_rpc_dot_agent__pb2.Transfers.SerializeToString,
+            ),
+            'SetRates': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetRates,
+                    request_deserializer=hostbpf_dot_rpc_dot_agent__pb2.SetRatesRequest.FromString,
+                    response_serializer=hostbpf_dot_rpc_dot_agent__pb2.SetRatesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -524,6 +558,60 @@ class Host:
             '/entrain.host.v1.Host/ListStarts',
             hostbpf_dot_rpc_dot_agent__pb2.ListStartsRequest.SerializeToString,
             hostbpf_dot_rpc_dot_agent__pb2.Starts.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTransfers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/entrain.host.v1.Host/ListTransfers',
+            hostbpf_dot_rpc_dot_agent__pb2.ListTransfersRequest.SerializeToString,
+            hostbpf_dot_rpc_dot_agent__pb2.Transfers.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetRates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/entrain.host.v1.Host/SetRates',
+            hostbpf_dot_rpc_dot_agent__pb2.SetRatesRequest.SerializeToString,
+            hostbpf_dot_rpc_dot_agent__pb2.SetRatesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,11 +51,17 @@ class BareAgent:
         self.paces = Paces(progress, None)
         self.schedules: dict[Flow, list[float]] = {}
         self.params: dict[int, object] = {}
+        self.rates: dict[Flow, float] = {}
+        self.transfers = SimpleNamespace(read=list)
         self.listeners: list[tuple[Callable[[Feedback], None], Callable[[Flow], bool]]] = []
 
     def set_schedule(self, flow: Flow, slot: int | None, rates: list[float]) -> tuple[int, int]:
         self.schedules[flow] = list(rates)
         return 1, slot or 0
+
+    def set_rates(self, lease_ms: float, rates: dict[Flow, float]) -> dict[Flow, str]:
+        self.rates = dict(rates)
+        return dict.fromkeys(rates, "no such flow")
 
     def clear_schedule(self, flow: Flow) -> None:
         if self.schedules.pop(flow, None) is None:
@@ -171,6 +177,17 @@ def test_users_schedule_their_own_flows_and_root_all(served: Served) -> None:
     assert served.clear_schedule(ANN, OF_ANN) == OK
     assert served.clear_schedule(ROOT, OF_BOB) == OK
     assert served.agent.schedules.keys() == {OF_ROOT}
+
+
+def test_only_root_sets_rates_and_hears_of_transfers(served: Served) -> None:
+    request = pb.SetRatesRequest(lease_ms=100, rates=[pb.FlowRate(flow=message_of(OF_ANN), mbps=5)])
+    assert served.status(ANN, "SetRates", request) == DENIED
+    assert served.status(ANN, "ListTransfers", pb.ListTransfersRequest()) == DENIED
+    assert served.agent.rates == {}
+    (refused,) = served.call(ROOT, "SetRates", request).refused
+    assert (rpc.flow_of(refused.flow), refused.reason) == (OF_ANN, "no such flow")
+    assert served.agent.rates == {OF_ANN: 5}
+    assert list(served.call(ROOT, "ListTransfers", pb.ListTransfersRequest()).transfers) == []
 
 
 def test_a_user_has_some_flows_with_a_schedule(served: Served) -> None:

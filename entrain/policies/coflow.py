@@ -1,0 +1,140 @@
+"""Policies by coflow (Parrot, and those that it is compared with): a coordinator sets the rates of all flows.
+
+The names are the simulator's, and so are the policy objects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import grpc
+from pydantic import Field, JsonValue
+
+from entrain.bound import MBPS
+from entrain.coordinator import SLOTS, Coflow, CoflowKey, Coordinator, Decider, Seen
+from entrain.policies.policy import Policy, Run, Session
+from entrain.policies.reports import Report, percentiles
+from entrain.policies.slots import CONTROL
+from entrain.shared_links import crossed, directions
+from hostbpf.rpc.agent_pb2_grpc import HostStub
+from hostbpf.urgent import urgent
+from machine.toml import Strict
+from mininet_topos.agents import agents
+from schedulers.slots.host import PAYLOAD
+from simulation.policies import coflow_policy
+from wire.flow import Flow
+from workloads.jobs import JobSpec
+
+
+class CoflowTable(Strict):
+    """The table of a coflow policy: `[parrot]`, `[lccf]`, …"""
+
+    interval_ms: Annotated[float, Field(ge=40, le=10_000, allow_inf_nan=False, strict=False)] = 100.0
+
+
+class Coordinated(Session):
+    """A coordinator at work, and the directory to which jobs publish their progress."""
+
+    def __init__(
+        self, coordinator: Coordinator, decider: Decider, interval_ms: float, progress: Path
+    ) -> None:
+        self._coordinator, self._decider = coordinator, decider
+        self._interval_ms = interval_ms
+        self._progress = progress
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="coordinator")
+
+    def _run(self) -> None:
+        urgent()
+        self._coordinator.run(self._stop)
+
+    @contextlib.contextmanager
+    def coordinating(self) -> Iterator[None]:
+        """Set rates in this context."""
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Set rates no more. Those in force end by themselves."""
+        self._stop.set()
+        self._thread.join()
+
+    def job(self, spec: JobSpec) -> JobSpec:
+        """Let the job publish its progress."""
+        return spec.model_copy(update={"progress": self._progress})
+
+    def report(self) -> Report:
+        """Return what the coordinator did, and how long it took."""
+        self.end()
+        told = self._coordinator.told
+        values: dict[str, JsonValue] = {
+            "interval_ms": self._interval_ms,
+            "updates": told.updates,
+            "decisions": self._decider.decisions,
+            "late": told.late,
+            "refused": told.refused,
+            "unanswered": told.unanswered,
+            "update_ms": percentiles([1e3 * each for each in told.update_s]),
+            "decision_ms": percentiles([1e3 * each for each in self._decider.decision_s]),
+            "events": list(told.events),
+        }
+        return Report(values=values)
+
+
+class Coflows(Policy):
+    """A coflow policy of the simulator, on a real network."""
+
+    table = CoflowTable
+
+    def __init__(self, name: str, label: str) -> None:
+        self._name = name
+        self.label = label  # type: ignore[misc]  # one class for several policies
+
+    def controls(self, chosen: Sequence[str]) -> tuple[str | None, ...]:
+        """Return the one control that follows schedules."""
+        return (CONTROL,)
+
+    def series(self, control: str | None) -> str:
+        """Return the name of the only series."""
+        return self._name
+
+    @contextlib.contextmanager
+    def running(self, run: Run) -> Iterator[Session]:
+        """Run an agent on every host, and a coordinator. Jobs publish progress in the run's directory."""
+        interval_ms = CoflowTable.model_validate(run.table).interval_ms
+        progress = run.directory / "progress"
+        progress.mkdir()
+        _warm_up(self._name)
+        decider = self._decider(run)
+        asking = agents(
+            run.network, run.record, run.directory, slot_ms=interval_ms / SLOTS, progress=progress
+        )
+        with asking as addresses, contextlib.ExitStack() as stack:
+            stubs = {
+                host: HostStub(stack.enter_context(grpc.insecure_channel(address)))
+                for host, address in addresses.items()
+            }
+            coordinator = Coordinator(stubs, decider, interval_ms / 1e3)
+            session = Coordinated(coordinator, decider, interval_ms, progress)
+            with session.coordinating():
+                yield session
+
+    def _decider(self, run: Run) -> Decider:
+        topology, routing = run.network.topology, run.routing
+        capacity = {name: rate * MBPS * PAYLOAD for name, rate in directions(topology)}
+        return Decider(coflow_policy(self._name), lambda flow: crossed(topology, routing, flow), capacity)
+
+
+def _warm_up(name: str) -> None:
+    """Compile the policy before jobs wait for it."""
+    flows = tuple(Flow("10.0.0.1", port, "10.0.0.2", 1) for port in (1, 2))
+    coflows = tuple(Coflow(CoflowKey(f"job{port}", 0, 0), flows, (9, 9), (9, 9)) for port in (1, 2))
+    given = Seen(coflows, {"job1": 1, "job2": 2}, {"job1": 0, "job2": 1})
+    Decider(coflow_policy(name), lambda flow: ("up", "down"), {"up": 1.0, "down": 1.0}).rates(given, 0.0)
