@@ -45,7 +45,7 @@ class _Schedule(NamedTuple):
 
 
 _FORM = "=QQIIIBBBx"
-_SCHEDULE = Codec(_FORM, _Schedule)
+SCHEDULE = Codec(_FORM, _Schedule)
 _PACKED = tuple(  # with the rates, by their number
     struct.Struct(f"{_FORM}{slots}Q{(HORIZON_MAX - slots) * 8}x") for slots in range(HORIZON_MAX + 1)
 )
@@ -123,7 +123,7 @@ class Schedules:
         Without `enforcement` only flows that pace themselves keep their schedules.
         """
         self.clock = clock
-        self._map = TypedMap(schedules, KEY, _SCHEDULE)
+        self._map = TypedMap(schedules, KEY, SCHEDULE)
         self._netns = netns
         self._link_mbps = link_mbps
         self._highest = min(math.nextafter(1e6, 0), 1e6 if link_mbps is None else link_mbps) * _MBPS
@@ -262,7 +262,7 @@ def pacing_registered(*, directory: Path | None = None) -> Iterator[Map]:
     with Object.open(compile_cached(SOURCES / "slot_pacing.bpf.c")) as obj, contextlib.ExitStack() as stack:
         obj.load()
         obj.check_record("flow_key", KEY)
-        obj.check_record("schedule", _SCHEDULE)
+        obj.check_record("schedule", SCHEDULE)
         obj.check_enum("enforcer", {f"ENFORCER_{each.name}": each for each in Enforcer})
         for name in PACED:
             stack.enter_context(obj.register(name))

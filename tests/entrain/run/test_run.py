@@ -344,8 +344,9 @@ def test_a_killed_switch_fails_the_run_and_is_named(run: Callable[..., Run], tar
     assert not list(RECORDS.glob(f"*-{victim.pid}.jsonl"))
 
 
-def test_a_killed_agent_fails_the_run_and_is_named(run: Callable[..., Run]) -> None:
-    running = run(iterations=1000, policy="slots")
+@pytest.mark.parametrize("policy", ["slots", "parrot"])
+def test_a_killed_agent_fails_the_run_and_is_named(run: Callable[..., Run], policy: str) -> None:
+    running = run(iterations=1000, policy=policy)
     running.until(lambda: STAGES["the first run"](running))
     (victim,) = (process for process in running.running("hostbpf") if "h3-eth0" in process.cmdline())
     victim.kill()

@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +16,11 @@ from pathlib import Path
 import grpc
 import pytest
 
+from ebpf import TypedMap
+from hostbpf.controls import DIRECTORY
+from hostbpf.flow import KEY, flow_key, netns_cookie
 from hostbpf.rates.enforcers import choose, kernel_has
+from hostbpf.rates.schedules import SCHEDULE, pinned_schedules
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc import agent_pb2_grpc as rpc
 from machine.record import clean_stale, records
@@ -107,6 +112,29 @@ def test_schedule_is_announced_and_feedback_arrives(
     assert receiver.stub.GetStatus(pb.GetStatusRequest()).carriers["received"] >= 1
     sender.stub.ClearSchedule(pb.ClearScheduleRequest(flow=message(flow)))
     assert sender.stub.GetStatus(pb.GetStatusRequest()).flows == 0
+
+
+def test_rates_that_nobody_renews_end_within_their_lease(
+    pair: Pair, connect: Callable[..., Connection], start: Callable[..., Started]
+) -> None:
+    agent = start(pair.a, "--slot-ms", "100", "--link-mbps", "1000")
+    assert agent.ready.startswith("ready"), agent.process.communicate()[1]
+    connection = connect("slot_cubic")
+    flow = Flow.of(connection.sender)
+    gone = flow._replace(source_port=1)
+    rates = [pb.FlowRate(flow=message(each), mbps=0) for each in (flow, gone)]
+    lease_ns = 400_000_000
+    before_ns = time.monotonic_ns()
+    (refused,) = agent.stub.SetRates(pb.SetRatesRequest(lease_ms=lease_ns / 1e6, rates=rates)).refused
+    after_ns = time.monotonic_ns()
+    assert refused.flow.source_port == gone.source_port
+    with pinned_schedules(DIRECTORY) as found:
+        schedule = TypedMap(found, KEY, SCHEDULE)[flow_key(flow, netns_cookie(pair.a))]
+    end_ns = schedule.start_ns + schedule.slots * schedule.slot_ns
+    assert before_ns + 3 * schedule.slot_ns <= end_ns <= after_ns + lease_ns
+    assert len(connection.transfer(1_000_000)) == 1_000_000  # at rate 0 nothing would arrive
+    with pytest.raises(grpc.RpcError, match="lease_ms 50: must be from one slot"):
+        agent.stub.SetRates(pb.SetRatesRequest(lease_ms=50, rates=rates))
 
 
 _CALLS = """
