@@ -471,6 +471,8 @@ def _training(summary: Summary) -> str:
                 for name, each in found.items()
             ],
         )
+        if arrivals == "dynamic" and per_server == 1:
+            text += f"\nBy model, {title}:\n\n" + _by_model(found)
         for name in found:
             if f"{name}{WITH}" not in found:
                 continue
@@ -493,6 +495,23 @@ def _training(summary: Summary) -> str:
                 ]
                 claims.append([f"{claim}: marks of DLRM", f"{PAPER_MARKS[name]}x", _times(*marks)])
     return text + ("\n" + table(["claim", "paper", "here"], claims) if claims else "")
+
+
+def _by_model(found: Mapping[str, TrainingTimes]) -> str:
+    """Return a table with a row per model: times over alone, and marks, under each policy."""
+    models = dict.fromkeys(each.model for figures in found.values() for each in figures.by_model)
+    rows = []
+    for model in models:
+        mine = [next((each for each in of.by_model if each.model == model), None) for of in found.values()]
+        rows.append(
+            [
+                model,
+                *("" if each is None else f"{each.to_alone:.2f}" for each in mine),
+                *("" if each is None else f"{each.marks_per_iteration:.0f}" for each in mine),
+            ]
+        )
+    head = [f"{what}, {name}" for what in ("mean / alone", "marks") for name in found]
+    return table(["model", *head], rows)
 
 
 def _times(a: float, b: float) -> str:
