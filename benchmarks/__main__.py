@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from machine.errors import EntrainError
+from machine.processors import awake
 
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else gRPC logs every switch that ends
 
@@ -22,7 +23,8 @@ def run(argv: list[str]) -> int:
         print(f"usage: python -m benchmarks {{{','.join(names)}}} [--json] ...", file=sys.stderr)
         return 2
     try:
-        importlib.import_module(f"benchmarks.{argv[0]}").main(argv[1:])
+        with awake():
+            importlib.import_module(f"benchmarks.{argv[0]}").main(argv[1:])
     except EntrainError as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 1

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from machine.errors import EntrainError
+from machine.processors import awake
 
 if TYPE_CHECKING:
     from entrain.experiment import Combination, Experiment
@@ -211,7 +212,12 @@ def _run_slot_rates(
                 (console if as_json else Console()).print(slot_rates.table(rates.name, results))
 
         number = len(rates.trials)
-        with _in_any_case(console, kept, results, number, show), ending_once(), _progress(console) as report:
+        with (
+            _in_any_case(console, kept, results, number, show),
+            ending_once(),
+            awake(),
+            _progress(console) as report,
+        ):
             for trial, result in slot_rates.run(rates.trials, report, len(results)):
                 results.append(result)
                 if kept is not None:

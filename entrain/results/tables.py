@@ -35,6 +35,8 @@ its collective, and of all jobs. ECN marks: marked segments per iteration"""
 
 BUSY_LIMIT = 0.9
 """Above this CPU utilisation, the CPUs rather than the emulated links may have limited the runs."""
+STOLEN_LIMIT = 0.01
+"""Above this part of the CPUs' time, what a virtual machine's host has taken may have delayed the runs."""
 
 
 def label(run: RunResult, runs: Sequence[RunResult]) -> str:
@@ -273,6 +275,12 @@ def remarks(runs: Sequence[RunResult]) -> Iterable[str]:
         yield (
             f"CPU saturation inflated these times (CPUs {busiest:.0%} busy); "
             f"use lower rates (rate_mbps), or a machine with more cores"
+        )
+    stolen = max(run.overhead.get("processor_stolen", 0.0) for run in runs)
+    if stolen > STOLEN_LIMIT:
+        yield (
+            f"this machine's own host gave up to {stolen:.1%} of the CPUs' time to others, so packets and "
+            "timers were late; repeat the runs at another time"
         )
     if (equal := losses_equal(runs)) is not None:
         yield (

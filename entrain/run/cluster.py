@@ -35,7 +35,6 @@ from entrain.run.runner import (
     Report,
     RunFailed,
     Running,
-    busy,
     ecn_threshold,
     netns,
     owners,
@@ -46,6 +45,7 @@ from machine.errors import EntrainError
 from machine.origin import here
 from machine.packages import run_module
 from machine.process import Child, give_way, launch
+from machine.processors import Use
 from ocs.crossbar import Change
 from schedulers.placement.cluster import Placement
 from schedulers.placement.stages import Cause
@@ -204,7 +204,7 @@ class _Run:
         running.monitor.collect()
         processor, began = psutil.cpu_times(), time.monotonic()
         origin_ns = running.loop.run(self._attend())
-        wall_s, busy_part = time.monotonic() - began, busy(processor, psutil.cpu_times())
+        wall_s, use = time.monotonic() - began, Use.since(processor)
         bursts = running.monitor.collect()
         if lost := running.monitor.lost - lost_before:
             raise RunFailed(
@@ -218,7 +218,7 @@ class _Run:
             "bring_up_s": running.bring_up_s,
             "admission_s_mean": fmean(self._admission_s),
             "run_s": wall_s,
-            "processor_busy": busy_part,
+            **use.figures(),
             "bursts": len(bursts),
             "unattributed_bytes": sum(burst.bytes for burst in strangers),
             "repeated_bytes": running.monitor.repeated - repeated_before,

@@ -46,6 +46,7 @@ from machine.errors import BadInput, EntrainError
 from machine.origin import here
 from machine.packages import run_module
 from machine.process import Child, describe, launch
+from machine.processors import Use, awake
 from machine.record import Record
 from mininet_topos.ecn import thresholds
 from mininet_topos.linkmonitor import Burst, LinkMonitor
@@ -166,6 +167,7 @@ def bring_up(
         _controls(experiment, record) as mltcp,
         asyncio.Runner() as loop,
         contextlib.ExitStack() as stack,
+        awake(),
     ):  # one loop for all runs: gRPC stays bound to the first loop it sees
         pipeline = Pipeline.load()
         report("setting the switches", 0.0)
@@ -316,7 +318,7 @@ def run_one(
         told = session.report()
         _Watch(running, name, ()).check()  # an agent that has just died has reported nothing
         wall_s = time.monotonic() - began
-        busy_part = busy(processor, psutil.cpu_times())
+        use = Use.since(processor)
         relayed = running.network.relayed().since(relayed_before)
         found = read_records(output / "records")
         crossed = cross.started if cross else []
@@ -340,7 +342,7 @@ def run_one(
             "table_write_s": table_s,
             "table_updates": sum(each.written for each in applied),
             "run_s": wall_s,
-            "processor_busy": busy_part,
+            **use.figures(),
             **_relays(relayed),
             "repeated_bytes": repeated,
         },
@@ -660,16 +662,6 @@ def _timeline(running: Running, found: Records, cross: Sequence[CrossFlow], samp
 
 def netns(running: Running, host: str) -> str:
     return f"/proc/{running.network.net[host].pid}/ns/net"
-
-
-def busy(before: object, after: object) -> float:
-    """Return the CPU utilisation (0 to 1) between two `psutil.cpu_times`."""
-    spent = {key: getattr(after, key) - getattr(before, key) for key in type(after)._fields}  # type: ignore[attr-defined]
-    spent = {
-        key: value for key, value in spent.items() if not key.startswith("guest")
-    }  # user time includes guest time
-    total = sum(spent.values())
-    return 1 - (spent["idle"] + spent.get("iowait", 0.0)) / total if total else 0.0
 
 
 def _size(topology: Topology) -> str:

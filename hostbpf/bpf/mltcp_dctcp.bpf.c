@@ -13,6 +13,7 @@ struct dctcp {
 	u32 delivered;
 	u32 delivered_ce;
 	u32 loss_cwnd;
+	bool received_ce; // the last segment was marked
 };
 
 static __always_inline void new_round(const struct tcp_sock *tp, struct dctcp *dctcp)
@@ -28,6 +29,7 @@ static __always_inline void dctcp_begin(struct sock *sk)
 
 	dctcp->alpha = ALPHA_UNIT;
 	dctcp->loss_cwnd = 0;
+	dctcp->received_ce = false;
 	new_round(tcp_sk(sk), dctcp);
 }
 
@@ -62,13 +64,17 @@ static __always_inline void demand_cwr(struct sock *sk, bool ce)
 		tp->ecn_flags &= ~TCP_ECN_DEMAND_CWR;
 }
 
-// The receiver's half: each acknowledgement covers segments that were all marked or all unmarked, because none is
-// delayed. The kernel's DCTCP delays them, and where the mark changes acknowledges what came before by
-// bpf_tcp_send_ack. If that runs softirqs, the kernel may skip programs of other connections within (see
-// `restore_window`).
+// The receiver's half. Acknowledgements may be delayed, but not where the mark changes: what came before is then
+// acknowledged with the segment that changed it, and has its mark. So a segment too many counts as marked at the
+// beginning of a row of marks, and one too few at its end. The kernel's DCTCP acknowledges what came before by itself
+// (bpf_tcp_send_ack). If that runs softirqs, the kernel may skip programs of other connections (see `restore_window`).
 static __always_inline void receive(struct sock *sk, bool ce)
 {
-	inet_csk(sk)->icsk_ack.pending |= ICSK_ACK_NOW;
+	struct dctcp *dctcp = inet_csk_ca(sk);
+
+	if (ce != dctcp->received_ce)
+		inet_csk(sk)->icsk_ack.pending |= ICSK_ACK_NOW;
+	dctcp->received_ce = ce;
 	demand_cwr(sk, ce);
 }
 
