@@ -39,7 +39,7 @@ def decision_latencies(flows: int = 8, horizon: int = 10, *, rounds: int = 5000,
         begin = time.thread_time()
         one = scheduler.round(table, rows, planned)
         for flow in one.order:
-            one.decide(flow, load[flow], room[flow])
+            one.decide(flow, load[flow], room[flow], room[flow])
         if n >= 20:
             seconds.append(time.thread_time() - begin)
     quantiles = np.percentile(np.array(seconds) * 1e6, range(101))

@@ -85,10 +85,11 @@ def _decide_slots(
     `reach` holds the bytes that each flow will have sent by the slot's end, according to its announcement.
     """
     reserved = planned.shape[1]
-    path_load, headroom = np.empty(reserved), np.empty(reserved)
+    path_load, headroom, first = np.empty(reserved), np.empty(reserved), np.empty(reserved)
     scratch, rank = np.empty((3, reserved)), np.empty(reserved, np.int64)
     schedule = np.empty(own.shape[1])
     for f in order:
+        feedback(links[f][:1], own[f], lane, table, capacity, path_load, first)
         feedback(links[f], own[f], lane, table, capacity, path_load, headroom)
         _follow(flows, f, upstream, reach)
         decide(
@@ -96,6 +97,7 @@ def _decide_slots(
             f,
             path_load,
             headroom,
+            first,
             reserved,
             1.0,
             planned,

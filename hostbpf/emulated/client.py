@@ -28,7 +28,7 @@ from hostbpf.emulated.server import Address
 from hostbpf.rpc import calls as rpc
 from hostbpf.rpc import emulated_switch_pb2 as pb
 from hostbpf.rpc.emulated_switch_pb2_grpc import EmulatedSwitchStub
-from hostbpf.scheduling.loads import RATE_UNIT, OwnLink, PathLoads, Receivers, in_units
+from hostbpf.scheduling.loads import RATE_UNIT, OwnLink, PathLoads, Receivers, in_units, unloaded
 from machine import tls
 from machine.toml import Strict, check, read_toml
 from schedulers.compiled import Floats
@@ -374,7 +374,9 @@ class Emulated:
             load += others
             headroom = np.minimum(headroom, np.maximum(capacity - others, 0.0))
         delay_s = max((each.at for each in answers.values()), default=self._asked_at) - self._asked_at
-        rest = PathLoads(flow, self._slot, load * RATE_UNIT, headroom * RATE_UNIT, delay_s=delay_s)
+        rest = unloaded(flow, self._slot)._replace(
+            load=load * RATE_UNIT, headroom=headroom * RATE_UNIT, delay_s=delay_s
+        )
         return self._receivers.added(self._link.before(rest))
 
     def _told_since(self, flow: Flow, hop: HopTable, answer: _Answer) -> Floats:

@@ -41,6 +41,8 @@ class PathLoads(NamedTuple):
     """(K,): sum over the links of the path."""
     headroom: Floats
     """(K,): least capacity minus load over the links, at least 0."""
+    own: Floats
+    """(K,): the same of the first link, the host's."""
     received: int = 0
     """Bytes of the flow that its receiver has; 0: unknown."""
     onward: int = 0
@@ -124,7 +126,9 @@ class OwnLink:
         if rest.slot != self._table.slot:
             load = in_window(load, self._table.slot, rest.slot, LANES)
             headroom = np.maximum(self._capacity - load, 0.0)
-        return rest._replace(load=rest.load + load, headroom=np.minimum(rest.headroom, headroom))
+        return rest._replace(
+            load=rest.load + load, headroom=np.minimum(rest.headroom, headroom), own=headroom
+        )
 
 
 _THE_LINK = np.array([0])
@@ -132,7 +136,7 @@ _THE_LINK = np.array([0])
 
 def unloaded(flow: Flow, slot: int) -> PathLoads:
     """The loads of a path without links."""
-    return PathLoads(flow, slot, np.zeros(LANES), np.full(LANES, np.inf))
+    return PathLoads(flow, slot, np.zeros(LANES), np.full(LANES, np.inf), np.full(LANES, np.inf))
 
 
 class Receivers:
@@ -313,6 +317,7 @@ def others(feedback: Feedback, delay_s: float = 0.0) -> PathLoads:
         header.base_slot,
         np.array(load),
         np.array(headroom),
+        np.full(LANES, np.inf),
         header.bytes_received,
         header.bytes_onward,
         delay_s,

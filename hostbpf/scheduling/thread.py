@@ -438,7 +438,7 @@ class HostScheduler:
         left_s = (view.clock.start_ns(answer.slot + 1) - self._now_ns()) / 1e9
         part = min(max(left_s / slot_s, LEAST_PART), 1.0)
         self._follow(these.flows[row], entry, answer, view.received, part * slot_s)
-        rates = these.decide(row, answer.load, answer.headroom, part)
+        rates = these.decide(row, answer.load, answer.headroom, answer.own, part)
         self.delays.decision.append(time.perf_counter() - began)
         self.delays.negotiation.append(answer.delay_s)
         self.counts["decisions"] += 1

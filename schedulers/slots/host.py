@@ -177,28 +177,31 @@ class Round:
         """Return whether the turn of row `flow` has come."""
         return bool(self.flows["rank"][flow] * self.parameters.spread <= self._passed)
 
-    def decide(self, flow: int, path_load: Floats, headroom: Floats, part: float = 1.0) -> Floats:
+    def decide(
+        self, flow: int, path_load: Floats, headroom: Floats, own: Floats, part: float = 1.0
+    ) -> Floats:
         """Return the schedule (K,) of row `flow`, bytes/s, and write its `others`.
 
-        `path_load` and `headroom` (K,) come from the switches, without the flow's own part; `part` (over 0,
-        at most 1) is what is left of the present slot, and the first rate holds for that time.
+        `path_load` and `headroom` (K,) are of the whole path, `own` (K,) is the headroom of its first link,
+        the host's; all without the flow's own part. `part` (over 0, at most 1) is what is left of the present
+        slot, and the first rate holds for that time.
 
         The flow's room is the headroom less what headers need. Siblings, flows of one process with one role,
-        share it in proportion to what they have left, so that they end together: a server sums up what all
-        have sent it. What the undecided ones have planned is shared anew. A flow whose job's turn has not
-        come plans the present slot only.
+        share their host's link in proportion to what they have left, so that they end together: a server sums
+        up what all have sent it. What the undecided ones have planned is shared anew. A flow whose job's turn
+        has not come plans the present slot only.
         """
         its = self.parameters
-        if path_load.shape != (its.horizon,) or headroom.shape != (its.horizon,):
-            raise ValueError(
-                f"feedback must have {its.horizon} slots, not {path_load.shape} and {headroom.shape}"
-            )
+        shapes = {path_load.shape, headroom.shape, own.shape}
+        if shapes != {(its.horizon,)}:
+            raise ValueError(f"feedback must have {its.horizon} slots, not {shapes}")
         schedule = np.empty(its.horizon)
         decide(
             self.flows,
             flow,
             path_load,
             headroom,
+            own,
             its.reserved if self.has_turn(flow) else 1,
             part,
             self.planned,
@@ -228,4 +231,4 @@ def warm_up() -> None:
     flows = np.ones(1, FLOW)
     flows["siblings"] = flows["sent"] = 0
     first = SlotScheduler().round(flows, np.array([0]), np.zeros((1, HORIZON)))
-    first.decide(0, np.zeros(HORIZON), np.ones(HORIZON))
+    first.decide(0, np.zeros(HORIZON), np.ones(HORIZON), np.ones(HORIZON))

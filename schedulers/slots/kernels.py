@@ -232,6 +232,7 @@ def decide(
     f: int,
     path_load: Floats,
     headroom: Floats,
+    own: Floats,
     reserved: int,
     part: float,
     planned: Floats,
@@ -243,12 +244,15 @@ def decide(
 ) -> None:
     """Decide the schedule (K,) of flow f from its path's load and headroom: see `Round.decide`.
 
+    Siblings share what `own`, the headroom of their host's link, leaves. What the rest of a path leaves is
+    not theirs alone: a part of it that a sibling with another path cannot use would be nobody's.
     `planned` (n, slots) holds what each flow had planned before; flow f leaves `waiting` (`begin_round`).
     `scratch` (3, at least `reserved`) and `rank` (at least `reserved`,) are scratch space.
     """
     room, cap, trial = scratch[0], scratch[1], scratch[2]
     flow, its = flows[f], rules[0]
     line = its.payload * flow.link
+    headers = flow.link - line
     left = flow.total - flow.sent
     group = flow.siblings
     waiting[group, 0] -= 1.0
@@ -256,10 +260,11 @@ def decide(
     for slot in range(planned.shape[1]):
         waiting[group, 2 + slot] -= planned[f, slot]
     for slot in range(reserved):
-        room[slot] = min(max(headroom[slot] - (flow.link - line), 0.0), line)
+        room[slot] = min(max(headroom[slot] - headers, 0.0), line)
         if waiting[group, 0] > 0.0:
             share = left / (left + waiting[group, 1])
-            room[slot] = min(room[slot], (room[slot] + waiting[group, 2 + slot]) * share)
+            theirs = min(max(own[slot] - headers, 0.0) + waiting[group, 2 + slot], line)
+            room[slot] = min(room[slot], theirs * share)
         cap[slot] = max(room[slot] - max(line - flow.bound, 0.0), 0.0)
     cap[0] *= part  # decided as the mean rate of a whole slot
     target, limit, volume = dependency(flows, f)

@@ -120,10 +120,11 @@ class LoadTable:
             announce(links, own, np.zeros(self.horizon), self.slot % self.horizon, self.table)
 
     def ask(self, flow: object, links: Ints) -> tuple[Floats, Floats]:
-        """Return path load and headroom (K,) without the flow's own part, which is on its last path alone."""
+        """Return path load and headroom (K,) without the flow's own part, which is on its last path alone:
+        `links` are that path, links of it, or another path."""
         links = np.asarray(links, np.int64)
         path, own = self._own.get(flow, (links, np.zeros(self.horizon)))
-        if not _same(path, links):
+        if not _same(path, links) and not set(links.tolist()) <= set(path.tolist()):
             own = np.zeros(self.horizon)
         load, room = np.empty(self.horizon), np.empty(self.horizon)
         feedback(links, own, self.slot % self.horizon, self.table, self.capacity, load, room)

@@ -163,9 +163,10 @@ class Tables:
         for flow in self._asked:
             row = network.now.rows[flow]
             load, headroom = network.table.ask(flow, row.links)
+            own = network.table.ask(flow, row.links[:1])[1]
             follows = (network.reach(network.now.rows[each]) for each in row.upstream)
             onward = round(max(follows, default=0.0)) if row.role is Role.AGGREGATION else 0
-            yield PathLoads(flow, network.now.number, load, headroom, onward=onward)
+            yield PathLoads(flow, network.now.number, load, headroom, own, onward=onward)
 
     def tell(self, flow: Flow, slot: int, rates: Floats) -> None:
         self._network.announced[flow] = slot, rates

@@ -10,7 +10,15 @@ import pytest
 from machine.errors import BadInput
 from schedulers.coflow.rivals import Mcs
 from schedulers.slots.roles import Role
-from simulation.collectives import parameter_server, push_pull, ring, ring_flows, ring_steps, training_job
+from simulation.collectives import (
+    Pipelined,
+    parameter_server,
+    push_pull,
+    ring,
+    ring_flows,
+    ring_steps,
+    training_job,
+)
 from simulation.engine import Simulation
 from simulation.jobs import Compute, chain, coflow
 from simulation.scheduled import ScheduledTransport
@@ -110,6 +118,15 @@ def test_two_flows_on_one_link_are_staggered_not_shared() -> None:
     fair = Simulation(jobs, SlottedTransport(network, "fair", replace(SLOTS, slot_s=0.5), check=True)).run()
     assert sorted(r.jct for r in slots.jobs) == pytest.approx([2.0, 4.0])
     assert [r.jct for r in fair.jobs] == pytest.approx([4.0, 4.0])
+
+
+@pytest.mark.parametrize("flows", [parameter_server([0, 1], [2, 3], 1e9), ring([0, 1, 2], 1e9)])
+def test_a_job_alone_takes_hardly_longer_than_its_links_need(flows: Pipelined) -> None:
+    """Beside what a start and an end within a slot cost, two slots of an iteration."""
+    job, network = training_job("alone", 0.0, 0.5, [flows], 4), switch(4, 1e9)
+    transport = SlottedTransport(network, parameters=replace(SLOTS, slot_s=0.015), check=True)
+    jct = Simulation([job], transport).run().jobs[0].jct
+    assert jct <= job.lower_bound(network) + 4 * 2 * 0.015
 
 
 def test_an_equal_share_that_a_flow_cannot_use_goes_to_nobody() -> None:

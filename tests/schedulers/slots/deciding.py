@@ -46,4 +46,4 @@ def decide_one(
     """The schedule of a flow that decides alone, in its job's turn, with nothing planned before."""
     rows = table(link, {"sent": sent, "total": total, "role": role, **flow})
     planned = np.zeros((1, scheduler.parameters.reserved))
-    return scheduler.round(rows, np.array([0]), planned).decide(0, path_load, headroom)
+    return scheduler.round(rows, np.array([0]), planned).decide(0, path_load, headroom, headroom)

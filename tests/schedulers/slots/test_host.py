@@ -238,7 +238,7 @@ def test_before_its_jobs_turn_a_flow_plans_the_present_slot_only() -> None:
     rows = table(LINE, {"total": 1e6, "rank": 0.8})
     for passed, planned in ((0.39, [LINE, 0.0, 0.0, 0.0]), (0.41, [LINE, LINE, 0.0, 0.0])):
         these = host.round(rows, np.array([0]), np.zeros((1, 2)), passed)
-        assert these.decide(0, FREE, ROOM) == pytest.approx(planned)
+        assert these.decide(0, FREE, ROOM, ROOM) == pytest.approx(planned)
 
 
 def test_siblings_share_the_room_by_what_they_have_left() -> None:
@@ -252,12 +252,23 @@ def test_siblings_share_the_room_by_what_they_have_left() -> None:
     planned = np.array([[0.0, 0.0], [600.0, 600.0], [0.0, 0.0]])
     these = host.round(table(LINE, *flows), np.arange(3), planned)
     assert these.order.tolist() == [1, 0, 2], "who plans the most for what it has left gives way first"
-    assert these.decide(1, FREE, ROOM)[:2] == pytest.approx(LINE / 4)
-    assert these.decide(0, FREE, ROOM - LINE / 4)[:2] == pytest.approx(3 * LINE / 4)
+    assert these.decide(1, FREE, ROOM, ROOM)[:2] == pytest.approx(LINE / 4)
+    rest = ROOM - LINE / 4
+    assert these.decide(0, FREE, rest, rest)[:2] == pytest.approx(3 * LINE / 4)
     full = np.zeros(4)
     again = host.round(table(LINE, *flows), np.arange(3), planned)
-    assert again.decide(0, FREE, full)[0] == 0.0, "what it cannot have, it does not plan"
-    assert again.decide(2, FREE, ROOM)[0] == pytest.approx(LINE)
+    assert again.decide(0, FREE, full, full)[0] == 0.0, "what it cannot have, it does not plan"
+    assert again.decide(2, FREE, ROOM, ROOM)[0] == pytest.approx(LINE)
+
+
+def test_siblings_share_their_hosts_link_and_not_what_others_leave_of_one_path() -> None:
+    """Behind the host, half of the link is left on the first one's path, which the second does not take: the
+    first gets all of it."""
+    flows: tuple[dict[str, float], ...] = ({"total": 1e6, "siblings": 0}, {"total": 1e6, "siblings": 0})
+    host = SlotScheduler(Parameters(TAU, horizon=4, reserved=2, payload=1.0))
+    these = host.round(table(LINE, *flows), np.arange(2), np.zeros((2, 2)))
+    assert these.decide(0, FREE, ROOM / 2, ROOM)[:2] == pytest.approx(LINE / 2)
+    assert these.decide(1, FREE, ROOM / 2, ROOM / 2)[:2] == pytest.approx(LINE / 2)
 
 
 def test_only_payload_is_planned() -> None:
