@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -100,7 +100,7 @@ class AgentOf:
 @dataclass(frozen=True)
 class _Seen:
     """A job that runs: how many iterations all its ranks have begun, when the last of these started (s, by
-    our clock), and how long recent ones took, s, by their number."""
+    our clock), and how long recent ones took from the start of their last rank on, s, by their number."""
 
     starts: int
     started: float
@@ -112,6 +112,20 @@ class _Seen:
         """Return the last drift, s; 0 if no iteration has begun after the one of number `after`."""
         last = max(self.drifts, default=0)
         return self.drifts[last] if last > after else 0.0
+
+
+def lasted(starts: Iterable[Any]) -> dict[int, float]:
+    """Return how long a job's iterations took (s), by number, from what its ranks told at each next start
+    (`pb.Start`).
+
+    That is the time of the rank that had started last. The others waited for it: a new pace had reached it
+    first.
+    """
+    found: dict[int, float] = {}
+    for each in sorted(starts, key=lambda each: each.number):
+        took = each.lasted_ms / 1e3
+        found[each.number] = min(found.get(each.number, took), took)
+    return found
 
 
 class Pacing(Session):
@@ -213,16 +227,14 @@ class Pacing(Session):
                 )
         found = {}
         for job, some in ranks.items():
-            lasted: dict[int, float] = {}
+            recent = [each for _, process in some for each in process.recent]
             drifts: dict[int, float] = {}
-            for _, process in some:
-                for each in process.recent:
-                    lasted[each.number] = max(lasted.get(each.number, 0.0), each.lasted_ms / 1e3)
-                    drifts[each.number] = max(drifts.get(each.number, 0.0), each.drift_ms / 1e3)
+            for each in recent:
+                drifts[each.number] = max(drifts.get(each.number, 0.0), each.drift_ms / 1e3)
             found[job] = _Seen(
                 min(process.starts for _, process in some),
                 max(process.started_ns / 1e9 - host.ahead_s for host, process in some),
-                dict(sorted(lasted.items())),
+                lasted(recent),
                 drifts,
             )
         return found

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from controlplane.topology import parse_topology
-from entrain.policies.cassini import AgentOf, CassiniTable, Pacing
+from entrain.policies.cassini import AgentOf, CassiniTable, Pacing, lasted
 from entrain.policies.policy import Session
 from hostbpf.agent.paces import Paces
 from hostbpf.agent.service import HostService
@@ -187,6 +187,13 @@ def test_the_clock_of_a_host_is_known_from_its_fastest_answer() -> None:
     for _ in range(3):
         assert host.ask() == []
     assert host.ahead_s == pytest.approx(ahead_s, abs=0.04)
+
+
+def test_an_iteration_is_not_longer_because_ranks_wait_for_one_that_is_paced_already() -> None:
+    waits_ms, takes_ms = 180.0, 417.0
+    paced = [pb.Start(number=7, lasted_ms=takes_ms), pb.Start(number=8, lasted_ms=takes_ms)]
+    not_yet = [pb.Start(number=7, lasted_ms=waits_ms + takes_ms), pb.Start(number=8, lasted_ms=takes_ms)]
+    assert lasted([*not_yet, *paced]) == {7: takes_ms / 1e3, 8: takes_ms / 1e3}
 
 
 @pytest.mark.parametrize("cluster", [{"threshold": 0.95}], indirect=True)
