@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,14 @@ from softswitch.compiler.build import generate
 from softswitch.compiler.ir import load_program
 
 ROOT = Path(__file__).parents[3]
-PROGRAMS = [
-    *sorted((ROOT / "tests" / "softswitch" / "programs").glob("*.json")),
-    *sorted((ROOT / "tests" / "p4" / "programs" / "build").glob("*.json")),
-    ROOT / "p4src" / "build" / "fabric.json",
-]
+PROGRAMS = sorted(
+    [
+        *(ROOT / "tests" / "softswitch" / "programs").glob("*.json"),
+        *(ROOT / "tests" / "p4" / "programs" / "build").glob("*.json"),
+        ROOT / "p4src" / "build" / "fabric.json",
+    ],
+    key=lambda path: path.stat().st_size,
+)
 MARK = "SWORDFISH"  # survives any escaping that keeps letters
 HOSTILE = [
     f'*/ #include "/etc/{MARK}" /*',
@@ -33,19 +38,50 @@ HOSTILE = [
 ]
 
 
-def texts(node: Any) -> Iterator[str]:
-    """Every string of the JSON but those that tell of the P4 source."""
+New = dict[str, set[str | int | float]]
+
+ENOUGH = 3
+"""How many constants or numbers of one place are tried, and how many payloads as a name."""
+
+
+def places(node: Any, path: str = "") -> Iterator[tuple[str, str | int | float]]:
+    """Where each text and number stands (the keys on the way to it), but those that tell of the P4 source."""
     if isinstance(node, dict):
         for key, value in node.items():
             if key == "next_tables":
-                yield from value
+                yield from ((f"{path}.{key}:", result) for result in value)
             if key != "source_info":
-                yield from texts(value)
+                yield from places(value, f"{path}.{key}")
     elif isinstance(node, list):
         for item in node:
-            yield from texts(item)
-    elif isinstance(node, str):
-        yield node
+            yield from places(item, path)
+    elif isinstance(node, str | int | float) and not isinstance(node, bool):
+        yield path, node
+
+
+@functools.cache
+def new_places() -> dict[Path, New]:
+    """For each program, the texts and numbers that no smaller one has at the same place, by place.
+
+    The compiler reads a text by where it stands, so trying it once there is enough.
+    """
+    seen: set[tuple[str, str | int | float]] = set()
+    tried: Counter[str] = Counter()
+    found: dict[Path, New] = {}
+    for path in PROGRAMS:
+        program = json.loads(path.read_text())
+        names = declared(program)
+        new = found[path] = defaultdict(set)
+        for place, value in sorted(set(places(program)) - seen, key=str):
+            if isinstance(value, str) and value in names:
+                continue
+            seen.add((place, value))
+            if not isinstance(value, str) or value.startswith(("0x", "-0x")):
+                tried[place] += 1
+                if tried[place] > ENOUGH:
+                    continue
+            new[place].add(value)
+    return found
 
 
 def replaced(node: Any, change: Callable[[str | None, Any], Any], key: str | None = None) -> Any:
@@ -71,8 +107,19 @@ def renamed(program: Any, names: dict[str, str]) -> str | None:
 
 
 @pytest.fixture(params=PROGRAMS, ids=lambda path: path.stem)
-def program(request: pytest.FixtureRequest) -> Any:
-    return json.loads(request.param.read_text())
+def path(request: pytest.FixtureRequest) -> Path:
+    found: Path = request.param
+    return found
+
+
+@pytest.fixture
+def program(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+@pytest.fixture
+def new(path: Path) -> New:
+    return new_places()[path]
 
 
 def declared(program: Any) -> set[str]:
@@ -111,18 +158,19 @@ def words(node: Any) -> Iterator[str]:
 
 
 def test_the_code_does_not_depend_on_names(program: Any) -> None:
+    """All names at once are replaced, each by some payloads, and neighbours by others."""
     names = sorted(declared(program))
     before = code_of(program)
-    for number, text in enumerate(HOSTILE):
-        hostile = {name: f"{text}{i}{text}" for i, name in enumerate(names)}
-        assert renamed(program, hostile) == before, f"payload {number}"
+    for first in range(0, len(HOSTILE), ENOUGH):
+        texts = (HOSTILE[(first + i) % len(HOSTILE)] for i in range(len(names)))
+        hostile = {name: f"{text}{i}{text}" for i, (name, text) in enumerate(zip(names, texts, strict=True))}
+        assert renamed(program, hostile) == before, f"payloads from {first} on"
 
 
-def test_no_text_of_the_program_reaches_the_code(program: Any) -> None:
+def test_no_text_of_the_program_reaches_the_code(program: Any, new: New) -> None:
     """One text after the other, replaced wherever it stands: v1model's names, kinds, operators, constants."""
-    found = set(texts(program)) - declared(program)
-    constants = sorted(text for text in found if text.startswith(("0x", "-0x")))
-    for number, text in enumerate(sorted(found - set(constants[3:]))):
+    found = {each for values in new.values() for each in values if isinstance(each, str)}
+    for number, text in enumerate(sorted(found)):
         code = renamed(program, {text: HOSTILE[number % len(HOSTILE)]})
         assert code is None or MARK not in code, text
 
@@ -134,25 +182,15 @@ def test_the_code_does_not_depend_on_the_source(program: Any) -> None:
     assert code_of(replaced(program, change)) == code_of(program)
 
 
-def test_no_text_in_the_place_of_a_number_reaches_the_code(program: Any) -> None:
-    numbers: set[int | float] = set()
-    keys: set[str | None] = set()
-
-    def note(key: str | None, value: Any) -> Any:
-        if isinstance(value, int | float):
-            keys.add(key)
-            if key not in ("line", "column"):
-                numbers.add(value)
-        return value
-
-    replaced(program, note)
-    for number in numbers:
+def test_no_text_in_the_place_of_a_number_reaches_the_code(program: Any, new: New) -> None:
+    numeric = {place: {v for v in values if not isinstance(v, str)} for place, values in new.items()}
+    for number in set().union(*numeric.values()):
         evil = f"{number}; int {MARK};"
         code = code_of(replaced(program, lambda _, v, n=number, e=evil: e if v == n else v))  # type: ignore[misc]
         assert code is None or MARK not in code, number
-    for key in keys:
+    for key in {place.rpartition(".")[2] for place, values in numeric.items() if values}:
 
-        def change(at: str | None, value: Any, key: str | None = key) -> Any:
+        def change(at: str | None, value: Any, key: str = key) -> Any:
             return f"{value}; int {MARK};" if at == key and isinstance(value, int | float) else value
 
         code = code_of(replaced(program, change))
