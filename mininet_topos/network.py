@@ -51,7 +51,11 @@ READY_TIMEOUT_S = 60.0
 """How long `Network.serving` waits. All processes start, and load their eBPF programs, at once."""
 
 LOSSY_FEATURES = ("tx", "tso", "gso", "gro")
-"""Offloads to disable if a switch (BMv2) needs packets in wire format."""
+"""Offloads to disable if a switch (BMv2) needs packets in wire format.
+
+At the switch's end, too: where an interface may offload, libpcap makes room for 64 KB in each frame of its
+ring of 2 MB, so BMv2 lost what came beyond 32 packets while it had no processor.
+"""
 
 
 class _ReadyInterface(MininetIntf):  # type: ignore[misc]
@@ -340,6 +344,11 @@ class Network:
         for line in up:
             _disable_ipv6(line.split()[2])
         _batch("ip", up)
+        if not self.offloads:
+            ends = [
+                switch.interface(port.number) for switch in self.topology.switches for port in switch.ports
+            ]
+            _run(["sh", "-ec", "\n".join(map(_without_offloads, ends))])
         _batch("tc", shape)
         for link, inner in relayed:
             self._relays.append(relays.start(self._record, link, inner, self.directory))
@@ -431,8 +440,7 @@ class Network:
             "END",
         ]
         if not self.offloads:
-            features = " ".join(f"{feature} off" for feature in LOSSY_FEATURES)
-            lines.append(f"ethtool -K {host.interface} {features} >/dev/null")
+            lines.append(_without_offloads(host.interface))
         outgoing = replace(
             without_relay(self.topology, link), queue_packets=self.tcp.queue_packets or link.queue_packets
         )
@@ -488,13 +496,20 @@ def _batch(tool: str, lines: Sequence[str]) -> None:
         raise EntrainError(f"`{tool} {line}` failed: {complaint.strip() or done.stderr.strip()}")
 
 
-def _run_in(pid: int, command: Sequence[str], *, timeout_s: float = 30.0) -> str:
-    done = subprocess.run(
-        ["mnexec", "-a", str(pid), *command], capture_output=True, text=True, timeout=timeout_s, check=False
-    )
+def _run(command: Sequence[str], *, timeout_s: float = 30.0) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     if done.returncode:
         raise EntrainError(f"`{' '.join(command)}` failed: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
+
+
+def _run_in(pid: int, command: Sequence[str], *, timeout_s: float = 30.0) -> str:
+    return _run(["mnexec", "-a", str(pid), *command], timeout_s=timeout_s)
+
+
+def _without_offloads(interface: str) -> str:
+    """Return the line for `sh` that disables what a switch such as BMv2 cannot take."""
+    return f"ethtool -K {interface} {' '.join(f'{feature} off' for feature in LOSSY_FEATURES)} >/dev/null"
 
 
 def _disable_ipv6(interface: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -332,6 +333,18 @@ def test_real_switches_become_ready_and_come_back(tmp_path: Path, record: Record
         node.restart()
         network.check()
         assert network.switches[name].process_id != before
+
+
+@pytest.mark.bmv2
+def test_a_port_of_bmv2_keeps_a_full_queue_while_it_has_no_processor(tmp_path: Path, record: Record) -> None:
+    """What it has not read yet waits in a ring of libpcap, which is short where an interface offloads."""
+    wanted = topology("bmv2")
+    ports = {switch.interface(port.number): port for switch in wanted.switches for port in switch.ports}
+    with Network(wanted, record, tmp_path):
+        shown = subprocess.check_output(["ss", "--packet", "--extended", "--no-header"], text=True)
+    rings = dict(re.findall(r"\*:(\S+) +\*[^*]*ring_rx\([^)]*frm_nr:(\d+)", shown))
+    for interface, port in ports.items():
+        assert int(rings[interface]) > port.queue_packets
 
 
 @pytest.mark.parametrize("target", ["softswitch", pytest.param("bmv2", marks=pytest.mark.bmv2)])
