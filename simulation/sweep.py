@@ -4,6 +4,7 @@ can resume."""
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import ctypes
 import hashlib
 import importlib
@@ -11,13 +12,14 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from machine.errors import MissingTool
+from machine.errors import EntrainError, MissingTool
 from simulation.experiments.experiment import Point
 from simulation.experiments.registry import EXPERIMENTS
 from simulation.results import RESULT, Result
@@ -67,8 +69,9 @@ def run_points(
     run.
 
     The engine "local" uses this machine's cores. "ray" and "dask" use the cluster at RAY_ADDRESS or
-    DASK_SCHEDULER_ADDRESS, and without one start processes on this machine. All give the same results. Each
-    machine of a cluster needs entrain, and the trace at the same path.
+    DASK_SCHEDULER_ADDRESS, and without one start processes on this machine. All give the same results, and
+    run the points of a worker that died again on another. Each machine of a cluster needs entrain, and the
+    trace at the same path. Raises EntrainError if no cluster answers.
     """
     results: dict[int, Result] = {}
     missing: list[int] = []
@@ -127,23 +130,40 @@ def _library(name: str) -> Any:
         ) from None
 
 
+@contextlib.contextmanager
+def _answers(variable: str) -> Iterator[None]:
+    """Within, a cluster is asked; EntrainError if none answers."""
+    try:
+        yield
+    except OSError as error:
+        address = os.environ.get(variable)
+        raise EntrainError(
+            f"no cluster answers at {variable}={address}: {error}; start its scheduler, or unset {variable}"
+        ) from error
+
+
 def _ray(todo: list[Point], workers: int | None) -> Iterator[tuple[int, Result]]:
     ray = _library("ray")
-    if not ray.is_initialized():
-        # A cluster at RAY_ADDRESS has its own number of processors and rejects any other.
-        ray.init(num_cpus=None if os.environ.get("RAY_ADDRESS") else workers, log_to_driver=False)
-    remote = ray.remote(run_point)
-    pending = {remote.remote(point): i for i, point in enumerate(todo)}
-    while pending:
-        ready, _ = ray.wait(list(pending))
-        yield pending.pop(ready[0]), ray.get(ready[0])
+    with contextlib.redirect_stdout(sys.stderr):  # where it says which workers have died
+        if not ray.is_initialized():
+            # A cluster at RAY_ADDRESS has its own number of processors and rejects any other.
+            count = None if os.environ.get("RAY_ADDRESS") else workers
+            with _answers("RAY_ADDRESS"):
+                ray.init(num_cpus=count, log_to_driver=False)
+        remote = ray.remote(run_point)
+        pending = {remote.remote(point): i for i, point in enumerate(todo)}
+        while pending:
+            ready, _ = ray.wait(list(pending))
+            yield pending.pop(ready[0]), ray.get(ready[0])
 
 
 def _dask(todo: list[Point], workers: int | None) -> Iterator[tuple[int, Result]]:
     distributed, config = _library("dask.distributed"), _library("dask.config")
     # A point keeps a processor busy, so a worker on this machine has one thread.
     here = {} if config.get("scheduler-address", None) else {"n_workers": workers, "threads_per_worker": 1}
-    with distributed.Client(**here) as client:
+    with _answers("DASK_SCHEDULER_ADDRESS"):
+        client = distributed.Client(**here)
+    with client:
         futures = {client.submit(run_point, point, pure=False): i for i, point in enumerate(todo)}
         for future in distributed.as_completed(list(futures)):
             yield futures[future], future.result()
