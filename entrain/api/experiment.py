@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tomli_w
 
 from entrain.api.commands import error_of
-from entrain.api.results import Pictures, frame, own_backend, pictures, table_of
+from entrain.api.results import Pictures, Tables, own_backend, pictures
 from entrain.experiment import Experiment as Checked
 from entrain.experiment import parse_experiment
 from entrain.results import files, store, values
@@ -143,7 +143,7 @@ class Experiment:
 
 
 @dataclass(frozen=True)
-class Results:
+class Results(Tables):
     """The results of an experiment: its runs, as tables."""
 
     _experiment: Checked
@@ -165,19 +165,6 @@ class Results:
     @cached_property
     def _rows(self) -> dict[str, files.Rows]:
         return files.rows(self._experiment, self._runs)
-
-    @property
-    def tables(self) -> tuple[str, ...]:
-        """The names of the tables."""
-        return tuple(self._rows)
-
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        """Return the rows of a table, without pandas. Raises BadInput if there is no such table."""
-        return table_of(self._rows, table)
-
-    def frame(self, table: str) -> pd.DataFrame:
-        """Return a table as a DataFrame. Raises BadInput if there is none, EntrainError without pandas."""
-        return frame(self.rows(table))
 
     @property
     def jobs(self) -> pd.DataFrame:

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +30,28 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return found
 
 
-def table_of(tables: Mapping[str, list[dict[str, Any]]], name: str) -> list[dict[str, Any]]:
-    """Return the rows of the table called `name`. Raises BadInput, naming those that there are."""
-    if name not in tables:
-        raise BadInput(f"there is no table {name!r} in these results; there is {', '.join(tables)}")
-    return tables[name]
+class Tables:
+    """Results as tables."""
+
+    @cached_property
+    def _rows(self) -> Mapping[str, list[dict[str, Any]]]:
+        """The rows of each table, by its name."""
+        raise NotImplementedError
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the tables."""
+        return tuple(self._rows)
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows of a table, without pandas. Raises BadInput if there is no such table."""
+        if table not in self._rows:
+            raise BadInput(f"there is no table {table!r} in these results; there is {', '.join(self._rows)}")
+        return self._rows[table]
+
+    def frame(self, table: str) -> pd.DataFrame:
+        """Return a table as a DataFrame. Raises BadInput if there is none, EntrainError without pandas."""
+        return frame(self.rows(table))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entrain.api.results import Pictures, frame, own_backend, pictures, table_of
+from entrain.api.results import Pictures, Tables, own_backend, pictures
 from machine.errors import BadInput
 from simulation import output, sweep
 from simulation.experiments.experiment import Point
@@ -24,7 +24,7 @@ Progress = Callable[[str, float], object]
 
 
 @dataclass(frozen=True)
-class SimulationResults:
+class SimulationResults(Tables):
     """The results of a simulated experiment, as tables."""
 
     _summary: Summary
@@ -41,19 +41,6 @@ class SimulationResults:
     @cached_property
     def _rows(self) -> dict[str, list[dict[str, Any]]]:
         return {"points": self.document["points"], **output.rows(self._summary, self._results)}
-
-    @property
-    def tables(self) -> tuple[str, ...]:
-        """The names of the tables."""
-        return tuple(self._rows)
-
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        """Return the rows of a table, without pandas. Raises BadInput if there is no such table."""
-        return table_of(self._rows, table)
-
-    def frame(self, table: str) -> pd.DataFrame:
-        """Return a table as a DataFrame. Raises BadInput if there is none, EntrainError without pandas."""
-        return frame(self.rows(table))
 
     @property
     def points(self) -> pd.DataFrame:
