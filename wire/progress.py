@@ -48,6 +48,8 @@ HEADER = struct.Struct("<8sIIII8xQ64s24x")
 ENTRY = struct.Struct("<Q4s4sHHBBBxIIQQQQQQQ40x")
 PACE = struct.Struct("<QQQQQ24x")
 STARTS = struct.Struct("<QQQQqQQQ")
+JOB_BYTES = 63
+"""The longest name of a job in a file; a zero byte follows."""
 
 _SO_NETNS_COOKIE = 71
 # The 8-byte words of an entry that change; each is written by one store.
@@ -239,7 +241,7 @@ class Publisher:
         directory = directory or progress_directory()
         self.path = directory / f"{name}{SUFFIX}"
         size = pace_offset(capacity) + PACE.size + STARTS.size
-        header = Header(MAGIC, VERSION, capacity, 0, self._pid, _netns_cookie(), job.encode()[:63])
+        header = Header(MAGIC, VERSION, capacity, 0, self._pid, _netns_cookie(), job.encode()[:JOB_BYTES])
         try:
             if not directory.is_dir():
                 make_directory(directory)

@@ -22,7 +22,7 @@ from hostbpf.rpc.calls import Exhausted
 from hostbpf.scheduling.monitor import Monitor, Process
 from machine.errors import BadInput
 from schedulers.cassini.pace import Pace
-from wire.progress import PACE, STARTS, PaceFields, StartFields, pace_offset
+from wire.progress import JOB_BYTES, PACE, STARTS, PaceFields, StartFields, pace_offset
 
 LEASE_S = 5.0
 """How long a pace is followed if nobody renews it."""
@@ -30,8 +30,6 @@ POLL_S = 0.05
 """How often processes' files are looked at: an iteration is longer."""
 RECENT = 64
 """Iterations of a process that are told, the latest."""
-JOB_BYTES = 63
-"""The longest name in a progress file."""
 _ATTEMPTS = 10
 """Readings of what a process says that it may spoil by writing."""
 
