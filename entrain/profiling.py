@@ -21,7 +21,7 @@ from entrain.shared_links import crossed, shared_links
 from hostbpf.counting import BIN_MS, Counts, FlowCount
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.agent_pb2_grpc import HostStub
-from hostbpf.rpc.calls import counts_of
+from hostbpf.rpc.counts import counts_of
 from machine.errors import EntrainError
 from schedulers.cassini.affinity import Link
 from schedulers.cassini.estimate import Estimate, estimate

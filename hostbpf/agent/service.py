@@ -25,7 +25,8 @@ from hostbpf.rates.schedules import PACED
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc import calls as rpc
 from hostbpf.rpc.agent_pb2_grpc import HostServicer, add_HostServicer_to_server
-from hostbpf.rpc.calls import answers, counts_message, flow_of, message_of, streams
+from hostbpf.rpc.calls import answers, flow_of, message_of, streams
+from hostbpf.rpc.counts import counts_message
 from hostbpf.scheduling.monitor import FlowProgress
 from hostbpf.scheduling.thread import HostScheduler
 from machine import peers

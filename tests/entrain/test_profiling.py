@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from controlplane.topology import dumbbell, leaf_spine
 from entrain.profiling import Measured, links_of, measured
 from hostbpf.counting import Counts, FlowCount
-from hostbpf.rpc.calls import counts_message, counts_of
+from hostbpf.rpc.counts import counts_message, counts_of
 from machine.toml import check
 from schedulers.cassini.affinity import Link
 from schedulers.cassini.profile import Phase, Profile

@@ -12,7 +12,7 @@ import pytest
 from ebpf import in_netns
 from hostbpf.counting import counting
 from hostbpf.rpc import agent_pb2 as pb
-from hostbpf.rpc.calls import counts_of
+from hostbpf.rpc.counts import counts_of
 from tests.hostbpf.agent.test_agent import Started, start
 from tests.hostbpf.conftest import Connection, Pair
 from wire.flow import Flow
