@@ -11,11 +11,11 @@ from functools import lru_cache
 from typing import Literal
 
 from schedulers.cassini.profile import Phase, Profile
+from simulation.topology import GBIT
 
 Pattern = Literal["ring", "all-to-all"]
 
 MIB = 2.0**20
-GBPS = 1e9 / 8.0
 NIC_GBPS = 42.0
 """What a job sends at when it has the network to itself: twice what two jobs get of a link (figure 3.1)."""
 
@@ -59,7 +59,7 @@ class Model:
             now = burst.after
             factor = 2.0 * (workers - 1) / workers if burst.reduces else 1.0
             sent = factor * (burst.mib + burst.mib_per_sample * batch) * MIB
-            rate = burst.gbps * GBPS
+            rate = burst.gbps * GBIT
             phases.append(Phase(sent / rate, rate if workers > 1 else 0.0))
         if now < 1.0:
             phases.append(Phase((1.0 - now) * compute, 0.0))
@@ -103,14 +103,14 @@ MODEL_PARALLEL = (
         "GPT3",
         _LOADING * _GPT3_MS,
         (32,),
-        (Burst(1.0, mib_per_sample=(1.0 - _LOADING) * _GPT3_MS / 1e3 * 25 * GBPS / MIB, gbps=25.0),),
+        (Burst(1.0, mib_per_sample=(1.0 - _LOADING) * _GPT3_MS / 1e3 * 25 * GBIT / MIB, gbps=25.0),),
         least=2,
     ),
     Model(
         "DLRM",
         0.701,
         (1000,),
-        (Burst(1.0, mib_per_sample=300e-6 * NIC_GBPS * GBPS / MIB),),
+        (Burst(1.0, mib_per_sample=300e-6 * NIC_GBPS * GBIT / MIB),),
         pattern="all-to-all",
         least=2,
     ),

@@ -17,9 +17,10 @@ from schedulers.cassini.profile import Profile, up_down
 from simulation.dcqcn import BIN, MODELS, Run, run
 from simulation.experiments.experiment import Experiment, Point
 from simulation.results import JobTimes, Result, Timeline, Unfairness
+from simulation.topology import GBIT
 
 POLICIES = ("unfair", "fair")
-CAPACITY = 42e9 / 8.0
+CAPACITY = 42 * GBIT
 """bytes/s: two jobs get 21 Gbit/s each of the thesis' link of 50 Gbit/s (figure 3.1)."""
 FAIR_S, AGGRESSIVE_S = 125e-6, 100e-6
 ITERATIONS = 40
@@ -42,7 +43,7 @@ class Sharing:
     @property
     def profile(self) -> Profile:
         """The job alone on the link."""
-        return up_down(self.compute_ms / 1e3, self.send_ms / 1e3, self.gbps * 1e9 / 8.0)
+        return up_down(self.compute_ms / 1e3, self.send_ms / 1e3, self.gbps * GBIT)
 
 
 GROUPS: dict[str, tuple[Sharing, ...]] = {
