@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -209,55 +209,55 @@ class TrainingJob:
     line: int = 0
 
 
-def _sorted(
-    path: Path, jobs: list[TrainingJob], places: list[Place], *, by_time: bool = True
+def _checked(
+    path: Path, read: Iterable[tuple[Place, TrainingJob]], *, by_time: bool = True
 ) -> list[TrainingJob]:
-    if not jobs:
-        raise BadInput(f"{path}: holds no jobs; name a trace with at least one")
+    """Return the jobs, whose ids must differ; `by_time`: they must be sorted."""
+    jobs: list[TrainingJob] = []
     seen: set[str] = set()
-    for i, (job, place) in enumerate(zip(jobs, places, strict=True)):
+    for place, job in read:
         if job.ident in seen:
             raise place.error("id", f"job id {job.ident} is listed twice", "ids must differ")
         seen.add(job.ident)
-        if by_time and i and job.arrival_s < jobs[i - 1].arrival_s:
+        if by_time and jobs and job.arrival_s < jobs[-1].arrival_s:
             raise place.error(
                 "time", f"{job.arrival_s:g} s is before the previous line", "sort the lines by time"
             )
+        jobs.append(job)
+    if not jobs:
+        raise BadInput(f"{path}: holds no jobs; name a trace with at least one")
     return jobs
 
 
 def read_tiresias(path: Path) -> list[TrainingJob]:
     """Read the 60-job trace: job_id, num_gpu, submit_time, iterations, model_name, duration, interval."""
-    jobs, places = [], []
-    columns = ("job_id", "num_gpu", "submit_time", "iterations", "model_name", "duration", "interval")
-    for place, row in _rows(path, columns):
+
+    def job(place: Place, row: Mapping[str, str]) -> TrainingJob:
         place.number("interval", row["interval"])
-        jobs.append(
-            TrainingJob(
-                row["job_id"],
-                place.number("submit_time", row["submit_time"]),
-                place.integer("num_gpu", row["num_gpu"], low=1),
-                place.number("duration", row["duration"], exclusive=True),
-                place.integer("iterations", row["iterations"], low=1, high=MOST_ITERATIONS),
-                row["model_name"],
-                place.line,
-            )
+        return TrainingJob(
+            row["job_id"],
+            place.number("submit_time", row["submit_time"]),
+            place.integer("num_gpu", row["num_gpu"], low=1),
+            place.number("duration", row["duration"], exclusive=True),
+            place.integer("iterations", row["iterations"], low=1, high=MOST_ITERATIONS),
+            row["model_name"],
+            place.line,
         )
-        places.append(place)
-    return _sorted(path, jobs, places)
+
+    columns = ("job_id", "num_gpu", "submit_time", "iterations", "model_name", "duration", "interval")
+    return _checked(path, ((place, job(place, row)) for place, row in _rows(path, columns)))
 
 
 def read_pollux_workload(path: Path) -> list[TrainingJob]:
     """Read a Pollux workload: name, time, application, num_replicas, batch_size; it has no durations (0)."""
-    jobs, places = [], []
-    for place, row in _rows(path, ("name", "time", "application", "num_replicas", "batch_size")):
+
+    def job(place: Place, row: Mapping[str, str]) -> TrainingJob:
         place.integer("batch_size", row["batch_size"], low=1)
         gpus = place.integer("num_replicas", row["num_replicas"], low=1)
-        jobs.append(
-            TrainingJob(row["name"], place.number("time", row["time"]), gpus, 0.0, 0, row["application"])
-        )
-        places.append(place)
-    return _sorted(path, jobs, places)
+        return TrainingJob(row["name"], place.number("time", row["time"]), gpus, 0.0, 0, row["application"])
+
+    columns = ("name", "time", "application", "num_replicas", "batch_size")
+    return _checked(path, ((place, job(place, row)) for place, row in _rows(path, columns)))
 
 
 @dataclass(frozen=True)
@@ -334,26 +334,27 @@ def read_pollux_validation(path: Path) -> list[Epoch]:
 
 def read_vclos_elastic(path: Path) -> list[TrainingJob]:
     """Read blank-separated rows of time, GPUs and duration; return them sorted by time, unlike the file."""
-    jobs, places = [], []
-    for n, line in enumerate(_lines(path), 1):
-        place = Place(path, n)
-        fields = line.split()
+
+    def job(place: Place, fields: Sequence[str]) -> TrainingJob:
         if len(fields) != 3:
             raise place.error(
                 len(fields) + 1, f"the line has {len(fields)} values", "write: time GPUs duration"
             )
-        gpus = place.integer(2, fields[1], low=1)
-        jobs.append(
-            TrainingJob(str(n), place.number(1, fields[0]), gpus, place.number(3, fields[2], exclusive=True))
-        )
-        places.append(place)
-    return sorted(_sorted(path, jobs, places, by_time=False), key=lambda job: job.arrival_s)
+        gpus, duration = place.integer(2, fields[1], low=1), place.number(3, fields[2], exclusive=True)
+        return TrainingJob(str(place.line), place.number(1, fields[0]), gpus, duration)
+
+    lines = ((Place(path, n), line.split()) for n, line in enumerate(_lines(path), 1))
+    read = _checked(path, ((place, job(place, fields)) for place, fields in lines), by_time=False)
+    return sorted(read, key=lambda job: job.arrival_s)
 
 
 def read_vclos_requests(path: Path) -> list[TrainingJob]:
     """Read lists of (time, duration, GPUs) tuples in Python's notation, one list per line; return them
     joined."""
-    jobs, places = [], []
+    return _checked(path, _requests(path))
+
+
+def _requests(path: Path) -> Iterator[tuple[Place, TrainingJob]]:
     for n, line in enumerate(_lines(path), 1):
         place = Place(path, n)
         if not line.strip():
@@ -367,13 +368,12 @@ def read_vclos_requests(path: Path) -> list[TrainingJob]:
             ) from None
         for i, (at, duration, gpus) in enumerate(triples, 1):
             column = f"entry {i}"
-            jobs.append(
+            yield (
+                place,
                 TrainingJob(
                     f"{n}-{i}",
                     place.number(column, at),
                     place.integer(column, gpus, low=1),
                     place.number(column, duration, exclusive=True),
-                )
+                ),
             )
-            places.append(place)
-    return _sorted(path, jobs, places)
