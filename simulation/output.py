@@ -102,8 +102,7 @@ def _write_details(directory: Path, summary: Summary, pairs: Sequence[tuple[Para
     if summary.settings.usage_s is not None:
         used = [(at, result.usage) for at, result in pairs if result.usage]
         detail.write_columns(directory, "usage", _extended((at, usage.columns()) for at, usage in used))
-        differ = (k for k in summary.parameters if len({getattr(at, k) for at, _ in used}) > 1)
-        varied = [k for k in differ if k != "policy"]
+        varied = [k for k in summary.varied() if k != "policy"]
         panels: dict[str, list[tuple[str, detail.LinkUsage]]] = {}
         for at, usage in used:
             panel = ", ".join(f"{LABELS.get(k, k)}: {getattr(at, k)}" for k in varied)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -54,14 +55,10 @@ def plot(path: Path, summary: Summary, results: Sequence[Result]) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    own = OWN.get(summary.experiment)
-    within = PAPER_WITHIN if summary.experiment == "parrot-jct" else {}
-    if any(result.timeline for result in results):
-        figure: Figure | None = _timelines(summary, results)
-    elif summary.experiment in ("vclos-512", "vclos-2048"):
-        figure = _waiting_and_running(summary, results)
+    if own := OWN.get(summary.experiment):
+        figure = own(summary)
     else:
-        figure = own(summary) if own else _by_policy(summary, results, within)
+        figure = DETAILED.get(summary.experiment, _by_policy)(summary, results)
     if figure is None:
         path.unlink(missing_ok=True)
         return
@@ -134,7 +131,7 @@ def _by_policy(
     `paper_within` holds the paper's values (%) at 10 s and PAPER_GBPS.
     """
     pairs = list(zip(summary.rows(Completion), results, strict=False))
-    varied = next((k for k in VARIED if len({getattr(row.at, k) for row, _ in pairs}) > 1), None)
+    varied = next(iter(summary.varied(VARIED)), None)
     drawn = [(row.at.policy, _panel(row.at)) for row, _ in pairs]
     if not drawn or (varied is None and len(set(drawn)) < len(drawn)):
         return None
@@ -599,8 +596,9 @@ def _cluster(summary: Summary) -> Figure:
     """Draw mean JCT over what varies if that is a number, else mean running and waiting times, with a panel
     for each setting."""
     rows = summary.rows(ClusterTimes)
-    names = ("gap_s", "communication", "order", "sizes", "gpus_per_server", "spines", "sharing")
-    varied = [k for k in names if len({getattr(row.at, k) for row in rows}) > 1]
+    varied = summary.varied(
+        ("gap_s", "communication", "order", "sizes", "gpus_per_server", "spines", "sharing")
+    )
     if varied in (["gap_s"], ["communication"]):
         return _lines(summary, varied[0])
     panels: dict[str, list[Row[ClusterTimes]]] = {}
@@ -712,3 +710,11 @@ OWN: dict[str, Callable[[Summary], Figure | None]] = {
     "vclos-hash": _collisions,
 }
 """Experiments with their own kind of figure."""
+
+DETAILED: dict[str, Callable[[Summary, Sequence[Result]], Figure | None]] = {
+    "parrot-jct": partial(_by_policy, paper_within=PAPER_WITHIN),
+    "cassini-timeline": _timelines,
+    "vclos-512": _waiting_and_running,
+    "vclos-2048": _waiting_and_running,
+}
+"""The same for figures that need more than the summary. All others compare policies (`_by_policy`)."""

@@ -694,8 +694,7 @@ def _load(summary: Summary) -> str:
 def _by_cluster(summary: Summary) -> str:
     """Return the times with a row per strategy and value of what else varies."""
     rows = summary.rows(ClusterTimes)
-    names = ("communication", "sizes", "gpus_per_server", "spines", "sharing")
-    varied = [name for name in names if len({getattr(row.at, name) for row in rows}) > 1]
+    varied = summary.varied(("communication", "sizes", "gpus_per_server", "spines", "sharing"))
     return f"\n{_cluster_text(rows[0].at, varied)}. Times are in s.\n{_WORDS}\n" + table(
         [
             *(LABELS[name] for name in varied),
@@ -757,7 +756,7 @@ def _hash(summary: Summary) -> str:
 def _plain(summary: Summary) -> str:
     """Return a table of all points: the parameters that vary, and the figures."""
     points = [(row.at.given(), figures_by_name(row.figures)) for row in summary.points]
-    varied = [name for name in summary.parameters if len({str(at.get(name)) for at, _ in points}) > 1]
+    varied = summary.varied()
     names = [name for name, value in points[0][1].items() if not isinstance(value, dict)]
     rows = [
         [

@@ -7,7 +7,7 @@ In summary.json, the two are in one table per row, and `parameters` names the pa
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
@@ -514,6 +514,11 @@ class Summary:
     def parameters(self) -> list[str]:
         """The names of its points' parameters; some points may lack some of them."""
         return list(dict.fromkeys(name for row in self.points for name in row.at.given()))
+
+    def varied(self, names: Iterable[str] | None = None) -> list[str]:
+        """Return the parameters, of `names` or of all, in which its points differ."""
+        names = self.parameters if names is None else names
+        return [name for name in names if len({str(getattr(row.at, name)) for row in self.points}) > 1]
 
     def document(self) -> dict[str, Any]:
         """Return the content of summary.json."""
