@@ -17,7 +17,7 @@ test: .venv/.dev  ## Run all tests; what needs root, BMv2 or p4c is skipped with
 	$(PYTHON) -m tests $(ARGS)
 
 test-fast: .venv/.dev  ## Run the tests that need neither root nor long
-	$(PYTHON) -m pytest -m "not root and not slow" $(ARGS)
+	$(PYTHON) -m pytest -m "not root and not bpf and not slow" $(ARGS)
 
 lint: .venv/.dev  ## Check style, types and the formatting of C
 	.venv/bin/ruff check .

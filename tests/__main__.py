@@ -1,7 +1,7 @@
 """`python -m tests [PYTEST OPTIONS]`: all tests, in two processes.
 
-Tests that need root change the machine for all, so one process runs them one after the other. They wait for
-most of their time. The other process runs the rest meanwhile, and its output follows at the end.
+Tests that are marked `root` change the machine for all, so one process runs them one after the other. They
+wait for most of their time. The other process runs the rest meanwhile, and its output follows at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main(options: list[str]) -> int:
                 beside.wait()
             output.seek(0)
             sys.stdout.flush()
-            sys.stdout.buffer.write(b"\nTests that do not need root:\n" + output.read())
+            sys.stdout.buffer.write(b"\nThe other tests:\n" + output.read())
     return max(statuses - {NO_TESTS}, default=NO_TESTS)
 
 

@@ -12,6 +12,7 @@ os.environ.setdefault("ENTRAIN_CHECK", "1")  # the simulator asserts capacity, c
 
 _NEEDS = {
     "root": (lambda: os.geteuid() == 0, "needs root: namespaces, interfaces, BPF"),
+    "bpf": (lambda: os.geteuid() == 0, "needs root: BPF"),
     "bmv2": (
         lambda: shutil.which("simple_switch_grpc") is not None,
         "needs simple_switch_grpc (BMv2) on PATH",

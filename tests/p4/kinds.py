@@ -12,7 +12,7 @@ from tests.p4.targets import PROGRAMS, Program, Target
 _CLASSES: dict[str, type[Target]] = {"netless": Netless, "bmv2": Bmv2}
 
 KINDS = [
-    pytest.param("netless", marks=pytest.mark.root),
+    pytest.param("netless", marks=pytest.mark.bpf),
     pytest.param("bmv2", marks=pytest.mark.bmv2),
 ]
 

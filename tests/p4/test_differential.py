@@ -7,7 +7,7 @@ import pytest
 from tests.p4.differential import NAMES, compare
 
 
-@pytest.mark.root
+@pytest.mark.bpf
 @pytest.mark.bmv2
 @pytest.mark.parametrize("name", NAMES)
 def test_softswitch_equals_bmv2(request: pytest.FixtureRequest, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -80,7 +81,8 @@ def test_bmv2_with_interfaces(name: str) -> None:
 
 
 def assert_resizes(live: Target) -> None:
-    sent = list(frames(seed=2))
+    """For a fifth of the frames, which take milliseconds each: any number parsed, and any difference."""
+    sent = list(itertools.islice(frames(seed=2), 0, None, 5))
     for (port, packet), output in zip(sent, live.send_batch(sent).outputs, strict=True):
         assert output == outputs(port, packet, least=14), packet.hex()
 

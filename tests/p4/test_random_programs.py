@@ -9,7 +9,7 @@ import pytest
 from tests.p4.random_programs import check
 
 
-@pytest.mark.root
+@pytest.mark.bpf
 @pytest.mark.bmv2
 @pytest.mark.p4c
 @pytest.mark.slow

@@ -266,7 +266,7 @@ def test_a_signal_at_any_moment_leaves_a_clean_machine(
 def test_what_has_been_measured_survives_an_interruption(run: Callable[..., Run], tmp_path: Path) -> None:
     """Ctrl-C in the second run keeps and prints the first; `--resume` runs the second alone."""
     out, results = ("--out", str(tmp_path / "out")), tmp_path / "out" / "results.json"
-    first = run(*out, iterations=20)
+    first = run(*out, iterations=8)
     first.until(lambda: STAGES["the second run"](first))
     first.process.send_signal(signal.SIGINT)
     status, printed, err = first.end()
@@ -275,19 +275,19 @@ def test_what_has_been_measured_survives_an_interruption(run: Callable[..., Run]
     assert "1 of 2 runs completed" in err
     (kept,) = json.loads(results.read_text())["runs"]
 
-    second = run(*out, "--resume", "--json", iterations=20)
+    second = run(*out, "--resume", "--json", iterations=8)
     status, printed, err = second.end()
     assert status == 0, err
     assert json.loads(printed)["runs"][0] == kept
     assert [each["routing"] for each in json.loads(results.read_text())["runs"]] == ["ecmp", "source"]
 
-    third = run(*out, "--resume", "--json", iterations=20)  # nothing is missing
+    third = run(*out, "--resume", "--json", iterations=8)  # nothing is missing
     status, again, err = third.end()
     assert status == 0, err
     assert json.loads(again)["runs"] == json.loads(printed)["runs"]
     assert not third.descendants
 
-    other = run(*out, "--resume", iterations=21)
+    other = run(*out, "--resume", iterations=9)
     status, printed, err = other.end()
     assert status == 2
     assert "has results of another experiment" in err
@@ -301,7 +301,7 @@ def test_a_full_disk_ends_in_words(run: Callable[..., Run], tmp_path: Path) -> N
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=True)
     try:
-        running = run("--out", str(disk / "out"), iterations=20)
+        running = run("--out", str(disk / "out"), iterations=8)
         running.until(lambda: STAGES["the second run"](running))
         with pytest.raises(OSError, match="No space left"):
             (disk / "filler").write_bytes(bytes(1 << 20))

@@ -16,7 +16,7 @@ from softswitch.contract import ActionCall, Exact, Lpm, Match, Range, Ternary
 from softswitch.kernel.datapath import Datapath
 from tests.softswitch.minimal import assign, constant, field, operation, primitive, program
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.bpf
 
 PROGRAMS = Path(__file__).parents[2] / "p4" / "programs" / "build"
 HEADERS = {"h": [("index", 8), ("value", 32)], "m": [("old", 32), ("new", 40)]}

@@ -85,7 +85,7 @@ def test_sizes_and_widths_that_cannot_be_are_bad_input(damage: Callable[[Any], N
         load_program(json.dumps(root).encode())
 
 
-@pytest.mark.root
+@pytest.mark.bpf
 def test_nothing_is_compiled_for_a_program_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("softswitch.kernel.datapath.build", lambda _: pytest.fail("compiled"))
     with pytest.raises(Full):
@@ -102,7 +102,7 @@ def allocated(datapath: Datapath) -> int:
     return sum(of(each) for each in datapath.object.maps.values())
 
 
-@pytest.mark.root
+@pytest.mark.bpf
 @pytest.mark.parametrize("name", ["features", "match", "state", "selector"])
 def test_the_estimate_is_what_the_kernel_allocates(name: str) -> None:
     root = json.loads(PROGRAM if name == "features" else (P4 / f"{name}.json").read_bytes())

@@ -32,7 +32,7 @@ from tests.softswitch.harness import (
 from tests.softswitch.p4runtime.test_server_entities import digest, multicast, one_shot, session
 from tests.softswitch.p4runtime.test_server_fuzz import KINDS, message, mutated, state
 
-pytestmark = pytest.mark.root
+pytestmark = pytest.mark.bpf
 
 ETHERNET = bytes.fromhex("0200000000010200000000020800")
 IPV4 = bytes.fromhex("4500001400000000401100000a0000010a000002")

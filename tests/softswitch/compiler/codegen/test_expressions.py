@@ -171,7 +171,7 @@ def packed(fields: list[tuple[int, int]]) -> bytes:
     return (total << pad).to_bytes((size + pad) // 8, "big")
 
 
-@pytest.mark.root
+@pytest.mark.bpf
 @pytest.mark.parametrize("seed", range(8))
 def test_expressions_are_exact(seed: int) -> None:
     generator = Generator(seed)
