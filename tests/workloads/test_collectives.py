@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
@@ -101,9 +101,13 @@ def test_a_ring_member_passes_each_part_on_as_soon_as_it_has_it(program: Program
     parts = program.units // program.ranks
     for rank in range(program.ranks):
         own = list(tasks(program, rank))
+        received: defaultdict[int, list[int]] = defaultdict(list)
+        for step, _, transfer in own:
+            if transfer.dst == rank:
+                received[transfer.into].append(step)
         for step, after, sent in own:
             if sent.src == rank:
-                came = [k for k, _, t in own if t.dst == rank and k < step and t.into == sent.first]
+                came = [k for k in received[sent.first] if k < step]
                 assert after == (max(came) + 1 if came else 0)
                 assert bool(came) == (step >= parts)  # but for its own chunk
 
