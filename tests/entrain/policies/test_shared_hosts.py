@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from ebpf.struct_ops import available_congestion_controls
-from hostbpf.mltcp import VARIANTS
+from tests.entrain.running import results
 
 pytestmark = pytest.mark.root
 
-ROOT = Path(__file__).parents[3]
 
 EXPERIMENT = """
 [experiment]
@@ -48,19 +43,9 @@ hosts = ["h1", "h2"]
 
 def test_mltcp_learns_each_job_of_a_host_by_itself(tmp_path: Path) -> None:
     """As one job, the two would have one total, the sum or a mixture of their bytes."""
-    if VARIANTS[0] in available_congestion_controls():
-        pytest.skip("another process of this machine holds the congestion controls")
     file = tmp_path / "shared-hosts.toml"
     file.write_text(EXPERIMENT)
-    done = subprocess.run(
-        [sys.executable, "-m", "entrain.cli", "run", str(file), "--json"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    plain, mltcp = json.loads(done.stdout)["runs"]
+    plain, mltcp = results(file)["runs"]
     assert plain["learned"] == []
     learned = {(each["job"], each["host"]): each["total_bytes"] for each in mltcp["learned"]}
     assert set(learned) == {(job, host) for job in ("small", "large") for host in ("h1", "h2")}

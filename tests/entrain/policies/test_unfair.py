@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -13,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebpf.struct_ops import available_congestion_controls
 from entrain.experiment import load_experiment
 from entrain.policies.unfair import parameters
 from entrain.results.gains import gains, scores
 from entrain.results.values import JobResult, RunResult
 from machine.errors import BadInput
 from schedulers.mltcp import Gain
+from tests.entrain.running import results
 from workloads.records import Summary
 
 ROOT = Path(__file__).parents[3]
@@ -120,14 +117,9 @@ def test_gains_leave_out_how_jobs_drift_apart_and_other_controls() -> None:
 def test_the_job_whose_window_grows_faster_gets_more_of_the_link(tmp_path: Path) -> None:
     """While both send. With a quarter of the other's growth, the rival would get half of its bandwidth if
     losses fell at random, and gets less, because its window also falls further."""
-    if "mltcp_reno" in available_congestion_controls():
-        pytest.skip("another process of this machine holds the congestion controls")
     file, out = tmp_path / "busy.toml", tmp_path / "out"
     file.write_text(BUSY)
-    command = [sys.executable, "-m", "entrain.cli", "run", str(file), "--json", "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (run,) = json.loads(done.stdout)["runs"]
+    (run,) = results(file, "--out", out)["runs"]
     assert (run["policy"], run["congestion_control"]) == ("unfair", "mltcp_reno")
     bins: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for row in csv.DictReader((out / "throughput.csv").open()):

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import csv
-import json
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ebpf.struct_ops import available_congestion_controls
-from hostbpf.mltcp import VARIANTS
+from tests.entrain.running import results
 
 pytestmark = pytest.mark.root
 
-ROOT = Path(__file__).parents[3]
 
 EXPERIMENT = """
 [experiment]
@@ -54,20 +48,10 @@ def jobs(iterations: int) -> str:
     return "".join(JOB.format(name=name, a=a, b=b, iterations=iterations) for name, a, b in pairs)
 
 
-def run(file: Path, out: Path, *options: str) -> Any:
-    """Its results.json."""
-    if VARIANTS[0] in available_congestion_controls():
-        pytest.skip("another process of this machine holds the congestion controls")
-    command = [sys.executable, "-m", "entrain.cli", "run", str(file), "--json", "--out", str(out), *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def test_a_run_is_recorded_in_time(tmp_path: Path) -> None:
     file, out = tmp_path / "sampled.toml", tmp_path / "out"
     file.write_text(EXPERIMENT + jobs(iterations=12))
-    (found,) = run(file, out)["runs"]
+    (found,) = results(file, "--out", out)["runs"]
 
     assert len({job["iteration_ms_alone"] for job in found["jobs"]}) == 1  # of equal jobs one is measured
     for job in found["jobs"]:
@@ -102,7 +86,10 @@ def test_dctcp_answers_the_switches_marks(tmp_path: Path, target: str) -> None:
         network += 'shaping = "none"\n'  # BMv2 is the bottleneck: packets wait in it, not in a shaper
     text = text.replace("[network]\n", f"[network]\n{network}")
     file.write_text(text + jobs(iterations=5))
-    found = {each["congestion_control"]: each["jobs"] for each in run(file, out, "--target", target)["runs"]}
+    found = {
+        each["congestion_control"]: each["jobs"]
+        for each in results(file, "--out", out, "--target", target)["runs"]
+    }
     windows = list(csv.DictReader((out / "windows.csv").open()))
     assert answers(windows, "reno") == (0, 0)
     marks, falls = answers(windows, "mltcp_dctcp")
