@@ -125,8 +125,7 @@ def _remaining(transfer: Transfer, iteration: int) -> int:
 class Decider:
     """A coflow policy on a real network.
 
-    Links are numbered as they are first crossed; `links_of` returns a flow's links by name, and `capacity`
-    what they carry of payload, bytes/s.
+    `links_of` returns the names of a flow's links; `capacity` has what each link carries of payload, bytes/s.
     """
 
     def __init__(
@@ -236,6 +235,8 @@ class Told:
     """Calls that agents did not answer."""
     update_s: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     """From asking agents until the last of them had put rates in force."""
+    cpu_s: float = 0.0
+    """Processor time of the coordinator's thread."""
     events: deque[str] = field(default_factory=lambda: deque(maxlen=EVENTS))
 
 
@@ -246,9 +247,12 @@ class Coordinator:
     """
 
     def __init__(self, stubs: Mapping[str, HostStub], decider: Decider, interval_s: float) -> None:
-        self._stubs, self._decider, self._interval = stubs, decider, interval_s
+        self._stubs = stubs
+        self.decider = decider
+        self.interval_s = interval_s
         self._transfers: dict[str, tuple[Transfer, ...]] = dict.fromkeys(stubs, ())
         self._silent: set[str] = set()
+        self._refusing: set[str] = set()  # that have refused a rate
         self._set_at = math.nan
         self.told = Told()
 
@@ -256,17 +260,18 @@ class Coordinator:
         """Coordinate until `stop` is set. Rates in force then end by themselves."""
         begin, turn = time.monotonic(), 0
         rates: Mapping[Flow, float] = {}
-        while not stop.wait(max(begin + turn * self._interval / RENEWALS - time.monotonic(), 0.0)):
+        while not stop.wait(max(begin + turn * self.interval_s / RENEWALS - time.monotonic(), 0.0)):
             began = time.monotonic()
             if turn % RENEWALS == 0:
                 self._hear()
                 transfers = [each for some in self._transfers.values() for each in some]
-                rates = self._decider.rates(seen(transfers), began)
+                rates = self.decider.rates(seen(transfers), began)
             self._put_in_force(rates)
             self.told.update_s.append(time.monotonic() - began)
-            # Turns that have passed meanwhile are left out; a turn that decides is never one of them.
-            passed = math.floor((time.monotonic() - begin) / self._interval * RENEWALS)
-            turn = turn + 1 if passed <= turn else math.ceil(passed / RENEWALS) * RENEWALS
+            # After more than one turn that it missed, the next one decides.
+            passed = math.floor((time.monotonic() - begin) / self.interval_s * RENEWALS)
+            self.told.cpu_s = time.thread_time()
+            turn = turn + 1 if passed <= turn + 1 else math.ceil(passed / RENEWALS) * RENEWALS
 
     def _hear(self) -> None:
         requests = dict.fromkeys(self._stubs, pb.ListTransfersRequest())
@@ -294,17 +299,19 @@ class Coordinator:
                 if each.flow in rates
             ]
             if own:
-                requests[host] = pb.SetRatesRequest(lease_ms=self._interval * 1e3, rates=own)
+                requests[host] = pb.SetRatesRequest(lease_ms=self.interval_s * 1e3, rates=own)
         if not requests:
             self._set_at = math.nan
             return
-        for answer in self._ask("SetRates", requests).values():
+        for host, answer in self._ask("SetRates", requests).items():
             self.told.refused += len(answer.refused)
-            for each in answer.refused:
-                self._say(f"a rate is refused: {each.reason}")
+            if answer.refused and host not in self._refusing:
+                self._refusing.add(host)
+                first = answer.refused[0]
+                self.told.events.append(f"the agent of {host} refused a rate, first of all: {first.reason}")
         now = time.monotonic()
         self.told.updates += 1
-        self.told.late += now - self._set_at > self._interval * (1 - 1 / SLOTS)
+        self.told.late += now - self._set_at > self.interval_s * (1 - 1 / SLOTS)
         self._set_at = now
 
     def _ask(self, method: str, requests: Mapping[str, Any]) -> dict[str, Any]:
@@ -323,9 +330,5 @@ class Coordinator:
                 if host not in self._silent:
                     self._silent.add(host)
                     reason = error.details() if isinstance(error, grpc.Call) else error
-                    self._say(f"the agent of {host} does not answer: {reason}")
+                    self.told.events.append(f"the agent of {host} does not answer: {reason}")
         return answers
-
-    def _say(self, text: str) -> None:
-        if text not in self.told.events:
-            self.told.events.append(text)

@@ -34,7 +34,7 @@ COLOURS = {
     "random": "#BBBBBB",
     "themis": "#CC3311",
     "pollux": "#0077BB",
-    # policies of the simulator alone
+    # coflow policies, and other policies of the simulator
     "parrot": "#332288",
     "aalo": "#88CCEE",
     "lccf": "#117733",

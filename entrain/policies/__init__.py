@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from entrain.policies.cassini import Cassini
-from entrain.policies.coflow import Coflows
+from entrain.policies.coflow import COFLOWS, Coflows
 from entrain.policies.mltcp import Mltcp
 from entrain.policies.none import Plain
 from entrain.policies.policy import Policy
@@ -20,10 +20,7 @@ OURS: dict[str, Policy] = {
     "slots": Slots(),
     "cassini": Cassini(),
     "unfair": Unfair(),
-    "parrot": Coflows("parrot", "Parrot"),
-    "parrot-filling": Coflows("parrot-filling", "Parrot, filling"),
-    "d-clas-job": Coflows("d-clas-job", "Aalo"),
-    "lccf": Coflows("lccf", "LCCF"),
+    **{name: Coflows(name, label) for name, label in COFLOWS.items()},
 }
 
 

@@ -1,13 +1,13 @@
-"""Policies by coflow (Parrot, and those that it is compared with): a coordinator sets the rates of all flows.
+"""Coflow policies, Parrot and those that it is compared with: a coordinator sets the rates of all flows.
 
-The names are the simulator's, and so are the policy objects.
+Names and policy objects are the simulator's (`simulation.policies`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,16 +18,28 @@ from entrain.bound import MBPS
 from entrain.coordinator import SLOTS, Coflow, CoflowKey, Coordinator, Decider, Seen
 from entrain.policies.policy import Policy, Run, Session
 from entrain.policies.reports import Report, percentiles
-from entrain.policies.slots import CONTROL
+from entrain.policies.slots import CONTROL, look
 from entrain.shared_links import crossed, directions
 from hostbpf.rpc.agent_pb2_grpc import HostStub
 from hostbpf.urgent import urgent
+from machine.errors import EntrainError
 from machine.toml import Strict
 from mininet_topos.agents import agents
 from schedulers.slots.host import PAYLOAD
 from simulation.policies import coflow_policy
 from wire.flow import Flow
 from workloads.jobs import JobSpec
+
+COFLOWS = {
+    "parrot": "Parrot",
+    "parrot-filling": "Parrot, filling",
+    "aalo": "Aalo",
+    "aalo-factor": "Aalo, factor",
+    "d-clas-job": "D-CLAS by job",
+    "lccf": "LCCF",
+    "lccf-factor": "LCCF, factor",
+}
+"""The simulator's policies that run live, with their names in plots."""
 
 
 class CoflowTable(Strict):
@@ -37,20 +49,28 @@ class CoflowTable(Strict):
 
 
 class Coordinated(Session):
-    """A coordinator at work, and the directory to which jobs publish their progress."""
+    """A coordinator at work, the agents' addresses, and where jobs publish their progress."""
 
-    def __init__(
-        self, coordinator: Coordinator, decider: Decider, interval_ms: float, progress: Path
-    ) -> None:
-        self._coordinator, self._decider = coordinator, decider
-        self._interval_ms = interval_ms
+    def __init__(self, coordinator: Coordinator, addresses: Mapping[str, str], progress: Path) -> None:
+        self._coordinator = coordinator
+        self._addresses = addresses
         self._progress = progress
+        self._agents_cpu_s = self._spent()
+        self._failed: Exception | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="coordinator")
 
+    def _spent(self) -> float:
+        """Return the processor time of all agents so far, s."""
+        found = map(look, self._addresses.values())
+        return sum(each.cpu_s for each in found if not isinstance(each, str))
+
     def _run(self) -> None:
         urgent()
-        self._coordinator.run(self._stop)
+        try:
+            self._coordinator.run(self._stop)
+        except Exception as error:  # the run would go on as plain TCP, and call that the policy
+            self._failed = error
 
     @contextlib.contextmanager
     def coordinating(self) -> Iterator[None]:
@@ -71,18 +91,22 @@ class Coordinated(Session):
         return spec.model_copy(update={"progress": self._progress})
 
     def report(self) -> Report:
-        """Return what the coordinator did, and how long it took."""
+        """Return what the coordinator did, and its cost. Raises EntrainError if it failed."""
         self.end()
-        told = self._coordinator.told
+        if self._failed is not None:
+            raise EntrainError(f"the coordinator failed: {self._failed!r}") from self._failed
+        told, decider = self._coordinator.told, self._coordinator.decider
         values: dict[str, JsonValue] = {
-            "interval_ms": self._interval_ms,
+            "interval_ms": 1e3 * self._coordinator.interval_s,
             "updates": told.updates,
-            "decisions": self._decider.decisions,
+            "decisions": decider.decisions,
             "late": told.late,
             "refused": told.refused,
             "unanswered": told.unanswered,
             "update_ms": percentiles([1e3 * each for each in told.update_s]),
-            "decision_ms": percentiles([1e3 * each for each in self._decider.decision_s]),
+            "decision_ms": percentiles([1e3 * each for each in decider.decision_s]),
+            "coordinator_cpu_s": told.cpu_s,
+            "agents_cpu_s": self._spent() - self._agents_cpu_s,
             "events": list(told.events),
         }
         return Report(values=values)
@@ -112,7 +136,6 @@ class Coflows(Policy):
         progress = run.directory / "progress"
         progress.mkdir()
         _warm_up(self._name)
-        decider = self._decider(run)
         asking = agents(
             run.network, run.record, run.directory, slot_ms=interval_ms / SLOTS, progress=progress
         )
@@ -121,8 +144,8 @@ class Coflows(Policy):
                 host: HostStub(stack.enter_context(grpc.insecure_channel(address)))
                 for host, address in addresses.items()
             }
-            coordinator = Coordinator(stubs, decider, interval_ms / 1e3)
-            session = Coordinated(coordinator, decider, interval_ms, progress)
+            coordinator = Coordinator(stubs, self._decider(run), interval_ms / 1e3)
+            session = Coordinated(coordinator, addresses, progress)
             with session.coordinating():
                 yield session
 

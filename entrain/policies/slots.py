@@ -41,7 +41,7 @@ class SlotsTable(Strict):
     scheduler: Annotated[str, one_of(slot_schedulers)] = SMALLEST_FIRST
 
 
-class _Seen(NamedTuple):
+class Seen(NamedTuple):
     """An agent's status, its CPU time so far, and the time of the observation."""
 
     status: Any
@@ -56,7 +56,7 @@ class Schedulers(Session):
         self._addresses = addresses
         self._progress = progress
         self._link_mbps = link_mbps
-        self._before = {host: _look(address) for host, address in addresses.items()}
+        self._before = {host: look(address) for host, address in addresses.items()}
 
     def job(self, spec: JobSpec) -> JobSpec:
         """Let the job publish its progress."""
@@ -66,13 +66,13 @@ class Schedulers(Session):
         """Return what each agent has done since the session began."""
         return Report(
             scheduling=tuple(
-                _report(host, self._link_mbps[host], self._before[host], _look(address))
+                _report(host, self._link_mbps[host], self._before[host], look(address))
                 for host, address in self._addresses.items()
             )
         )
 
 
-def _look(address: str) -> _Seen | str:
+def look(address: str) -> Seen | str:
     """Return the status of the agent at `address`, or the reason why it does not answer."""
     with grpc.insecure_channel(address) as channel:
         try:
@@ -82,10 +82,10 @@ def _look(address: str) -> _Seen | str:
             return str(error.details() if isinstance(error, grpc.Call) else error)
         except psutil.NoSuchProcess as error:
             return str(error)
-    return _Seen(status, spent.user + spent.system, time.monotonic())
+    return Seen(status, spent.user + spent.system, time.monotonic())
 
 
-def _report(host: str, link_mbps: float, before: _Seen | str, after: _Seen | str) -> HostReport:
+def _report(host: str, link_mbps: float, before: Seen | str, after: Seen | str) -> HostReport:
     if isinstance(before, str) or isinstance(after, str):
         reason = before if isinstance(before, str) else after
         return HostReport(host, (f"the agent does not answer: {reason}",))

@@ -156,10 +156,9 @@ class Agent:
             )
         refused = {}
         with self._lock:
-            first = self.clock.slot()
             for flow, rate in rates_mbps.items():
                 try:
-                    self._schedules.set(flow, first, [rate] * slots, silence=True, quiet=True)
+                    self._schedules.set(flow, self.clock.slot(), [rate] * slots, silence=True, quiet=True)
                 except EntrainError as error:
                     refused[flow] = str(error)
         return refused

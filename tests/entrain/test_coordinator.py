@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -19,8 +20,10 @@ from entrain.coordinator import (
     Transfer,
     seen,
 )
+from entrain.policies.coflow import Coordinated
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.calls import flow_of, message_of
+from machine.errors import EntrainError
 from schedulers.coflow.parrot import Parrot
 from schedulers.coflow.rivals import LeastCompletedCoflows
 from schedulers.coflow.view import View
@@ -199,6 +202,7 @@ class FakeAgent:
     def __init__(self, transfers: list[Transfer], after: Callable[[], None]) -> None:
         self.transfers, self._after = transfers, after
         self.calls: list[str] = []
+        self.asked = threading.Event()
         self.rates: list[dict[Flow, float]] = []
         self.leases_ms: set[float] = set()
         self.dead = False
@@ -221,6 +225,7 @@ class FakeAgent:
 
     def _answer(self, method: str) -> None:
         self.calls.append(method)
+        self.asked.set()
         self._after()
         if self.dead:
             raise Refused
@@ -279,3 +284,21 @@ def test_an_agent_that_does_not_answer_does_not_stop_the_others() -> None:
     assert list(coordinator.told.events) == ["the agent of h2 does not answer: no answer"]
     # What the silent agent said last still counts: its coflow keeps its place.
     assert agent.rates[-1] == agent.rates[0]
+
+
+class Broken(Parrot):
+    """A policy that raises."""
+
+    def allocate(self, view: View) -> None:
+        raise ZeroDivisionError("of the test")
+
+
+def test_a_coordinator_that_fails_fails_the_run(tmp_path: Path) -> None:
+    """Else the run would go on as plain TCP, and count as one of the policy."""
+    agent = FakeAgent([transfer(flow(1, 2), "a")], lambda: None)
+    decider = Decider(Broken(), links_of, capacity(2))
+    session = Coordinated(Coordinator({"h1": agent}, decider, 0.04), {}, tmp_path)  # type: ignore[dict-item]
+    with session.coordinating():
+        agent.asked.wait(20)
+        with pytest.raises(EntrainError, match="the coordinator failed: ZeroDivisionError"):
+            session.report()
