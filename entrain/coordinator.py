@@ -234,7 +234,7 @@ class Told:
     unanswered: int = 0
     """Calls that agents did not answer."""
     update_s: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
-    """From asking agents until the last of them had put rates in force."""
+    """From asking agents until the last of them had put rates in force; without renewals."""
     cpu_s: float = 0.0
     """Processor time of the coordinator's thread."""
     events: deque[str] = field(default_factory=lambda: deque(maxlen=EVENTS))
@@ -261,13 +261,14 @@ class Coordinator:
         begin, turn = time.monotonic(), 0
         rates: Mapping[Flow, float] = {}
         while not stop.wait(max(begin + turn * self.interval_s / RENEWALS - time.monotonic(), 0.0)):
-            began = time.monotonic()
-            if turn % RENEWALS == 0:
+            began, decides = time.monotonic(), turn % RENEWALS == 0
+            if decides:
                 self._hear()
                 transfers = [each for some in self._transfers.values() for each in some]
                 rates = self.decider.rates(seen(transfers), began)
             self._put_in_force(rates)
-            self.told.update_s.append(time.monotonic() - began)
+            if decides and rates:
+                self.told.update_s.append(time.monotonic() - began)
             # After more than one turn that it missed, the next one decides.
             passed = math.floor((time.monotonic() - begin) / self.interval_s * RENEWALS)
             self.told.cpu_s = time.thread_time()

@@ -229,6 +229,17 @@ def _sweep(varied: str, summary: Summary) -> str:
     return text
 
 
+def _live(summary: Summary) -> str:
+    """Return a table of mean JCT with a row per policy and a column per η."""
+    points = summary.rows(Completion)
+    etas = list(dict.fromkeys(row.at.eta_ms for row in points))
+    cell = {(row.at.policy, row.at.eta_ms): row.figures.mean_jct_s for row in points}
+    return "\nMean JCT (s), by observation interval η:\n\n" + table(
+        ["policy", *(f"{eta} ms" for eta in etas)],
+        [[policy, *(f"{cell[policy, eta]:.2f}" for eta in etas)] for policy in _policies(points)],
+    )
+
+
 # -- the slot scheduler
 
 _PAPER_MEAN = {"mcs": "-33.6 %", "mcs-steps": "-33.6 %", "ccml": "-23.3 %", "ccml-equal": "-23.3 %"}
@@ -780,6 +791,7 @@ SECTIONS: dict[str, Callable[[Summary], str]] = {
     "parrot-theta": partial(_sweep, "theta_max"),
     "parrot-load": partial(_sweep, "gap_ms"),
     "parrot-ps": partial(_sweep, "delta"),
+    "parrot-live": _live,
     "slots-jct": _slots,
     "slots-models": partial(_means, "models"),
     "slots-tau": partial(_means, "slot_ms"),

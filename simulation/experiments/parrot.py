@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from machine.errors import BadInput
+from machine.packages import ROOT
+from machine.toml import read_toml
 from schedulers.coflow.parrot import Parrot
+from schedulers.slots.host import PAYLOAD
+from simulation.collectives import push_pull
 from simulation.engine import Outcome, Simulation, SimulationError
 from simulation.experiments.experiment import Experiment, Point, PublicTrace
 from simulation.experiments.outcome import recorded_usage, result_of
-from simulation.jobs import Job
+from simulation.jobs import Job, chain
 from simulation.policies import coflow_policies, coflow_policy
 from simulation.results import Result
 from simulation.scheduled import ScheduledTransport
@@ -32,6 +36,9 @@ PARROT_SET = (
 RESTS = ("", "-shared", "-factor", "-unsized", "-wo-wc")
 RIVAL_READINGS = (*(f"aalo{rest}" for rest in RESTS), *(f"lccf{rest}" for rest in RESTS))
 SPEEDS = (10, 40)
+LIVE = ROOT / "experiments" / "parrot.toml"
+MBPS = 1e6 / 8.0
+"""Bytes/s of a Mbit/s."""
 THETA_MAX = 0.9
 
 PAPER_GBPS = 10
@@ -116,6 +123,40 @@ def run_parrot(point: Point) -> Result:
         usage=usage,
         **competitive,
     )
+
+
+def _live_jobs() -> list[Job]:
+    """Return the jobs of experiments/parrot.toml: parameter servers are the first half of a job's hosts."""
+    jobs = []
+    for job in read_toml(LIVE)["job"]:
+        places = [int(host.removeprefix("h")) - 1 for host in job["hosts"]]
+        half = len(places) // 2
+        coflows = push_pull(places[half:], places[:half], job["bytes"])
+        jobs.append(chain(job["name"], job["start_ms"] / 1e3, coflows, job["iterations"]))
+    return jobs
+
+
+def run_live(point: Point) -> Result:
+    """Run a policy on the jobs of the live experiment, as fluid: exact rates, no packets."""
+    jobs = _live_jobs()[: point["limit"]]
+    table = read_toml(LIVE)["topology"]
+    topology = switch(2 * table["hosts_per_side"], table["host_rate_mbps"] * MBPS * PAYLOAD)
+    flow_times, usage = point.get("flow_times", False), recorded_usage(point, topology)
+    transport = ScheduledTransport(
+        topology,
+        coflow_policy(point["policy"]),
+        interval=point["eta_ms"] / 1000.0,
+        check=point.get("check"),
+        flow_times=flow_times,
+        usage=usage,
+    )
+    outcome = Simulation(jobs, transport).run()
+    seconds = transport.decision_seconds
+    return result_of(outcome, jobs, topology, seconds, flow_times=flow_times, usage=usage)
+
+
+def _live_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    return [{**base, "eta_ms": e, "policy": p} for e in (1, 10, 50, 100, 200) for p in policies]
 
 
 def _parrot_point(base: Point, **values: Any) -> Point:
@@ -268,6 +309,16 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             "parrot against lccf, 10 (40) Gbit/s": "up to -73.2 % (-61.6 %)",
             "parrot / lower bound": "1.26 to 2.6",
         },
+        accepts=coflow_policies,
+    ),
+    Experiment(
+        "parrot-live",
+        "Parrot: the jobs of the live experiment",
+        None,
+        ("parrot", "parrot-filling", "aalo", "aalo-factor", "d-clas-job", "lccf", "lccf-factor", "fair"),
+        _live_points,
+        run_live,
+        {},
         accepts=coflow_policies,
     ),
 )

@@ -141,7 +141,7 @@ def test_no_experiment_is_forgotten() -> None:
     """Those that compare with a paper's figures are all in a section."""
     compared = {name for name in EXPERIMENTS if name.startswith(("slots-", "slot-rates", "mltcp-"))}
     compared |= {name for name in EXPERIMENTS if name.startswith("cassini-")}
-    assert compared | {"vclos", "vclos-small", "matrix"} == live.compared().keys()
+    assert compared | {"vclos", "vclos-small", "matrix", "parrot"} == live.compared().keys()
 
 
 def test_figures_are_compared_with_the_papers(everything: list[Path]) -> None:

@@ -20,6 +20,7 @@ from entrain.certificates import issue
 from hostbpf.agent import rights, service
 from hostbpf.agent.paces import Paces
 from hostbpf.agent.service import HostService
+from hostbpf.agent.transfers import Transfers
 from hostbpf.carriers.carriers import Feedback
 from hostbpf.rates import sockets
 from hostbpf.rates.sockets import Socket
@@ -27,6 +28,7 @@ from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc import calls as rpc
 from hostbpf.rpc.agent_pb2_grpc import HostStub, add_HostServicer_to_server
 from hostbpf.rpc.calls import message_of
+from hostbpf.scheduling.monitor import Direction, Phase, Publisher, Role
 from machine.errors import BadInput, EntrainError
 from machine.record import Record
 from machine.tls import OPERATORS, identity_of, open_channel
@@ -52,7 +54,7 @@ class BareAgent:
         self.schedules: dict[Flow, list[float]] = {}
         self.params: dict[int, object] = {}
         self.rates: dict[Flow, float] = {}
-        self.transfers = SimpleNamespace(read=list)
+        self.transfers = Transfers(progress, None)
         self.listeners: list[tuple[Callable[[Feedback], None], Callable[[Flow], bool]]] = []
 
     def set_schedule(self, flow: Flow, slot: int | None, rates: list[float]) -> tuple[int, int]:
@@ -155,6 +157,7 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
             return HostStub(stack.enter_context(grpc.insecure_channel(address, options)))
 
         stack.callback(agent.paces.close)
+        stack.callback(agent.transfers.close)
         yield Served(agent, connect, owners)
 
 
@@ -188,6 +191,18 @@ def test_only_root_sets_rates_and_hears_of_transfers(served: Served) -> None:
     assert (rpc.flow_of(refused.flow), refused.reason) == (OF_ANN, "no such flow")
     assert served.agent.rates == {OF_ANN: 5}
     assert list(served.call(ROOT, "ListTransfers", pb.ListTransfersRequest()).transfers) == []
+
+
+def test_transfers_are_what_processes_publish_of_what_they_send(served: Served, tmp_path: Path) -> None:
+    with Publisher("vgg16", directory=tmp_path / "progress") as publisher:
+        sent = publisher.flow(OF_ANN, Direction.SENT, Role.AGGREGATION)
+        sent.update(0, Phase.COMMUNICATING, 900, 900, 900)
+        sent.update(1, Phase.COMMUNICATING, 900, 600, 300)
+        publisher.flow(OF_BOB, Direction.RECEIVED, Role.BROADCAST)
+        (found,) = served.call(ROOT, "ListTransfers", pb.ListTransfersRequest()).transfers
+    assert rpc.flow_of(found.flow) == OF_ANN
+    assert (found.job, found.role, found.iteration) == ("vgg16", Role.AGGREGATION, 1)
+    assert (found.total, found.ready, found.done, found.carried) == (900, 600, 300, 1200)
 
 
 def test_a_user_has_some_flows_with_a_schedule(served: Served) -> None:
