@@ -18,15 +18,13 @@ from controlplane import api_pb2_grpc as api_grpc
 from controlplane import messages
 from controlplane.admission import Admission, Circuits, Failures, Step
 from controlplane.cluster import ClusterSetup, failures, hosts_by_gpu
-from controlplane.constants import RefusedReason
 from controlplane.fabric import Applied, Fabric
 from controlplane.ledger import Entry, Ledger
-from controlplane.network import Host, Port, Topology
+from controlplane.network import Port, Topology
 from controlplane.pipeline import Pipeline
 from controlplane.readings import Denied, Readings, code, told
 from controlplane.roles import Access, Guarded
 from controlplane.routing import ECN_THRESHOLD_PACKETS, FabricPolicy, Routing, desired_state
-from controlplane.slot_clock import set_clocks
 from controlplane.store import Store
 from controlplane.tables import Tables
 from controlplane.tenants import Tenant, cluster_state
@@ -45,7 +43,6 @@ _OPTIONS = (
 )
 _MOST_CALLS = 1024
 """Calls that are answered at a time, all in all."""
-REFUSED_INTERVAL_S, CLOCK_INTERVAL_S = 2.0, 10.0
 
 
 class Controller(Readings):
@@ -105,7 +102,7 @@ class Controller(Readings):
         self._ecn_threshold_packets = ecn_threshold_packets
         self._on_step = on_step
         self._deploying = asyncio.Lock()
-        self._watching: list[asyncio.Task[None]] = []
+        self._watching = contextlib.AsyncExitStack()
         self._tables: Tables
 
     async def __aenter__(self) -> Controller:
@@ -121,16 +118,11 @@ class Controller(Readings):
         except BaseException:
             await self._fabric.close()
             raise
-        self._watching = [
-            asyncio.create_task(self._watch_refused(), name="refused carriers"),
-            asyncio.create_task(self._keep_clocks(), name="clocks of switches"),
-        ]
+        await self._watching.enter_async_context(self.watching(self.topology.slot_ms))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._watching:
-            task.cancel()
-        await asyncio.gather(*self._watching, return_exceptions=True)
+        await self._watching.aclose()
         if self.admission is not None:
             await self.admission.__aexit__()
         await self._fabric.close()
@@ -142,36 +134,6 @@ class Controller(Readings):
         if self._cluster is not None and pipeline.is_fabric:
             self._tables = Tables(self._fabric, self._policy(self._routing))
         await self._fabric.__aenter__()
-
-    async def _keep_clocks(self) -> None:
-        """Tell switches again and again which slot is the present one. Report once what fails."""
-        problem = ""
-        while self.topology.slot_ms is not None:
-            try:
-                await set_clocks(self._fabric, self._loads, self.topology.slot_ms)
-                problem = ""
-            except EntrainError as error:
-                if str(error) != problem:
-                    problem = str(error)
-                    self.note(problem)
-            await asyncio.sleep(CLOCK_INTERVAL_S)
-
-    async def _watch_refused(self) -> None:
-        """Report hosts whose carriers are refused, as an event for each host and reason."""
-        before: dict[Host, dict[RefusedReason, int]] | None = None
-        while True:
-            with contextlib.suppress(EntrainError):
-                refused = await self._fabric.refused()
-                for host, counts in refused.items() if before is not None else ():
-                    for reason, count in counts.items():
-                        new = count - (before or {}).get(host, {}).get(reason, 0)
-                        if new > 0:
-                            self.note(
-                                f"{host.leaf}: {host.name} at port {host.leaf_port}: carriers refused: "
-                                f"{new} {reason.name} ({count} in all)"
-                            )
-                before = refused
-            await asyncio.sleep(REFUSED_INTERVAL_S)
 
     def _on_switch(self, event: str) -> None:
         self.note(event)

@@ -76,8 +76,13 @@ class Pipeline:
 
     @property
     def limits_hosts(self) -> bool:
-        """Whether the program bounds what hosts announce (a Tofino cannot)."""
+        """Whether the program limits what hosts do by carriers."""
         return any(table.name == p4.TABLE_LIMITS for table in self.schema.tables)
+
+    @property
+    def checks_slots(self) -> bool:
+        """Whether the program compares carriers' slots with its clock (a Tofino cannot)."""
+        return any(table.name == p4.TABLE_CLOCK for table in self.schema.tables)
 
 
 def _schema(p4info: Path, config: bytes) -> fy.P4Schema:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import os
 import time
@@ -16,16 +17,19 @@ import grpc
 from controlplane import api_pb2 as api
 from controlplane import api_pb2_grpc as api_grpc
 from controlplane.admission import TooMany
+from controlplane.constants import RefusedReason
 from controlplane.fabric import Fabric, PortCounters
 from controlplane.loads import LoadReader, PortLoad
-from controlplane.network import Topology
+from controlplane.network import Host, Topology
 from controlplane.routing import Routing
+from controlplane.slot_clock import keep_clocks, set_clocks
 from machine.errors import BadInput, EntrainError
 
 EVENTS = 200
 """How many of the latest events are kept."""
 _LEAST_INTERVAL_MS = 10
 """Each reading of the load tables asks every switch."""
+REFUSED_INTERVAL_S = 2.0
 
 
 class Denied(EntrainError):
@@ -64,6 +68,44 @@ class Readings(api_grpc.ControllerServicer):
         """Keep an event for those who watch, and pass it on."""
         self._events.append(api.Event(unix_ns=time.time_ns(), text=event))
         self._on_event(event)
+
+    @contextlib.asynccontextmanager
+    async def watching(self, slot_ms: float | None) -> AsyncIterator[None]:
+        """Within, note which hosts' carriers are refused.
+
+        With `slot_ms` the switches know the present slot, and refuse carriers about others, too.
+        """
+        watching = [asyncio.create_task(self._watch_refused(), name="refused carriers")]
+        if slot_ms is not None:
+            keeping = keep_clocks(functools.partial(self.set_clocks, slot_ms), self.note)
+            watching.append(asyncio.create_task(keeping, name="clocks of switches"))
+        try:
+            yield
+        finally:
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+
+    async def set_clocks(self, slot_ms: float) -> None:
+        """Let the switches know the present slot. Raises the errors of `slot_clock.set_clocks`."""
+        await set_clocks(self._fabric, self._loads, slot_ms)
+
+    async def _watch_refused(self) -> None:
+        """Report hosts whose carriers are refused, as an event for each host and reason."""
+        before: dict[Host, dict[RefusedReason, int]] | None = None
+        while True:
+            with contextlib.suppress(EntrainError):
+                refused = await self._fabric.refused()
+                for host, counts in refused.items() if before is not None else ():
+                    for reason, count in counts.items():
+                        new = count - (before or {}).get(host, {}).get(reason, 0)
+                        if new > 0:
+                            self.note(
+                                f"{host.leaf}: {host.name} at port {host.leaf_port}: carriers refused: "
+                                f"{new} {reason.name} ({count} in all)"
+                            )
+                before = refused
+            await asyncio.sleep(REFUSED_INTERVAL_S)
 
     async def GetNetwork(self, request: Any, context: Any) -> api.Network:  # noqa: N802
         statuses, tables = self._fabric.statuses(), self._fabric.tables()

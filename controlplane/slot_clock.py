@@ -1,12 +1,14 @@
 """Tells switches which slot is the present one by their own clocks (the table `clock` of the program).
 
 A switch that knows refuses carriers about other slots. It forgets after 268 s (2^28 us), since clocks drift.
+Hosts follow when this machine's clock is set (`hostbpf.agent`), so the switches must follow at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 
 import finsy as fy
 from finsy.proto import p4r
@@ -21,8 +23,34 @@ EARLY, LATE = 0.25, 1.0
 """A carrier may come so many slots before its first slot begins, or after that slot has ended."""
 MOST_OFF = 0.05
 """Of a slot: how uncertain a switch's clock may be, by the time that reading it has taken."""
+INTERVAL_S, RETRY_S = 10.0, 1.0
+"""How often the clocks of switches are set, and after how long again where that has failed."""
+_LOOK_S = 0.1
+_STEP_NS = 1_000_000
+"""By how much the clock of this machine must have been set for the switches' clocks to be set at once."""
 _TURN = 1 << 48
 _TRIES = 5
+
+
+async def keep_clocks(tell: Callable[[], Awaitable[None]], on_event: Callable[[str], None]) -> None:
+    """Keep the clocks of switches right with `tell`, which sets them, until cancelled.
+
+    `on_event` gets what fails, once.
+    """
+    problem = ""
+    while True:
+        offset_ns, wait_s = _offset_ns(), INTERVAL_S
+        try:
+            await tell()
+            problem = ""
+        except EntrainError as error:
+            wait_s = RETRY_S
+            if str(error) != problem:
+                problem = str(error)
+                on_event(problem)
+        until = time.monotonic() + wait_s
+        while time.monotonic() < until and abs(_offset_ns() - offset_ns) < _STEP_NS:
+            await asyncio.sleep(_LOOK_S)
 
 
 async def set_clocks(fabric: Fabric, reader: LoadReader, slot_ms: float) -> None:
@@ -30,9 +58,18 @@ async def set_clocks(fabric: Fabric, reader: LoadReader, slot_ms: float) -> None
 
     Raises EntrainError where a switch does not answer, or not fast enough for such slots.
     """
-    if fabric.pipeline.limits_hosts:
+    if fabric.pipeline.checks_slots:
         leaves = dict.fromkeys(host.leaf for host in fabric.topology.hosts)
         await asyncio.gather(*(_set_clock(fabric, reader, leaf, round(slot_ms * 1e6)) for leaf in leaves))
+
+
+async def forget_clocks(fabric: Fabric) -> None:
+    """Let the switches forget which slot is the present one. Raises the error of one that does not answer."""
+    if fabric.pipeline.checks_slots:
+        nothing = fy.P4TableEntry(p4.TABLE_CLOCK, is_default_action=True).encode(fabric.pipeline.schema)
+        update = p4r.Update(type=p4r.Update.MODIFY, entity=nothing)
+        leaves = dict.fromkeys(host.leaf for host in fabric.topology.hosts)
+        await asyncio.gather(*(fabric.write(leaf, [update]) for leaf in leaves))
 
 
 async def _set_clock(fabric: Fabric, reader: LoadReader, switch: str, slot_ns: int) -> None:
@@ -49,6 +86,10 @@ async def _set_clock(fabric: Fabric, reader: LoadReader, switch: str, slot_ns: i
         f"{switch}: does not check which slots carriers are about: reading its clock took "
         f"{took_ns / 1e6:.1f} ms, too long for slots of {slot_ns / 1e6:g} ms"
     )
+
+
+def _offset_ns() -> int:
+    return time.time_ns() - time.monotonic_ns()
 
 
 def clock_entry(switch_us: int, unix_ns: int, slot_ns: int) -> fy.P4TableEntry:

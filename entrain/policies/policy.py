@@ -7,7 +7,7 @@ or from another distribution through an entry point. docs/experiments.md has an 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -65,6 +65,11 @@ class Run:
     """Owns everything that the policy creates on the machine."""
     directory: Path
     """The run's directory. Its *.log files are kept with the results."""
+    in_slots: Callable[[float], contextlib.AbstractContextManager[None]]
+    """Within this context, switches refuse carriers about slots that are not near the present one.
+
+    The argument is the slots' length in ms.
+    """
     mltcp: Jobs | None
     """The machine's MLTCP jobs, or None if no run uses one of entrain's congestion controls."""
 

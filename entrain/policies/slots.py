@@ -141,6 +141,7 @@ class Slots(Policy):
         warm_up()  # compile once here instead of in all agents at the same time
         scheduling = Scheduling(table.loads, scheduler=table.scheduler)
         with contextlib.ExitStack() as stack:
+            stack.enter_context(run.in_slots(table.slot_ms))
             paths: Mapping[str, Path] = {}
             if table.loads == "emulated" and run.routing != "vclos":  # refused by check
                 emulated = emulated_switches(

@@ -27,7 +27,9 @@ from controlplane.pipeline import Pipeline
 from controlplane.readings import EVENTS, Readings
 from controlplane.roles import NEEDS
 from controlplane.routing import Routing
+from controlplane.slot_clock import forget_clocks
 from controlplane.topology import Topology
+from machine.errors import EntrainError
 from machine.record import Record, Resource
 from workloads.jobs import JobSpec
 
@@ -135,6 +137,11 @@ class Live(api_grpc.ControllerServicer):
         self._shown = self._fabric = None
         await self._connected.aclose()
 
+    async def refused(self) -> int:
+        """Return how many carriers the switches have refused so far. Raises the error of one that is away."""
+        assert self._fabric is not None, "the run controls the switches itself"
+        return sum(sum(counts.values()) for counts in (await self._fabric.refused()).values())
+
     @contextlib.contextmanager
     def showing(self, controller: Controller) -> Iterator[None]:
         """Show what `controller` tells, in this context."""
@@ -143,6 +150,20 @@ class Live(api_grpc.ControllerServicer):
             yield
         finally:
             self._shown = None
+
+    @contextlib.asynccontextmanager
+    async def in_slots(self, slot_ms: float) -> AsyncIterator[None]:
+        """Within, the switches refuse carriers about slots of `slot_ms` that are not the present ones.
+
+        Where a switch's clock cannot be set, an event says so, and that switch refuses none.
+        """
+        assert self._shown is not None and self._fabric is not None, "tables are written before policies run"
+        with contextlib.suppress(EntrainError):  # tried again below, with an event
+            await self._shown.set_clocks(slot_ms)
+        async with self._shown.watching(slot_ms):
+            yield
+        with contextlib.suppress(EntrainError):  # a switch that is gone has forgotten
+            await forget_clocks(self._fabric)
 
     def note(self, event: str) -> None:
         """Keep an event for those who watch."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import shutil
 import subprocess
@@ -308,6 +309,7 @@ def run_one(
     lost_before, repeated_before = running.monitor.lost, running.monitor.repeated
     running.monitor.collect()
     relayed_before = running.network.relayed()
+    refused_before = running.loop.run(running.live.refused())
     began = time.monotonic()
     with (
         policies()[combination.policy].running(_run_of(running, combination, output)) as session,
@@ -320,6 +322,7 @@ def run_one(
         wall_s = time.monotonic() - began
         use = Use.since(processor)
         relayed = running.network.relayed().since(relayed_before)
+        refused = running.loop.run(running.live.refused()) - refused_before
         found = read_records(output / "records")
         crossed = cross.started if cross else []
         timeline = _timeline(running, found, crossed, sampler) if sampler else Timeline()
@@ -345,6 +348,7 @@ def run_one(
             **use.figures(),
             **_relays(relayed),
             "repeated_bytes": repeated,
+            "carriers_refused": refused,
         },
     )
 
@@ -637,8 +641,19 @@ def _run_of(running: Running, combination: Combination, output: Path) -> Run:
         network=running.network,
         record=running.record,
         directory=output,
+        in_slots=functools.partial(_in_slots, running),
         mltcp=running.mltcp,
     )
+
+
+@contextlib.contextmanager
+def _in_slots(running: Running, slot_ms: float) -> Iterator[None]:
+    within = contextlib.AsyncExitStack()
+    running.loop.run(within.enter_async_context(running.live.in_slots(slot_ms)))
+    try:
+        yield
+    finally:
+        running.loop.run(within.aclose())
 
 
 @contextlib.contextmanager
