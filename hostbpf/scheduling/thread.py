@@ -35,6 +35,7 @@ from machine.explain import suggestion
 from machine.plugins import extended
 from schedulers.compiled import Floats
 from schedulers.slots.host import (
+    FLOOR,
     FLOW,
     GROUP,
     SCHEDULERS,
@@ -63,6 +64,8 @@ PATIENCE = 4
 """Slots without an answer from the path after which a flow is left to TCP."""
 SHARED = 2
 """Slots of an equal share that a flow takes without an answer: this one, and the next up to its turn."""
+CROWDED = 64
+"""Slots in a row without room for half of the link after which a flow takes its share of that half."""
 GRAIN = 128 * 1024
 """Bytes in which progress advances: what a socket takes at once (TCP_NOTSENT_LOWAT)."""
 LEAST_PART = 0.05
@@ -200,6 +203,10 @@ class _State:
     unanswered: int = 0
     """Slots in a row in which the path did not answer at once."""
     asked_in: int = -1
+    """The last of them."""
+    crowded: int = 0
+    """Slots in a row in which the path had no room for its share (`HostScheduler._share`)."""
+    crowded_in: int = -1
     """The last of them."""
 
 
@@ -439,6 +446,7 @@ class HostScheduler:
         part = min(max(left_s / slot_s, LEAST_PART), 1.0)
         self._follow(these.flows[row], entry, answer, view.received, part * slot_s)
         rates = these.decide(row, answer.load, answer.headroom, answer.own, part)
+        rates[:SHARED] = np.maximum(rates[:SHARED], self._share(state, answer))
         self.delays.decision.append(time.perf_counter() - began)
         self.delays.negotiation.append(answer.delay_s)
         self.counts["decisions"] += 1
@@ -446,6 +454,25 @@ class HostScheduler:
         if state.schedule is NOTHING or change > SAME * self._capacity:
             self._put(entry, state, answer.slot, rates)
         state.others = float(these.flows["others"][row])
+
+    def _share(self, state: _State, answer: PathLoads) -> float:
+        """Return the rate, bytes/s, that a flow takes whether or not there is room.
+
+        It is 0 while its path has room, and for `CROWDED` slots without. Who plans as this host does leaves
+        room in the slots after those that it reserves. Without any there, a slot counts as many: what is
+        announced for them need not come (docs/security.md).
+        """
+        share = FLOOR * self._capacity / len(self._states)
+        crowded = answer.headroom - (self._link - self._capacity) < share
+        near = self._parameters.reserved
+        if not crowded[:near].all():
+            state.crowded = 0
+        elif state.crowded_in != answer.slot:
+            state.crowded_in = answer.slot
+            state.crowded += CROWDED // PATIENCE if near < LANES and crowded[near : 2 * near].all() else 1
+            if state.crowded > CROWDED:
+                self.counts["crowded"] += 1
+        return share if state.crowded > CROWDED else 0.0
 
     def _follow(
         self, flow: np.void, entry: FlowProgress, answer: PathLoads, received: _Received, left_s: float

@@ -17,9 +17,9 @@ from hostbpf.carriers.carriers import Feedback
 from hostbpf.clock import SlotClock
 from hostbpf.scheduling.loads import RATE_UNIT, HostOnly, PathLoads, Wait
 from hostbpf.scheduling.monitor import Direction, FlowProgress, Phase, Role
-from hostbpf.scheduling.thread import GRAIN, PATIENCE, ROUNDS_MAX, HostScheduler
+from hostbpf.scheduling.thread import CROWDED, GRAIN, PATIENCE, ROUNDS_MAX, HostScheduler
 from schedulers.compiled import Floats
-from schedulers.slots.host import PAYLOAD
+from schedulers.slots.host import FLOOR, PAYLOAD, RESERVED
 from tests.hostbpf.taps import wait_until
 from wire.flow import Flow
 from wire.slot_header import LANES, Kind, SlotHeader
@@ -75,7 +75,7 @@ class Silent(HostOnly):
     """A path that answers only while it is `up`, and behind the host's link has `room`."""
 
     up = True
-    room = math.inf
+    room: float | Floats = math.inf
 
     def answers(self, timeout_s: float) -> Iterator[PathLoads]:
         for answer in super().answers(timeout_s) if self.up else ():
@@ -408,6 +408,22 @@ def test_a_flow_for_which_there_is_no_room_waits(bench: Bench) -> None:
     bench.flows = [sending(total=10**9), sending(OTHER, 10**9, pid=2, job="another")]
     bench.rounds()
     assert not bench.rates(OTHER)[0]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "patience"), [(LANES, PATIENCE), (RESERVED, CROWDED)], ids=["far ahead", "as hosts plan"]
+)
+def test_a_path_without_room_for_long_is_shared(bench: Bench, ahead: int, patience: int) -> None:
+    """Somebody has announced all of it, and may not send: half of the link is taken all the same."""
+    bench.loads.room = np.where(np.arange(LANES) < ahead, 0.0, np.inf)
+    bench.flows = [sending(total=10**9)]
+    bench.rounds(patience * ROUNDS_MAX)
+    assert not bench.rates().any()
+    bench.rounds(2 * ROUNDS_MAX)
+    assert bench.rates()[:2] == pytest.approx(FLOOR * PAYLOAD * LINE)
+    bench.loads.room = math.inf
+    bench.slot()
+    assert bench.rates()[:2] == pytest.approx(PAYLOAD * LINE)
 
 
 def test_a_flow_begins_at_a_rate_until_it_has_decided(bench: Bench) -> None:
