@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from controlplane.topology import Host
 from hostbpf.agent.agent import Scheduling
 from machine.packages import run_module
 from machine.record import Record
-from mininet_topos.network import Network
+
+if TYPE_CHECKING:
+    from mininet_topos.network import Network
 
 
 @contextlib.contextmanager

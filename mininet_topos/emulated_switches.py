@@ -6,12 +6,15 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from controlplane.network import Host, Switch, Topology
 from controlplane.routing import Routing, fixed_path
 from machine.packages import run_module
 from machine.record import Record
-from mininet_topos.network import Network
+
+if TYPE_CHECKING:
+    from mininet_topos.network import Network
 
 
 def switch_file(switch: Switch, listen: str, slot_ms: float = 60.0, certificates: Path | None = None) -> str:

@@ -11,11 +11,13 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ebpf import Codec, Object, RingBuffer, TcAttachment, compile_cached
-from mininet_topos.network import FabricPort
 from wire.flow import Flow
+
+if TYPE_CHECKING:
+    from mininet_topos.network import FabricPort
 
 SOURCE = Path(__file__).parent / "bpf" / "link_monitor.bpf.c"
 GAP_MS = 5.0

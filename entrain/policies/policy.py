@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import JsonValue
 
@@ -20,8 +20,10 @@ from entrain.policies.reports import Report
 from hostbpf.mltcp import Jobs
 from machine.record import Record
 from machine.toml import Strict
-from mininet_topos.network import Network
 from workloads.jobs import JobSpec
+
+if TYPE_CHECKING:
+    from mininet_topos.network import Network
 
 FileRouting = Routing | Literal["vclos"]
 """A routing of experiment files: `vclos` is source routing over links of the job's own."""

@@ -17,8 +17,8 @@ from controlplane.roles import Access
 from controlplane.store import Store
 from controlplane.topology import Topology
 from entrain.live_cluster import CIRCUITS, circuits_of
-from entrain.run.daemon import make_directory
-from machine.record import Record, clean_stale
+from machine.errors import EntrainError
+from machine.record import Record, Resource, clean_stale
 from machine.signals import ending_once
 from machine.state import own_directory
 from machine.supervisor import notify, supervised
@@ -115,3 +115,15 @@ async def _control(
             tell(f"primary: controls {len(topology.switches)} switches of {topology.name}")
             await controller.stopped.wait()
     return reload
+
+
+def make_directory(directory: Path, record: Record) -> None:
+    """Make the directory of a network, which is up while it exists. Raises EntrainError if it is."""
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir()
+    except FileExistsError:
+        raise EntrainError(
+            f"a network {directory.name} is already up; take it down with `entrain down`"
+        ) from None
+    record.own(Resource("path", str(directory)))

@@ -28,8 +28,9 @@ from controlplane.store import Store
 from controlplane.topology import Target, Topology
 from entrain.experiment import load_network
 from entrain.live_cluster import CIRCUITS, circuits_of, load_setup, servers_of
+from entrain.run.controller import make_directory
 from machine.errors import BadInput, EntrainError
-from machine.record import Record, Resource
+from machine.record import Record
 from machine.signals import ending_once
 from mininet_topos.ecn import thresholds
 from mininet_topos.isolation import private_namespace
@@ -68,18 +69,6 @@ def hold(
                     _serve(network, topology, routing, namespace, directory, tell, began, setup, access)
                 )
                 ignore_signals()
-
-
-def make_directory(directory: Path, record: Record) -> None:
-    """Make the directory of a network, which is up while it exists. Raises EntrainError if it is."""
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        directory.mkdir()
-    except FileExistsError:
-        raise EntrainError(
-            f"a network {directory.name} is already up; take it down with `entrain down`"
-        ) from None
-    record.own(Resource("path", str(directory)))
 
 
 async def _serve(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.packaging.container import booted, cgroup2
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = sorted((ROOT / "build").glob("entrain_*.deb"))
@@ -63,3 +65,57 @@ def test_agent_runs_without_a_compiler(fresh: Path) -> None:
     agent = "entrain-agent --interface lo --config /etc/entrain/agent.toml --listen unix:/tmp/agent.sock"
     assert "ready grpc=unix:/tmp/agent.sock" in run(fresh, f"ip link set lo up; timeout 60 {agent}")
     assert "Traceback" not in run(fresh, "entrain doctor")
+
+
+WAIT = 'wait() { timeout 30 sh -c "until $1; do sleep 0.1; done" || echo "never: $1"; }; '
+"""A shell function that waits until a command succeeds."""
+AGENT, CONTROLLER = "entrain-agent@lo", "entrain-controller"
+
+
+@pytest.fixture
+def system(fresh: Path) -> Iterator[Callable[[str], str]]:
+    """Boot the system with its own systemd."""
+    if cgroup2() is None:
+        pytest.skip("needs control groups of version 2")
+    with booted(fresh) as run:
+        run("ip link set lo up")
+        yield lambda script: run(WAIT + script)
+
+
+def journal(unit: str, line: str, times: int = 1) -> str:
+    """Return a command that waits for a line of the journal."""
+    return f"wait '[ $(journalctl -b -u {unit} -o cat | grep -c \"{line}\") -ge {times} ]'; "
+
+
+def test_agent_is_a_service_of_systemd(system: Callable[[str], str]) -> None:
+    settings = "/etc/entrain/agent.toml"
+    set_rate = f"sed -i 's/^# link_mbps.*/link_mbps = 1000/; s/^# schedule/schedule/' {settings}; "
+    status = f"systemctl is-active {AGENT}; systemctl show -P NRestarts {AGENT}; "
+    assert system(f"{set_rate} systemctl start {AGENT}; {status}").split() == ["active", "0"]
+
+    again = f"kill -9 $(systemctl show -P MainPID {AGENT}); {journal(AGENT, '^ready', 2)}"
+    assert system(again + status).split() == ["active", "1"], "killed, it is started again"
+
+    assert system(f"systemctl reload {AGENT}; {journal(AGENT, '^ready', 3)} {status}").split()[0] == "active"
+    wrong = f"echo slot_msec = 20 >> {settings}; "
+    told = system(f"{wrong} systemctl reload {AGENT}; {journal(AGENT, 'not reloaded.*slot_msec')} {status}")
+    assert told.split() == ["active", "1"], "what is wrong changes nothing"
+
+    stopped = system(
+        f"systemctl stop {AGENT}; systemctl show -P Result {AGENT}; find /run/entrain/agents -type s"
+    )
+    assert stopped.split() == ["success"], "it leaves no socket"
+
+    system(f"systemctl start {AGENT}")
+    refused = system(f"systemctl show -P SubState,ExecMainStatus {AGENT}")
+    assert sorted(refused.split()) == ["2", "failed"], "and is not tried again"
+    system(f"sed -i '$d' {settings}")
+
+
+def test_controller_is_a_service_of_systemd(fresh: Path, system: Callable[[str], str]) -> None:
+    shutil.copy(ROOT / "experiments" / "vclos-cluster.toml", fresh / "etc/entrain/cluster.toml")
+    status = f"systemctl is-active {CONTROLLER}; systemctl show -P User,NRestarts {CONTROLLER}"
+    started = system(f"systemctl start {CONTROLLER}; systemctl reload {CONTROLLER}; {status}")
+    assert sorted(started.split()) == ["0", "active", "entrain"]
+    stopped = system(f"systemctl stop {CONTROLLER}; systemctl show -P Result {CONTROLLER}")
+    assert stopped.split() == ["success"]

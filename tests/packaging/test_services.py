@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -48,7 +49,7 @@ def started(directory: Path, *command: str) -> Iterator[Service]:
             **os.environ,
             "NOTIFY_SOCKET": str(directory / "notify"),
             "ENTRAIN_RUN": str(directory / "run"),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": f"{directory}:{ROOT}",
         }
         process = subprocess.Popen(
             command,
@@ -66,7 +67,7 @@ def started(directory: Path, *command: str) -> Iterator[Service]:
 
 
 @pytest.mark.slow
-def test_controller_needs_no_root_and_reads_its_topology_again(tmp_path: Path) -> None:
+def test_controller_needs_neither_root_nor_mininet_and_reads_its_topology_again(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     shutil.copy(ROOT / "experiments" / "vclos-cluster.toml", file)
     command = [
@@ -78,6 +79,8 @@ def test_controller_needs_no_root_and_reads_its_topology_again(tmp_path: Path) -
         "--state",
         str(tmp_path / "state"),
     ]
+    missing = tmp_path / "mininet.py"  # the package only recommends it
+    missing.write_text("raise ModuleNotFoundError('Mininet is not installed here', name='mininet')")
     if os.geteuid() == 0:
         tmp_path.chmod(0o777)
         command = ["setpriv", "--bounding-set=-all", "--no-new-privs", *command]
@@ -131,6 +134,27 @@ def test_agent_needs_its_unit_s_capabilities_only_and_reads_its_options_again(tm
         message = service.line(error=True)
         assert "not reloaded" in message
         assert "slot_msec" in message
+
+
+EXPOSURE = {"entrain-agent@.service": 40, "entrain-controller.service": 20}
+"""The most that `systemd-analyze security` may find, in tenths; 100 is a service without any restriction."""
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze (systemd)")
+@pytest.mark.parametrize("unit", sorted(EXPOSURE))
+def test_systemd_knows_each_line_of_a_unit_and_finds_little_exposed(unit: str, tmp_path: Path) -> None:
+    text = (UNITS / unit).read_text()
+    program = re.search(r"^ExecStart=(\S+)", text, re.MULTILINE)
+    assert program is not None
+    file = tmp_path / unit.replace("@", "@lo")  # an instance
+    file.write_text(text.replace(program[1], "/bin/true"))
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", file], capture_output=True, text=True, check=False
+    )
+    assert unit.partition("@")[0].removesuffix(".service") not in verified.stderr, verified.stderr
+    limits = ["security", "--offline=yes", "--no-pager", f"--threshold={EXPOSURE[unit]}", str(file)]
+    found = subprocess.run(["systemd-analyze", *limits], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout
 
 
 def test_configuration_of_the_package_is_valid() -> None:
