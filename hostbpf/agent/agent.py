@@ -23,7 +23,7 @@ from ebpf.namespaces import netns_path
 from hostbpf.agent.paces import Paces
 from hostbpf.agent.transfers import Transfers
 from hostbpf.carriers import carriers
-from hostbpf.carriers.carriers import Carriers, Feedback
+from hostbpf.carriers.carriers import Carriers, Feedback, version_problem
 from hostbpf.carriers.skew import Offset
 from hostbpf.clock import SlotClock
 from hostbpf.controls import DIRECTORY, Controls, controls
@@ -367,10 +367,12 @@ class Agent:
 
     def _keep_house(self) -> None:
         warned: set[str] = set()
+        problem = ""
         while not self._stop.wait(HOUSEKEEPING_S):
             self._schedules.clear_passed()
             self._carriers.clear_idle()
             warned = self._warn_of_skew(warned)
+            problem = self._warn_of_versions(problem)
 
     def _warn_of_skew(self, warned: set[str]) -> set[str]:
         """Say which hosts' slots, but those `warned` of, are off by more than one; returns all of them."""
@@ -382,12 +384,22 @@ class Agent:
         for peer in off.keys() - warned:
             where = "before" if off[peer].low > 0 else "after"
             late_s = max(abs(off[peer].low), abs(off[peer].high)) / 1e9
-            text = f"the slots of {peer} begin {late_s:.3g} s {where} this host's: set the clocks"
-            if self.scheduler is not None:
-                self.scheduler.say(text)
-            else:
-                print(f"entrain-agent: {text}", file=sys.stderr, flush=True)
+            self._say(f"the slots of {peer} begin {late_s:.3g} s {where} this host's: set the clocks")
         return set(off)
+
+    def _warn_of_versions(self, said: str) -> str:
+        """Say that others have another version of the slot header, unless that was `said` last."""
+        asks = self.options.scheduling is not None and self.options.scheduling.loads == "inband"
+        problem = version_problem(self._carriers.counts(), asks_switches=asks)
+        if problem and problem != said:
+            self._say(problem)
+        return problem
+
+    def _say(self, text: str) -> None:
+        if self.scheduler is not None:
+            self.scheduler.say(text)
+        else:
+            print(f"entrain-agent: {text}", file=sys.stderr, flush=True)
 
     def _clear(self) -> None:
         for flow in list(self._numbers):

@@ -121,10 +121,11 @@ enum count {
 	RECEIVED,
 	RECEIVED_FEEDBACK,
 	NOT_SENT,      // the packet could not be made
-	MALFORMED,     // truncated, wrong version, lane or kind, or addressed to nobody or somebody else
+	MALFORMED,     // truncated, wrong lane or kind, or addressed to nobody or somebody else
 	UNKNOWN_FLOW,  // feedback for a flow that does not announce
 	NOT_DELIVERED, // the ring buffer was full
 	FORGED,        // a slot header that somebody else on this host made
+	OTHER_VERSION, // an agent of another version made it
 	BYTES,         // of carriers and feedback that left
 	COUNTS,
 };
@@ -578,9 +579,16 @@ int carrier_ingress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	}
 	header = scratch_header(ARRIVING);
-	if (!header || skb->pkt_type != PACKET_HOST || bpf_skb_load_bytes(skb, ETH_HLEN, header, sizeof(*header)) ||
-	    header->version_kind >> 4 != SLOT_VERSION || bpf_ntohs(header->first_lane) >= SLOT_LANES ||
-	    header->next_ethertype != bpf_htons(ETH_P_IP) || !read_carried(skb, &flow)) {
+	if (!header || skb->pkt_type != PACKET_HOST || bpf_skb_load_bytes(skb, ETH_HLEN, header, sizeof(*header))) {
+		count(MALFORMED);
+		return TC_ACT_SHOT;
+	}
+	if (header->version_kind >> 4 != SLOT_VERSION) {
+		count(OTHER_VERSION);
+		return TC_ACT_SHOT;
+	}
+	if (bpf_ntohs(header->first_lane) >= SLOT_LANES || header->next_ethertype != bpf_htons(ETH_P_IP) ||
+	    !read_carried(skb, &flow)) {
 		count(MALFORMED);
 		return TC_ACT_SHOT;
 	}

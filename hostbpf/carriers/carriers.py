@@ -13,7 +13,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from hostbpf.clock import SlotClock
 from hostbpf.flow import KEY, flow_of, packed_key
 from machine.errors import BadInput, EntrainError
 from wire.flow import Flow
-from wire.slot_header import HEADER_BYTES, LANES, SlotHeader, epoch_of, lane_of
+from wire.slot_header import HEADER_BYTES, LANES, VERSION, SlotHeader, epoch_of, lane_of
 
 SOURCE = SOURCES / "carrier.bpf.c"
 COUNTS = (
@@ -39,12 +39,14 @@ COUNTS = (
     "unknown_flow",
     "not_delivered",
     "forged",
+    "other_version",
 )
 MARKS = range(0xE57A1401, 0xE57A1405)  # socket marks that the programs use themselves
 _PROBE, _WITHDRAWAL = MARKS[2:]
 _SO_BINDTODEVICE, _SO_SNDBUFFORCE = 25, 32
 _PROBE_BUFFER = 1 << 22  # bytes of probes that may wait in the interface's queue
 IDLE_S = 60.0
+EXPECTED = 100  # carriers, of which at least one should have been answered
 _CACHED = 8192  # flows whose keys are kept: they are asked for in every slot
 
 
@@ -281,6 +283,25 @@ class Carriers:
     def _count(self, number: int) -> int:
         values = self._counts.lookup_cpus(struct.pack("=I", number))
         return sum(int.from_bytes(each, "little") for each in values)
+
+
+def version_problem(counts: Mapping[str, int], *, asks_switches: bool) -> str:
+    """Return what `Carriers.counts` tell of another version of the slot header in this network, or "".
+
+    `asks_switches`: this host's carriers ask switches, so answers are to be expected.
+    """
+    if counts["other_version"]:
+        return (
+            f"slot headers of another version than {VERSION} arrive, and are dropped: an agent of another "
+            f"version sends them. Upgrade the older of both"
+        )
+    if asks_switches and counts["sent"] >= EXPECTED and not counts["received_feedback"]:
+        return (
+            f"none of this host's carriers is answered, so its flows are left to TCP: switches drop slot "
+            f"headers of another version than their own (here {VERSION}; `entrain drops` counts them as "
+            f"MALFORMED), and hosts without an agent do not answer"
+        )
+    return ""
 
 
 @functools.lru_cache(_CACHED)
