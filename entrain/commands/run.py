@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ SAY_EVERY_S = 5.0
 """How often progress is printed if there is no terminal."""
 
 
-@click.command()
+@click.command(short_help="Run an experiment, and compare its runs.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Write JSON, CSV files and plots to this directory."
@@ -45,7 +45,8 @@ SAY_EVERY_S = 5.0
     "--only",
     metavar="KEY=VALUE[,VALUE]",
     multiple=True,
-    help="Run only these: KEY is routing, policy, congestion_control, load or seed. May be repeated.",
+    help="Run only these: KEY is routing, policy, congestion_control, load or seed; for slot-rates: trial, "
+    "control, slot_ms or flows. May be repeated.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would run, at least how long, and on what.")
 @click.option("--json", "as_json", is_flag=True, help="Print results.json instead of the table.")
@@ -80,16 +81,20 @@ def command(
         raise click.UsageError("--resume continues the runs in a directory; name it with --out")
     console = Console(stderr=True)
     if is_slot_rates(file):
-        if only or dry_run:
-            raise click.UsageError(f"--only and --dry-run: not with {file}, which has no runs to choose from")
-        _run_slot_rates(file, out, resume, as_json, seed, console)
+        if target or keep:
+            raise click.UsageError(f"--target and --keep: not with {file}, which has no switches")
+        _run_slot_rates(file, out, resume, only, dry_run, as_json, seed, console)
         return
     experiment = load_experiment(file, target=target, seed=seed)  # type: ignore[arg-type]
     chosen = plan.chosen(experiment, only)
     if dry_run:
         kept_runs = store.read(files.NETWORK, out).runs if resume and out and store.kind_of(out) else []
         done = {run.combination for run in kept_runs}
-        _show_plan(plan.plan(experiment, [each for each in chosen if each not in done], len(done)), as_json)
+        found = plan.plan(experiment, [each for each in chosen if each not in done], len(done))
+        if as_json:
+            click.echo(json.dumps(found.document(), indent=2))
+        else:
+            _show_plan(found)
         return
     check_machine(experiment)
     if keep and not sys.stdin.isatty():
@@ -121,21 +126,25 @@ def command(
             console.print(f"results in {out}/: results.json, *.csv, *.png", highlight=False)
 
 
-def _show_plan(found: Plan, as_json: bool) -> None:
-    from entrain.run.plan import name_parts
+def _show_runs(console: Console, parts: Sequence[Mapping[str, Any]], seconds: Sequence[float]) -> None:
+    """Print what would run: what distinguishes each run, and how long it takes at least."""
     from machine.terminal import duration, plain_table
 
-    if as_json:
-        click.echo(json.dumps(found.document(), indent=2))
+    if not parts:
         return
+    keys = [key for key in parts[0] if any(part[key] is not None for part in parts)]
+    table = plain_table(*keys, "at least", text=len(keys))
+    for part, least in zip(parts, seconds, strict=True):
+        table.add_row(*(str(part[key]) for key in keys), duration(least))
+    console.print(table)
+
+
+def _show_plan(found: Plan) -> None:
+    from entrain.run.plan import name_parts
+    from machine.terminal import duration
+
     console = Console()
-    if found.runs:
-        parts = [name_parts(run) for run in found.runs]
-        keys = [key for key in parts[0] if any(part[key] is not None for part in parts)]
-        table = plain_table(*keys, "at least", text=len(keys))
-        for part, seconds in zip(parts, found.run_seconds, strict=True):
-            table.add_row(*(str(part[key]) for key in keys), duration(seconds))
-        console.print(table)
+    _show_runs(console, [name_parts(run) for run in found.runs], found.run_seconds)
     kept = f", and {found.kept} are kept" if found.kept else ""
     slow = ", so iterations will be slower" if found.processors > found.available else ""
     for line in (
@@ -189,14 +198,35 @@ def _show(
 
 
 def _run_slot_rates(
-    file: Path, out: Path | None, resume: bool, as_json: bool, seed: int | None, console: Console
+    file: Path,
+    out: Path | None,
+    resume: bool,
+    only: Sequence[str],
+    dry_run: bool,
+    as_json: bool,
+    seed: int | None,
+    console: Console,
 ) -> None:
     """Run an experiment on one host's datapath, without switches or jobs."""
     from entrain.results import store
     from entrain.trials import slot_rates
     from machine.signals import ending_once
+    from machine.terminal import duration
 
     rates = slot_rates.load(file, seed)
+    slot_rates.plan(rates, only)  # a wrong choice is refused before anything is written
+    if dry_run:
+        there = store.read(slot_rates.KIND, out).runs if resume and out and store.kind_of(out) else []
+        plan = slot_rates.plan(rates, only, there)
+        if as_json:
+            click.echo(json.dumps(plan.document(), indent=2))
+            return
+        console = Console()
+        _show_runs(console, plan.parts, plan.run_seconds)
+        kept_trials = f", and {plan.kept} are kept" if plan.kept else ""
+        text = f"{len(plan.todo)} trials{kept_trials}; time: at least {duration(sum(plan.run_seconds))}"
+        console.print(text, highlight=False)
+        return
     if os.geteuid() != 0:
         raise EntrainError("run needs namespaces and eBPF; run as root")
     with contextlib.ExitStack() as stack:
@@ -211,14 +241,15 @@ def _run_slot_rates(
             else:
                 (console if as_json else Console()).print(slot_rates.table(rates.name, results))
 
-        number = len(rates.trials)
+        todo = slot_rates.plan(rates, only, results).todo
+        number = len(results) + len(todo)
         with (
             _in_any_case(console, kept, results, number, show),
             ending_once(),
             awake(),
             _progress(console) as report,
         ):
-            for trial, result in slot_rates.run(rates.trials, report, len(results)):
+            for trial, result in slot_rates.run(rates.trials, report, todo):
                 results.append(result)
                 if kept is not None:
                     kept.add(result, f"trial-{trial}")

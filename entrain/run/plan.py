@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,20 +91,25 @@ def chosen(experiment: Experiment, only: Collection[str]) -> list[Combination]:
     A run must have one of the values of each key. Without `only`, it is all runs. Raises BadInput.
     """
     runs = list(experiment.combinations())
+    return [runs[place] for place in selected([name_parts(run) for run in runs], only)]
+
+
+def selected(parts: Sequence[Mapping[str, Any]], only: Collection[str]) -> list[int]:
+    """Return the places in `parts` (what distinguishes each run) that `only` selects. Raises BadInput."""
+    places = list(range(len(parts)))
     for text in only:
         key, _, values = text.partition("=")
-        keys = name_parts(runs[0])
-        if key not in keys or not values:
-            near = "as in --only policy=slots" if key in keys else suggestion(key, keys)
+        there = list(dict.fromkeys(_text(part[key]) for part in parts)) if key in parts[0] else []
+        if not there or not values:
+            near = f"as in --only {key}={there[0]}" if there else suggestion(key, parts[0])
             raise BadInput(f"--only {text}: give KEY=VALUE; {near}")
-        there = list(dict.fromkeys(_text(name_parts(run)[key]) for run in experiment.combinations()))
         for value in values.split(","):
             if value not in there:
                 raise BadInput(f"--only {text}: no run has {key} {value!r}; there is {', '.join(there)}")
-        runs = [run for run in runs if _text(name_parts(run)[key]) in values.split(",")]
-    if not runs:
+        places = [place for place in places if _text(parts[place][key]) in values.split(",")]
+    if not places:
         raise BadInput(f"--only {' '.join(only)}: no run has all of these together; give fewer of them")
-    return runs
+    return places
 
 
 def _text(value: object) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import csv
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,6 +21,7 @@ from ebpf.struct_ops import available_congestion_controls
 from entrain.experiment import kind_of
 from entrain.paper import Paper, Papers
 from entrain.results.store import Kind, whole
+from entrain.run.plan import selected
 from hostbpf.rates.schedules import PACED, pacing_registered
 from hostbpf.rates.trial import Outcome, Trial, run_trial
 from machine.errors import BadInput
@@ -165,16 +166,57 @@ def load(path: Path, seed: int | None = None) -> SlotRates:
     return SlotRates(file.experiment.name, tuple(trials), file.paper)
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What a run of trials takes."""
+
+    todo: tuple[int, ...]
+    """The places of the trials to run."""
+    kept: int
+    """Number of trials whose results there are already."""
+    parts: tuple[dict[str, Any], ...]
+    """What distinguishes each trial of `todo` from the others."""
+    run_seconds: tuple[float, ...]
+    """How long each takes at least: its slots."""
+
+    def document(self) -> dict[str, Any]:
+        """Return what `entrain run --dry-run --json` prints."""
+        runs = [
+            {**part, "seconds_at_least": seconds}
+            for part, seconds in zip(self.parts, self.run_seconds, strict=True)
+        ]
+        return {"runs": runs, "kept": self.kept, "seconds_at_least": sum(self.run_seconds)}
+
+
+def plan(rates: SlotRates, only: Collection[str] = (), done: Sequence[TrialResult] = ()) -> Plan:
+    """Return what running the trials that `only` selects takes, without those in `done`. Raises BadInput."""
+    parts = [
+        {"trial": number, "control": trial.control, "slot_ms": trial.slot_ms, "flows": trial.flows}
+        for number, (trial, _) in enumerate(rates.trials, 1)
+    ]
+    kept = [result.trial for result in done]
+    todo = []
+    for place in selected(parts, only):
+        trial = rates.trials[place][0]
+        if trial in kept:
+            kept.remove(trial)  # two trials may be equal
+        else:
+            todo.append(place)
+    seconds = tuple(rates.trials[place][0].slots * rates.trials[place][0].slot_ms / 1e3 for place in todo)
+    return Plan(tuple(todo), len(done), tuple(parts[place] for place in todo), seconds)
+
+
 def run(
-    trials: Sequence[tuple[Trial, Goals]], report: Callable[[str, float], None], first: int = 0
+    trials: Sequence[tuple[Trial, Goals]], report: Callable[[str, float], None], todo: Sequence[int]
 ) -> Iterator[tuple[int, TrialResult]]:
-    """Run the trials from number `first` on. Yield each trial's number and result."""
-    if first == len(trials):
+    """Run the trials at the places `todo`. Yield each trial's place and result."""
+    if not todo:
         return
     with pacing_registered() as schedules:
-        for number, (trial, goals) in enumerate(trials[first:], first):
-            report(f"{trial.flows} flows, slots of {trial.slot_ms:g} ms", number / len(trials))
-            yield number, run_one(trial, goals, schedules)
+        for number, place in enumerate(todo):
+            trial, goals = trials[place]
+            report(f"{trial.flows} flows, slots of {trial.slot_ms:g} ms", number / len(todo))
+            yield place, run_one(trial, goals, schedules)
 
 
 def run_one(trial: Trial, goals: Goals, schedules: Map) -> TrialResult:

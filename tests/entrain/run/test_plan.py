@@ -38,7 +38,7 @@ def test_only_keeps_the_runs_that_have_one_value_of_each_key(matrix: Experiment)
     ("only", "told"),
     [
         ("polic=slots", "did you mean policy?"),
-        ("policy", "as in --only policy=slots"),
+        ("policy", "as in --only policy=none"),
         ("seed=77", "no run has seed '77'; there is 1"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from entrain.commands.run import command
-from entrain.trials.slot_rates import Goals, TrialResult, load
+from entrain.trials.slot_rates import Goals, TrialResult, load, plan
 from hostbpf.rates.trial import FlowSlot, Outcome, Trial
 from machine.errors import BadInput
 
@@ -47,6 +47,28 @@ def write(tmp_path: Path, text: str) -> Path:
 def test_mistakes_name_file_and_key(tmp_path: Path, change: tuple[str, str], message: str) -> None:
     with pytest.raises(BadInput, match=rf"rates\.toml(.|\n)*{message}"):
         load(write(tmp_path, GOOD.replace(*change)))
+
+
+TWO = GOOD + "\n[[trial]]\nslot_ms = 10\nslots = 20\n"
+
+
+def test_trials_are_chosen_and_those_that_are_done_are_left_out(tmp_path: Path) -> None:
+    rates = load(write(tmp_path, TWO))
+    assert plan(rates).todo == (0, 1)
+    assert plan(rates, ["slot_ms=10"]).todo == (1,)
+    (first, goals), _ = rates.trials
+    left = plan(rates, (), [TrialResult(first, goals, Outcome((), 0.0, None))])
+    assert (left.todo, left.kept, left.run_seconds) == ((1,), 1, (0.2,))
+
+
+def test_a_dry_run_says_what_would_run_and_creates_nothing(tmp_path: Path) -> None:
+    path, out = write(tmp_path, TWO), tmp_path / "out"
+    arguments = [str(path), "--dry-run", "--json", "--only", "trial=1", "--out", str(out)]
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["seconds_at_least"] == pytest.approx(12 * 0.04)
+    assert isinstance(CliRunner().invoke(command, [str(path), "--only", "trial=3"]).exception, BadInput)
+    assert not out.exists()
 
 
 def test_error_and_bound() -> None:
