@@ -42,8 +42,8 @@ VARIED = ("eta_ms", "theta_max", "gap_ms", "delta", "slot_ms")
 SMOOTHED = 5
 """Bins of rates over which a timeline takes the mean."""
 TIMELINE_SHARING = {
-    "fair": "fair: T = 125 µs for both jobs",
-    "unfair": "unfair: T = 100 µs for job 1, 125 µs for job 2",
+    "fair": "fair: DCQCN's timer T is 125 µs for both jobs",
+    "unfair": "unfair: DCQCN's timer T is 100 µs for job 1, 125 µs for job 2",
 }
 
 
@@ -364,7 +364,7 @@ def _timelines(summary: Summary, results: Sequence[Result]) -> Figure:
     assert shared is not None
     axis.plot([], [], "^", color="white", mec="black", label="an iteration ends")
     axis.set_xlabel("time (s)")
-    axis.legend(fontsize=7, loc="upper right", ncols=3)
+    figure.legend(handles=axis.get_legend_handles_labels()[0], loc="outside lower left", fontsize=8, ncols=3)
     rows = len(drawn) // len(models)
     for m, model in enumerate(models):
         axis = figure.add_subplot(grid[m * rows : (m + 1) * rows, 1])

@@ -57,10 +57,12 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
         layout="constrained",
     )
     seeds = len({run.combination.seed for run in runs})
+    question = "and when are jobs done" if by_policy else "and how many flows meet on a link"
     figure.suptitle(
+        f"How long do iterations take, {question}?\n"
         f"{experiment.name}: {count(len(experiment.jobs), 'training job')} on {len(topology.hosts)} hosts "
         f"and {len(topology.switches)} {experiment.target} switches, {count(seeds, 'seed')}",
-        fontsize=13,
+        fontsize=12,
     )
     _times(times, experiment, groups)
     if by_policy:
@@ -141,7 +143,7 @@ def _times(axes: Any, experiment: Experiment, groups: Sequence[_Group]) -> None:
         [f"{job.name}\n{job.spec.collective}\n{len(job.hosts)} hosts" for job in experiment.jobs],
     )
     axes.set_ylabel("iteration time (ms)")
-    axes.set_title("Iteration time (lower is better)")
+    axes.set_title("Iteration time (lower is better)", fontsize=10)
     axes.set_ylim(bottom=0, top=axes.get_ylim()[1] * 1.25)
     axes.legend(loc="upper center", fontsize=8, ncols=2 if len(groups) < 5 else 3, framealpha=1)
     axes.grid(axis="y", alpha=0.3, zorder=0)
@@ -159,7 +161,7 @@ def _completion(axes: Any, groups: Sequence[_Group]) -> None:
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     axes.set_xlabel("job completion time (s); bars: mean, dots: jobs")
-    axes.set_title("Completion time (lower is better)")
+    axes.set_title("Completion time (lower is better)", fontsize=10)
     axes.grid(axis="x", alpha=0.3, zorder=0)
 
 
@@ -177,7 +179,7 @@ def _flows(axes: Any, groups: Sequence[_Group], attribute: str, whose: str) -> N
         axes.bar_label(bars, [f"{value:.3g}" if value else "" for value in links], fontsize=8)
     axes.set_xticks(range(most + 1))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("max. simultaneous flows on the link")
+    axes.set_xlabel("most flows on the link at once")
     axes.set_title(f"Flows {whose} (measured)", fontsize=10)
     axes.margins(y=0.08)
     axes.grid(axis="y", alpha=0.3, zorder=0)

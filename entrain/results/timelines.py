@@ -75,12 +75,13 @@ def iterations(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
     )
     number = len({run.combination.seed for run in runs})
     figure.suptitle(
-        f"{experiment.name}: iteration time, mean over {count(len(experiment.jobs), 'job')}, "
+        f"Do iterations come down to their time alone?\n"
+        f"{experiment.name}: mean over {count(len(experiment.jobs), 'job')}, "
         + (f"{number} seeds" if number > 1 else f"with range, seed {runs[0].combination.seed}"),
         fontsize=11,
     )
     for place, (title, members) in zip(axes[0], panels.items(), strict=True):
-        shown = set()
+        shown, dotted = set(), False
         for run in members:
             look = style(_name(run))
             over = _times(run) / np.array([[job.ideal_ms] for job in run.jobs])
@@ -94,8 +95,11 @@ def iterations(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
                 )
                 if (settled := converged_at(run)) is not None:
                     place.axvline(settled, color=look.colour, ls=":", lw=1)
+                    dotted = True
         place.axhline(1, color="black", ls="--", lw=1, label=ideal_name(members))
-        place.set_title(title)
+        if dotted:
+            place.plot([], [], ls=":", color="grey", lw=1, label="from here on within 5 % of that")
+        place.set_title(title, fontsize=10)
         place.set_xlabel("iteration")
         place.grid(alpha=0.3)
         place.legend(loc="lower right", fontsize=8)
@@ -127,7 +131,9 @@ def throughput(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
         layout="constrained",
     )
     figure.suptitle(
-        f"{experiment.name}: throughput of each job on {_busiest(runs[0])}, seed {runs[0].combination.seed}"
+        f"Do jobs take turns on their link?\n"
+        f"{experiment.name}: throughput of each job on {_busiest(runs[0])}, seed {runs[0].combination.seed}",
+        fontsize=12,
     )
     colours = {each.name: palette.job(place) for place, each in enumerate(experiment.jobs)}
     if experiment.cross:
@@ -145,6 +151,10 @@ def throughput(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
             place.grid(alpha=0.3)
         routing = f"{routing_name(strategy(run.combination))}\n" if routings > 1 else ""
         row[0].set_ylabel(f"{routing}{_name(run)}\nMbit/s", fontsize=9)
+    if len(parts) > 1:
+        when = ("at first", f"from iteration {SLIDING} on", "at the end")
+        for place, name in zip(axes[0], when, strict=True):
+            place.set_title(name, fontsize=10)
     axes[0, 0].set_ylim(bottom=0)
     if handles := axes[0, 0].get_legend_handles_labels()[0]:
         figure.legend(handles=handles, loc="outside lower center", fontsize=8, ncols=len(colours))
@@ -182,7 +192,8 @@ def seeds(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
         1, 1 + converged, figsize=(10 if converged else 5.5, 3.8), squeeze=False, layout="constrained"
     )
     number = len({run.combination.seed for run in runs})
-    figure.suptitle(f"{experiment.name}: {number} seeds" + ("" if converged else ", none of which converged"))
+    found = "" if converged else ", none of which converged"
+    figure.suptitle(f"Do iterations come down to their time alone?\n{experiment.name}: {number} seeds{found}")
     if converged:
         _when(axes[0, 0], groups)
     where = axes[0, -1]
