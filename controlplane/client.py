@@ -57,7 +57,7 @@ def choose(name: str | None, root: Path = NETWORKS, *, runs: Path | None = None)
     `name` is an address and the environment names no certificate.
     """
     if name is not None and ":" in name:
-        return RunningNetwork(name, root, _own_identity(name))
+        return RunningNetwork(name, root, own_identity(f"--network {name}"))
     networks = running_networks(root) + (running_networks(runs) if runs is not None else [])
     names = ", ".join(network.name for network in networks)
     if name is not None:
@@ -74,11 +74,12 @@ def choose(name: str | None, root: Path = NETWORKS, *, runs: Path | None = None)
     return networks[0]
 
 
-def _own_identity(address: str) -> Identity:
+def own_identity(option: str) -> Identity:
+    """Return the caller's identity, as the environment names it. Raises BadInput, naming `option`."""
     if not (given := os.environ.get(IDENTITY)):
         raise BadInput(
-            f"--network {address}: is another machine's; set {IDENTITY} to your certificate, DIR/NAME of a "
-            f"directory that `entrain certs` has made"
+            f"{option}: is another machine's; set {IDENTITY} to your certificate, DIR/NAME of a directory "
+            f"that `entrain certs` has made"
         )
     return identity_of(Path(given).parent, Path(given).name)
 

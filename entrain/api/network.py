@@ -7,18 +7,21 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from controlplane.api_pb2 import DeployRequest, GetNetworkRequest, WatchLoadsRequest
+from controlplane.api_pb2 import DeployRequest, GetNetworkRequest
 from controlplane.client import RunningNetwork, call, choose
 from entrain.api.commands import error_of
 from entrain.run.starting import prepared, start, stop
+from entrain.watch.source import measured
 from hostbpf.clock import SlotClock
 from machine.errors import BadInput, EntrainError
+from wire.slot_header import slot_near
 
 
 @dataclass(frozen=True)
@@ -124,22 +127,25 @@ class Network:
         """The addresses of the switches' P4Runtime servers, within `namespace`, by the switches' names."""
         return {each.name: each.grpc_address for each in self._description.switches}
 
-    def loads(self, slot_ms: float = 60.0) -> list[dict[str, Any]]:
-        """Return what is planned on each port between two nodes, from the switches' registers.
+    def loads(self, slot_ms: float = 60.0, interval_ms: int = 500) -> list[dict[str, Any]]:
+        """Return what each port sends, and what is planned on it, from the switches' counters and registers.
 
-        A row has `switch`, `port`, `peer`, `capacity_mbps`, and in `slots` the planned Mbit/s by slot,
-        counted from the present one.
+        A row has `switch`, `port`, `peer`, `capacity_mbps`, `measured_mbps`, and in `slots` the planned
+        Mbit/s by slot, counted from the present one. What is measured is the mean over `interval_ms`, for
+        which the call waits. `slot_ms` is the length of a slot. Raises EntrainError.
         """
-        present = SlotClock.shared(slot_ms).slot()
         with call(self._running) as stub:
-            (reading,) = stub.WatchLoads(WatchLoadsRequest())
+            reading, used = measured(stub, interval_ms)
+        clock = SlotClock.shared(slot_ms)
+        present = clock.slot(time.monotonic_ns() - time.time_ns() + reading.unix_ns)  # when they were read
         return [
             {
                 "switch": port.switch,
                 "port": port.port,
                 "peer": port.peer,
                 "capacity_mbps": port.capacity_mbps,
-                "slots": {slot.slot - present: slot.load_mbps for slot in port.slots},
+                "measured_mbps": used[port.switch, port.port][0],
+                "slots": {slot_near(present, slot.slot) - present: slot.load_mbps for slot in port.slots},
             }
             for port in reading.ports
         ]

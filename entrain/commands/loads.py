@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from machine.errors import EntrainError
 from machine.terminal import plain_table
 from wire.slot_header import slot_near
 
@@ -23,7 +21,7 @@ SHOWN_MBPS = 0.1
 """A port that sends less is not shown, unless something is planned on it."""
 
 
-@click.command()
+@click.command(short_help="Show what each link carries, and what is planned on it.")
 @click.option("--network", help="Which network; needed only if several are up.")
 @click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option(
@@ -46,18 +44,17 @@ def command(
     """
     from controlplane.api_pb2 import WatchLoadsRequest
     from controlplane.client import RUNS, call, choose
-    from entrain.watch.source import Rates
+    from entrain.watch.source import Rates, measured
     from hostbpf.clock import SlotClock
 
     clock, rates = SlotClock.shared(slot_ms), Rates()
     with call(choose(network, runs=RUNS)) as stub:
-        stream = stub.WatchLoads(WatchLoadsRequest(interval_ms=interval_ms, counters=True))
-        readings: Iterable[tuple[Any, Used]] = ((reading, rates.of(reading)) for reading in stream)
-        if not watch:
-            reading, used = next(itertools.islice(readings, 1, None))  # the first only begins to measure
-            if reading.problem:
-                raise EntrainError(reading.problem)
-            readings = [(reading, used)]
+        readings: Iterable[tuple[Any, Used]]
+        if watch:
+            stream = stub.WatchLoads(WatchLoadsRequest(interval_ms=interval_ms, counters=True))
+            readings = ((reading, rates.of(reading)) for reading in stream)
+        else:
+            readings = [measured(stub, interval_ms)]
         if as_json:
             for reading, used in readings:
                 click.echo(json.dumps(_document(reading, clock.slot(), used)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 
 import click
@@ -12,7 +13,7 @@ import click
 from machine.errors import BadInput
 
 
-@click.command()
+@click.command(short_help="Watch a network or a run, live: terminal or web page.")
 @click.option("--network", help="Which network or run; needed only if there are several.")
 @click.option("--web", "as_page", is_flag=True, help="Serve a page, and metrics at /metrics.")
 @click.option("--metrics", "as_metrics", is_flag=True, help="Serve metrics for Prometheus alone.")
@@ -35,6 +36,11 @@ from machine.errors import BadInput
 @click.option(
     "--slot-ms", type=click.FloatRange(min=1), help="Length of a slot, if no agent tells it; 60 if not given."
 )
+@click.option(
+    "--agents",
+    metavar="HOST:PORT",
+    help="Where agents of other machines listen; {host} and {address} stand for a host's name and address.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per reading, until Ctrl-C.")
 @click.option("--once", is_flag=True, help="With --json: print two readings, the second with rates, and end.")
 def command(
@@ -45,19 +51,28 @@ def command(
     token: str | None,
     interval_ms: int,
     slot_ms: float | None,
+    agents: str | None,
     as_json: bool,
     once: bool,
 ) -> None:
     """Watch a network that is up, or a run in progress: links, jobs, switches, agents, circuits, events.
 
     Reading costs the switches some time, so do not watch a run whose figures you want to publish.
+
+    Controllers and agents of other machines (--network HOST:PORT, --agents) are asked over TLS, with your
+    certificate: ENTRAIN_IDENTITY=DIR/NAME.
     """
-    from controlplane.client import RUNS, choose
-    from entrain.watch.source import Ended, Latest, Source
+    from controlplane.client import RUNS, choose, own_identity
+    from entrain.watch.source import Ended, Latest, RemoteAgents, Source
 
     if once and not as_json:
         raise BadInput("--once: give it with --json")
-    source = Source(choose(network, runs=RUNS), interval_ms, slot_ms)
+    remote = None
+    if agents is not None:
+        if not re.fullmatch(r"[^:]+:\d+", agents):
+            raise BadInput(f"--agents {agents}: give HOST:PORT, such as '{{host}}.example:50061'")
+        remote = RemoteAgents(agents, own_identity(f"--agents {agents}"))
+    source = Source(choose(network, runs=RUNS), interval_ms, slot_ms, remote)
     if as_json:
         try:
             for number, snapshot in enumerate(source.snapshots()):

@@ -25,6 +25,7 @@ from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.agent_pb2_grpc import HostStub
 from machine.errors import EntrainError
 from machine.record import RECORDS
+from machine.tls import Identity, open_channel
 from wire.slot_header import LANES, slot_near
 
 HISTORY = 240
@@ -246,12 +247,52 @@ class Rates:
         return (None, None) if sent < 0 or received < 0 else (sent * to_mbps, received * to_mbps)
 
 
+def measured(stub: Any, interval_ms: int) -> tuple[Any, Used]:
+    """Read all ports twice, `interval_ms` apart; return the second reading, and the rates between both.
+
+    Raises EntrainError if the load tables cannot be read.
+    """
+    rates = Rates()
+    stream = stub.WatchLoads(api.WatchLoadsRequest(interval_ms=max(1, interval_ms), counters=True))
+    for number, reading in enumerate(stream):
+        used = rates.of(reading)
+        if number:
+            stream.cancel()
+            if reading.problem:
+                raise EntrainError(reading.problem)
+            return reading, used
+    raise EntrainError("the network ended while it was read")
+
+
+@dataclass(frozen=True)
+class RemoteAgents:
+    """Where agents of other machines listen, and who asks them.
+
+    `address` is HOST:PORT, in which `{host}` and `{address}` stand for a host's name and its address in the
+    network. An agent must have the certificate of its host.
+    """
+
+    address: str
+    identity: Identity
+
+    def of(self, host: Any) -> str:
+        """Return the address of a host's agent."""
+        return self.address.replace("{host}", host.name).replace("{address}", host.address)
+
+
 class Source:
     """Reads a network again and again: iterate over `snapshots`."""
 
-    def __init__(self, network: RunningNetwork, interval_ms: int = 500, slot_ms: float | None = None) -> None:
-        """`slot_ms` is the length of slots if no agent tells it."""
+    def __init__(
+        self,
+        network: RunningNetwork,
+        interval_ms: int = 500,
+        slot_ms: float | None = None,
+        remote: RemoteAgents | None = None,
+    ) -> None:
+        """`slot_ms` is the length of slots if no agent tells it; `remote` tells of agents elsewhere."""
         self.network = network
+        self._remote = remote
         self._interval_ms = interval_ms
         self._slot_ms = slot_ms or SLOT_MS
         self._rates = Rates()
@@ -361,7 +402,7 @@ class Source:
         training = stub.ListTraining(api.ListTrainingRequest(), timeout=PATIENCE_S)
         admitted = _unless_refused(lambda: stub.ListJobs(api.ListJobsRequest(), timeout=PATIENCE_S))
         circuits = _unless_refused(lambda: stub.ListCircuits(api.ListCircuitsRequest(), timeout=PATIENCE_S))
-        addresses = {host.name: address for host in network.hosts if (address := _agent_of(host))}
+        addresses = {host.name: address for host in network.hosts if (address := self._agent_of(host))}
         statuses = self._ask(addresses, "GetStatus", pb.GetStatusRequest())
         lengths = [each.slot_ns / 1e6 for each in statuses.values() if not isinstance(each, str)]
         jobs = {job.name: _trains(job) for job in training.jobs}
@@ -386,11 +427,11 @@ class Source:
         """Ask all agents at once. Returns an answer, or the reason why there is none, by host."""
         asked = {}
         for host, address in addresses.items():
-            if address not in self._channels:
-                self._channels[address] = grpc.insecure_channel(
-                    address, options=[("grpc.enable_http_proxy", 0)]
-                )
-            stub = HostStub(self._channels[address])
+            if host not in self._channels:
+                identity = self._remote.identity if self._remote and not address.startswith("unix:") else None
+                options = [("grpc.enable_http_proxy", 0)]
+                self._channels[host] = open_channel(grpc, address, options, identity, host)
+            stub = HostStub(self._channels[host])
             asked[host] = getattr(stub, method).future(request, timeout=TIMEOUT_S)
         answers: dict[str, Any] = {}
         for host, answer in asked.items():
@@ -398,8 +439,22 @@ class Source:
                 answers[host] = answer.result()
             except grpc.RpcError as error:
                 gone = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-                answers[host] = f"does not answer at {addresses[host]}" if gone else str(error.details())
+                answers[host] = self._silent(host, addresses[host]) if gone else str(error.details())
         return answers
+
+    def _agent_of(self, host: Any) -> str:
+        """Return the address of a host's agent: as told, where it listens by default, or elsewhere."""
+        if host.agent:
+            return str(host.agent)
+        default = RECORDS / "agents" / f"{host.interface}.sock"
+        if default.exists():
+            return f"unix:{default}"
+        return self._remote.of(host) if self._remote else ""
+
+    def _silent(self, host: str, address: str) -> str:
+        if self._remote and not address.startswith("unix:"):
+            return f"does not answer at {address} with a certificate of {host} from your authority"
+        return f"does not answer at {address}"
 
 
 class Latest:
@@ -453,14 +508,6 @@ def _unless_refused(ask: Any) -> Any:
         if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED):
             return None
         raise
-
-
-def _agent_of(host: Any) -> str:
-    """Return the address of a host's agent: as told, or where an agent listens by default."""
-    if host.agent:
-        return str(host.agent)
-    default = RECORDS / "agents" / f"{host.interface}.sock"
-    return f"unix:{default}" if default.exists() else ""
 
 
 def _agent(host: str, status: Any) -> AgentView:

@@ -285,7 +285,11 @@ def test_a_network_is_up_within_the_context() -> None:
         with h2.running("sleep", "1000") as process:
             pass
         assert process.returncode == -signal.SIGTERM
-        assert {row["switch"] for row in network.loads()} == {"left", "right"}
+        with h1.running("ping", "-f", "-q", "-s", "1400", h2.address):
+            loads = {(row["switch"], row["peer"]): row for row in network.loads(interval_ms=300)}
+        assert {switch for switch, _ in loads} == {"left", "right"}
+        assert loads["left", "right"]["measured_mbps"] > 0.1
+        assert not any(loads["left", "right"]["slots"].values()), "nothing is planned for a ping"
         assert sum(packets for packets, _ in network.counter("left", "port_out").values()) > 0
         with pytest.raises(entrain.EntrainError, match="is already up"), entrain.up(topology):
             pass

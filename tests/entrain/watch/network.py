@@ -150,7 +150,10 @@ class Agent(HostServicer):
 
 @contextlib.contextmanager
 def network(directory: Path) -> Iterator[tuple[RunningNetwork, Controller]]:
-    """Serve a network in `directory`, with an agent on h1; the one of h2 does not answer."""
+    """Serve a network in `directory`, with an agent on h1; the one of h2 does not answer.
+
+    The others are on machines of their own, if at all.
+    """
     place = directory / "runs" / "demo"
     place.mkdir(parents=True)
     addresses = {"h1": f"unix:{directory}/agent.sock", "h2": f"unix:{directory}/none.sock"}

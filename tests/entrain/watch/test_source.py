@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import grpc
 import pytest
 
+from controlplane import api_pb2 as api
 from controlplane.client import RUNS, RunningNetwork, choose
-from entrain.watch.source import Ended, Latest, Source
+from controlplane.topology import leaf_spine
+from entrain.certificates import issue
+from entrain.watch.source import Ended, Latest, RemoteAgents, Source
+from hostbpf.rpc.agent_pb2_grpc import add_HostServicer_to_server
 from machine.errors import BadInput, EntrainError
-from tests.entrain.watch.network import JOB, PLANNED, USED, Controller
+from machine.tls import add_port, identity_of
+from tests.entrain.watch.network import JOB, PLANNED, USED, Agent, Controller
 
 Watched = tuple[RunningNetwork, Controller]
 
@@ -38,6 +46,26 @@ def test_jobs_agents_and_switches_are_told(watched: Watched) -> None:
     assert other.problem.startswith("does not answer at unix:")
     assert snapshot.switches[0].drops == {"NO_ROUTE": 3, "LATE": 0}
     assert snapshot.circuits[0].job == JOB
+
+
+def test_agents_of_other_machines_are_asked_over_tls_and_must_be_their_hosts(
+    watched: Watched, tmp_path: Path
+) -> None:
+    topology = leaf_spine(leaves=2, spines=2, hosts_per_leaf=2)
+    issue(topology, tmp_path / "certs", 1, readers=["anna"])
+    server = grpc.server(ThreadPoolExecutor(4))
+    add_HostServicer_to_server(Agent(), server)
+    port = add_port(server, "127.0.0.1:0", identity_of(tmp_path / "certs", "h3"))
+    server.start()
+    try:
+        remote = RemoteAgents(f"127.0.0.1:{port}", identity_of(tmp_path / "certs", "anna"))
+        snapshot = next(Source(watched[0], remote=remote).snapshots())
+    finally:
+        server.stop(None).wait()
+    agents = {agent.host: agent for agent in snapshot.agents}
+    assert (agents["h1"].problem, agents["h3"].problem, agents["h3"].flows) == ("", "", 2)
+    assert "with a certificate of h4" in agents["h4"].problem, "h3 answers there"
+    assert RemoteAgents("{host}.rack:7", remote.identity).of(api.Host(name="h4")) == "h4.rack:7"
 
 
 def test_a_network_that_ends_says_so(watched: Watched) -> None:
