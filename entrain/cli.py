@@ -19,6 +19,28 @@ _COMMANDS = Path(__file__).parent / "commands"
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
+SECTIONS = {
+    "Experiments": ("run", "report", "simulate", "profile"),
+    "Networks": (
+        "up",
+        "down",
+        "hosts",
+        "exec",
+        "watch",
+        "loads",
+        "flows",
+        "drops",
+        "capture",
+        "counter",
+        "shell",
+    ),
+    "Jobs of a cluster": ("submit", "jobs", "cancel", "place", "circuits", "ocs"),
+    "Real hosts and switches": ("train", "controller", "deploy", "certs", "emulated-switch"),
+    "This machine": ("doctor", "clean", "completion"),
+}
+"""The subcommands as `entrain --help` lists them."""
+
+
 class _LazyGroup(click.Group):
     """A group that imports a subcommand only when it is used, so that `entrain --help` starts quickly."""
 
@@ -33,11 +55,23 @@ class _LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for section, names in SECTIONS.items():
+            rows = []
+            for name in names:
+                if (command := self.get_command(ctx, name)) is not None:
+                    rows.append((name, command.get_short_help_str(formatter.width - 6)))
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version(), prog_name="entrain")
 def cli() -> None:
-    """Schedule the traffic of distributed DNN training, from P4 switches to congestion windows."""
+    """Schedule the traffic of distributed DNN training, from P4 switches to congestion windows.
+
+    `entrain COMMAND --help` explains a command. Networks need root. Begin with docs/start.md.
+    """
 
 
 def main() -> None:

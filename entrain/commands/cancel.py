@@ -7,7 +7,7 @@ import json
 import click
 
 
-@click.command()
+@click.command(short_help="Cancel a job, and release what it holds.")
 @click.argument("job")
 @click.option("--ended", is_flag=True, help="It has ended by itself: list it as `ended`, not `cancelled`.")
 @click.option("--network", help="Which network; needed only if several are up.")

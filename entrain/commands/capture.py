@@ -13,7 +13,7 @@ import click
 from machine.errors import BadInput, EntrainError, MissingTool
 
 
-@click.command()
+@click.command(short_help="Capture the packets of a link or a host.")
 @click.argument("where", metavar="LINK|HOST")
 @click.option("--network", help="Which network or run; needed only if there are several.")
 @click.option("--slot-headers", is_flag=True, help="Only packets with a slot header.")

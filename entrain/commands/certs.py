@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 
-@click.command()
+@click.command(short_help="Make certificates for switches, hosts and users.")
 @click.argument("file", metavar="FILE.toml", type=click.Path(path_type=Path))
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @click.option(

@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 
 
-@click.command()
+@click.command(short_help="List the optical circuits and their jobs.")
 @click.option("--network", help="Which network; needed only if several are up.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(network: str | None, as_json: bool) -> None:

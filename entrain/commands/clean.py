@@ -11,7 +11,7 @@ import click
 from machine.errors import EntrainError
 
 
-@click.command()
+@click.command(short_help="Remove what crashed runs left on this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> None:
     """Remove namespaces, interfaces, processes and files left by crashed runs. Running networks stay."""

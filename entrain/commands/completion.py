@@ -13,7 +13,10 @@ _HOW = {
 }
 
 
-@click.command(epilog="\b\n" + "\n".join(f"{shell}: {how}" for shell, how in _HOW.items()))
+@click.command(
+    short_help="Print the script that completes commands in a shell.",
+    epilog="\b\n" + "\n".join(f"{shell}: {how}" for shell, how in _HOW.items()),
+)
 @click.argument("shell", type=click.Choice(list(_HOW)))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(shell: str, as_json: bool) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from controlplane.topology import Topology
 
 
-@click.command()
+@click.command(short_help="Control switches that something else has started.")
 @click.argument("file", metavar="FILE.toml", type=click.Path(path_type=Path))
 @click.option(
     "--state",

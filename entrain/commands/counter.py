@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 
-@click.command()
+@click.command(short_help="Show a counter or a register of a switch.")
 @click.argument("switch")
 @click.argument("name")
 @click.option("--network", help="Which network; needed only if several are up.")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from controlplane.topology import Topology
 
 
-@click.command()
+@click.command(short_help="Set the pipeline and the tables of every switch.")
 @click.option("--target", required=True, type=click.Choice(["softswitch", "bmv2", "tofino", "tofino2"]))
 @click.option(
     "--topology",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from entrain.doctor import Finding
 
 
-@click.command()
+@click.command(short_help="Check what entrain needs on this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> None:
     """Check entrain's prerequisites on this machine. The exit status is 0 if nothing required is missing."""

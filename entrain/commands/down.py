@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 
-@click.command()
+@click.command(short_help="Take a network down.")
 @click.argument("file", metavar="[FILE.toml]", required=False, type=click.Path(path_type=Path))
 @click.option("--network", help="Which network; needed only if several are up.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -12,7 +12,7 @@ from rich.table import Table
 from machine.terminal import plain_table
 
 
-@click.command()
+@click.command(short_help="Show what the switches dropped, and why.")
 @click.option("--network", help="Which network; needed only if several are up.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(network: str | None, as_json: bool) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PATH = click.Path(path_type=Path)
 
 
-@click.command()
+@click.command(short_help="Keep the load table for a switch that has none.")
 @click.argument("file", type=PATH)
 @click.option(
     "--write", "directory", type=PATH, help="Write the files for topology FILE to this directory, and exit."

@@ -12,7 +12,10 @@ from machine.errors import BadInput, EntrainError
 _MOVED = "(to publish the progress of a training script, use `entrain train -- COMMAND`)"
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(
+    short_help="Run a command on a host.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
 @click.option("--network", help="Needed when several networks are up.")
 @click.argument("host")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="CMD...")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hostbpf.flows import FlowState
 
 
-@click.command()
+@click.command(short_help="Show TCP connections: window, rate, MLTCP's state.")
 @click.option("--netns", multiple=True, help="A namespace by name or path; default: all on this machine.")
 @click.option("--job", type=click.IntRange(min=0), help="Only flows with this job number (socket mark).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -14,7 +14,7 @@ from rich.console import Console
 from machine.errors import BadInput
 
 
-@click.group(invoke_without_command=True)
+@click.group(short_help="List the jobs of a cluster; `jobs run` runs one.", invoke_without_command=True)
 @click.option("--all", "past", is_flag=True, help="Show jobs that are over, too.")
 @click.option("--network", help="Which network; needed only if several are up.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with placements and waits.")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ocs.manager import CircuitManager, CircuitStatus
 
 
-@click.command()
+@click.command(short_help="Ask an optical circuit switch for its circuits.")
 @click.argument("file", metavar="FILE.toml", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(file: Path, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from machine.explain import suggestion
 from machine.terminal import plain_table
 
 
-@click.command()
+@click.command(short_help="Place jobs onto a cluster, without a network.")
 @click.argument("file", metavar="CLUSTER.toml|JOB.toml", type=click.Path(path_type=Path))
 @click.option("--jobs", type=click.Path(path_type=Path), help="CSV file, a line for each job.")
 @click.option(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from entrain.profiling import Measured
 
 
-@click.command()
+@click.command(short_help="Measure the profile of each job, alone.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Write the profiles to this TOML file.")
 @click.option(

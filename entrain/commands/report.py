@@ -14,7 +14,7 @@ from machine.errors import BadInput, EntrainError
 Directory = click.Path(path_type=Path, exists=True, file_okay=False)
 
 
-@click.command()
+@click.command(short_help="Report results; compare two experiments.")
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=Directory)
 @click.option("--draw", is_flag=True, help="Write results.json, CSV files and plots to DIR again.")
 @click.option("--json", "as_json", is_flag=True, help="Print results.json; for several experiments, a list.")

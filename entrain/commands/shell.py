@@ -12,7 +12,7 @@ from machine import tls
 from machine.errors import BadInput
 
 
-@click.command()
+@click.command(short_help="Open p4runtime-shell on a switch.")
 @click.argument("switch")
 @click.option("--network", help="Which network; needed only if several are up.")
 @click.option(

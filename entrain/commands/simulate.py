@@ -24,7 +24,7 @@ SCORE = "cassini-score"
 """The NAME that runs no experiment, but scores the jobs of a file."""
 
 
-@click.command()
+@click.command(short_help="Simulate an experiment, without a network.")
 @click.argument("name")
 @click.option(
     "--trace",

@@ -11,7 +11,7 @@ import click
 from machine.errors import EntrainError
 
 
-@click.command()
+@click.command(short_help="Submit a job to a cluster.")
 @click.argument("file", metavar="JOB.toml", type=click.Path(path_type=Path))
 @click.option("--name", help="Another name than the file's, to submit it again.")
 @click.option("--network", help="Which network; needed only if several are up.")

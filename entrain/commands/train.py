@@ -32,7 +32,10 @@ def environment(
     return {name: value for name, value in given.items() if value}
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(
+    short_help="Run a PyTorch script, and publish its progress.",
+    context_settings={"ignore_unknown_options": True},
+)
 @click.option("--job", help="The job's name in progress and reports; default: the script's.")
 @click.option(
     "--congestion-control", "control", help="For connections that carry gradients, for example slot_cubic."

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from controlplane.topology import Topology
 
 
-@click.command()
+@click.command(short_help="Bring up the network of a file.")
 @click.argument("file", metavar="FILE.toml", type=click.Path(path_type=Path))
 @click.option("--target", type=click.Choice(["softswitch", "bmv2"]), help="Use this target for all switches.")
 @click.option(

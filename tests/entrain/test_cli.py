@@ -1,0 +1,18 @@
+"""The commands as a whole: what `entrain --help` lists."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import click
+from click.testing import CliRunner
+
+from entrain.cli import SECTIONS, cli
+
+
+def test_each_command_is_listed_once_and_its_summary_fits() -> None:
+    listed = Counter(name for names in SECTIONS.values() for name in names)
+    assert listed == Counter(cli.list_commands(click.Context(cli)))
+    shown = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
+    assert "..." not in shown.partition("Experiments:")[2]
+    assert max(map(len, shown.splitlines())) <= 80
