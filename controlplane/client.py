@@ -64,7 +64,7 @@ def choose(name: str | None, root: Path = NETWORKS, *, runs: Path | None = None)
         for network in networks:
             if network.name == name:
                 return network
-        up = f"up are {names}" if names else "none is up"
+        up = f"there is {names}" if names else "none is up"
         raise EntrainError(f"no network {name!r} is up ({up}): `entrain up TOPOLOGY.toml`")
     if not networks:
         remedy = "`entrain up TOPOLOGY.toml`" + (", or start `entrain run`" if runs is not None else "")

@@ -158,8 +158,8 @@ def _agent_columns(_: int) -> Sequence[Column]:
     return [
         Column("host", lambda _, name: name),
         Column("flows", lambda s, name: of(s, name)["flows"]),
-        Column("asking ms", lambda s, name: of(s, name)["negotiation_ms"]),
-        Column("deciding ms", lambda s, name: of(s, name)["decision_ms"]),
+        Column("negotiation ms", lambda s, name: of(s, name)["negotiation_ms"]),
+        Column("decision ms", lambda s, name: of(s, name)["decision_ms"]),
         Column("state", lambda s, name: of(s, name)["problem"] or of(s, name)["enforcer"] or "answers"),
     ]
 

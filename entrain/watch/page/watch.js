@@ -263,8 +263,8 @@ function draw() {
   table("agents", last.agents, [
     ["host", (each) => each.host],
     ["flows", (each) => each.flows],
-    ["asking ms", (each) => one(each.negotiation_ms)],
-    ["deciding ms", (each) => one(each.decision_ms)],
+    ["negotiation ms", (each) => one(each.negotiation_ms)],
+    ["decision ms", (each) => one(each.decision_ms)],
     ["state", (each) => each.problem || each.enforcer || "answers"],
   ], last.run ? "none: this run's policy has no agents" : "none: `entrain-agent` starts one on a host");
   table("events", [...last.events].reverse(), [
