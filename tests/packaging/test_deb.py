@@ -84,7 +84,7 @@ def system(fresh: Path) -> Iterator[Callable[[str], str]]:
 
 def journal(unit: str, line: str, times: int = 1) -> str:
     """Return a command that waits for a line of the journal."""
-    return f"wait '[ $(journalctl -b -u {unit} -o cat | grep -c \"{line}\") -ge {times} ]'; "
+    return f"await '[ $(journalctl -b -u {unit} -o cat | grep -c \"{line}\") -ge {times} ]'; "
 
 
 def test_agent_is_a_service_of_systemd(system: Callable[[str], str]) -> None:
