@@ -67,7 +67,7 @@ def test_agent_runs_without_a_compiler(fresh: Path) -> None:
     assert "Traceback" not in run(fresh, "entrain doctor")
 
 
-WAIT = 'wait() { timeout 30 sh -c "until $1; do sleep 0.1; done" || echo "never: $1"; }; '
+WAIT = 'await() { timeout 30 sh -c "until $1; do sleep 0.1; done" || echo "never: $1"; }; '
 """A shell function that waits until a command succeeds."""
 AGENT, CONTROLLER = "entrain-agent@lo", "entrain-controller"
 
