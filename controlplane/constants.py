@@ -88,7 +88,7 @@ COUNTER_PORT_IN_SIZE: Final = 512
 COUNTER_VRF_COUNTER: Final = "FabricIngress.vrf_counter"
 COUNTER_VRF_COUNTER_SIZE: Final = 1024
 COUNTER_DROPS: Final = "FabricIngress.drops"
-COUNTER_DROPS_SIZE: Final = 9
+COUNTER_DROPS_SIZE: Final = 10
 COUNTER_REFUSED: Final = "FabricIngress.guard.refused"
 COUNTER_REFUSED_SIZE: Final = 2048
 COUNTER_PORT_OUT: Final = "FabricEgress.port_out"
@@ -147,7 +147,7 @@ class DropReason(IntEnum):
     """Why the switch program dropped a packet: an index into the counter `COUNTER_DROPS`."""
 
     MALFORMED = 0
-    """Bad version, lane, kind, IP version, options, length or checksum."""
+    """Bad lane, kind, IP version, options, length or checksum."""
 
     NOT_IP = 1
     """Neither IPv4 nor an ARP request."""
@@ -172,6 +172,9 @@ class DropReason(IntEnum):
 
     OTHER_VRF = 8
     """The destination is a host of another VRF."""
+
+    VERSION = 9
+    """A slot header of another version: switches or hosts wait for an upgrade."""
 
 
 class RefusedReason(IntEnum):

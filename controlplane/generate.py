@@ -1,7 +1,7 @@
 """Generates modules of this package: `python -m controlplane.generate`.
 
 `constants.py` comes from the program. P4Info has names and sizes of tables, match fields, actions,
-parameters, counters and registers. `headers.p4` and `guard.p4` have reasons, which P4Info omits. So a
+parameters, counters and registers. `headers.p4` has reasons, which P4Info omits. So a
 renamed table causes an import error instead of a wrong entry. `api_pb2*` and `bf_pipeline_pb2*` come from
 their .proto files, if grpcio-tools, a development dependency, is installed.
 """
@@ -21,7 +21,7 @@ from machine.protoc import grpc_modules
 
 _HERE = Path(__file__).resolve().parent
 P4INFO = _HERE.parent / "p4src/build/fabric.p4info.txtpb"
-HEADERS = (_HERE.parent / "p4src/shared/headers.p4", _HERE.parent / "p4src/v1model/guard.p4")
+HEADERS = _HERE.parent / "p4src/shared/headers.p4"
 CONSTANTS = _HERE / "constants.py"
 PROTOS = (_HERE / "api.proto", _HERE / "bf_pipeline.proto")
 
@@ -36,7 +36,7 @@ _REASON = re.compile(r"^const bit<\d+> (DROP|REFUSED)_(\w+) = (\d+); *// (.+)$",
 def constants(p4info: p4i.P4Info, headers: str) -> str:
     """Return the text of a Python module with a constant for each name, size and drop reason.
 
-    `p4info` describes the program, and `headers` is the text of the files `HEADERS`.
+    `p4info` describes the program, and `headers` is the text of `HEADERS`.
     """
     lines = (*_lines(p4info), "", "", *_reasons(headers))
     return _HEADER + "".join(f"\n{line}" if line else "\n" for line in lines) + "\n"
@@ -102,9 +102,7 @@ def _upper(alias: str) -> str:
 
 def main() -> None:
     """Write the constants of the fabric program, and the modules of the .proto files."""
-    outputs = {
-        CONSTANTS: constants(fy.P4Schema(P4INFO).p4info, "".join(path.read_text() for path in HEADERS))
-    }
+    outputs = {CONSTANTS: constants(fy.P4Schema(P4INFO).p4info, HEADERS.read_text())}
     with contextlib.suppress(MissingTool):
         for proto in PROTOS:
             outputs |= grpc_modules(proto)

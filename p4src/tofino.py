@@ -121,14 +121,15 @@ def _outputs(out: Path, target: str) -> Iterator[tuple[str, bytes]]:
 
 
 _TABLE = re.compile(
-    r"^  stateful \S*\$salu\.FabricEgress\.load_table\.(lane\d+):\n((?:    .*\n)+)", re.MULTILINE
+    r"^  stateful \S*\$salu\.(?:FabricEgress\.load_table|FabricIngress\.guard)\.(\w+):\n((?:    .*\n)+)",
+    re.MULTILINE,
 )
 
 
 def stateful(assembly: Path) -> str:
-    """The part of p4c's assembly that programs the load table's stateful ALUs, lane by lane."""
-    lanes = sorted(_TABLE.findall(assembly.read_text()), key=lambda each: int(each[0].removeprefix("lane")))
-    return "".join(f"stateful {name}:\n{body}" for name, body in lanes)
+    """The part of p4c's assembly that programs the stateful ALUs: the lanes, and the guard."""
+    found = sorted(_TABLE.findall(assembly.read_text()), key=lambda each: (len(each[0]), each[0]))
+    return "".join(f"stateful {name}:\n{body}" for name, body in found)
 
 
 def resources(logs: Path, target: str) -> str:

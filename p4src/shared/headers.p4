@@ -20,7 +20,7 @@ const bit<2> ECN_NOT_CAPABLE = 0;
 const bit<2> ECN_CONGESTED = 3;
 
 // Why a packet was dropped: index of the counter `drops`. `make p4` gives the controller and the tests their names.
-const bit<32> DROP_MALFORMED = 0;      // bad version, lane, kind, IP version, options, length or checksum
+const bit<32> DROP_MALFORMED = 0;      // bad lane, kind, IP version, options, length or checksum
 const bit<32> DROP_NOT_IP = 1;         // neither IPv4 nor an ARP request
 const bit<32> DROP_NO_VRF = 2;         // the ingress port belongs to no VRF
 const bit<32> DROP_NO_ROUTE = 3;       // the VRF does not know the destination
@@ -29,7 +29,15 @@ const bit<32> DROP_NO_UPLINK = 5;      // an ECMP group without members
 const bit<32> DROP_FORGED_QUERY = 6;   // a QUERY that does not come from the controller
 const bit<32> DROP_FORGED_SOURCE = 7;  // the source address is not that of the host at the ingress port
 const bit<32> DROP_OTHER_VRF = 8;      // the destination is a host of another VRF
-#define DROP_REASONS 9
+const bit<32> DROP_VERSION = 9;        // a slot header of another version: switches or hosts wait for an upgrade
+#define DROP_REASONS 10
+
+// Why carriers from a port were refused: with the port, index of the counter `refused`.
+const bit<2> REFUSED_SOURCE = 0;  // from another address than the host's
+const bit<2> REFUSED_RATE = 1;    // more carriers than the port may send
+const bit<2> REFUSED_SLOT = 2;    // about slots that are far from the present one
+const bit<2> REFUSED_LOAD = 3;    // more load than the host's link carries; what fits was counted
+#define REFUSED_REASONS 4
 
 @controller_header("packet_in")
 header packet_in_t {
@@ -117,6 +125,7 @@ struct metadata_t {
     bit<16> src_port;        // 0 for fragments and where there are no ports
     bit<16> dst_port;
     bool malformed;
+    bool refused;            // a carrier that the host at the ingress port may not send
     PortId_t link;           // the link whose load and capacity count
     bit<32> capacity;        // of that link, in rate units
     bit<19> ecn_threshold;   // queue depth in packets from which ECN marks; 0: never

@@ -1,5 +1,7 @@
 // Where a packet goes: VRF, source check, route, source route or ECMP; ARP answers; packet-out and packet-in.
 
+#include "guard.p4"
+
 control FabricIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig_intr_md,
                       in ingress_intrinsic_metadata_from_parser_t ig_prsr_md,
                       inout ingress_intrinsic_metadata_for_deparser_t ig_dprsr_md,
@@ -7,6 +9,8 @@ control FabricIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
     Counter<bit<64>, PortId_t>(MAX_PORTS, CounterType_t.PACKETS_AND_BYTES) port_in;
     Counter<bit<64>, bit<10>>(MAX_VRFS, CounterType_t.PACKETS_AND_BYTES) vrf_counter;
     Counter<bit<32>, bit<4>>(DROP_REASONS, CounterType_t.PACKETS) drops;
+
+    Guard() guard;
 
     // A counter is reached once per packet: the reason is counted at the end.
     bool dropped = false;
@@ -144,9 +148,16 @@ control FabricIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
         port_in.count(ig_intr_md.ingress_port);
 
         bool answered = ig_intr_md.ingress_port[6:0] == RECIRCULATION;
-        bool query = hdr.slot.isValid() && hdr.slot.kind == SLOT_QUERY;
+        bool query = false;
+        if (hdr.slot.isValid() && hdr.slot.kind == SLOT_QUERY) {
+            query = true;
+        }
         if (ig_prsr_md.parser_err != PARSER_ERROR_OK || meta.checksum_error || meta.malformed) {
-            drop(DROP_MALFORMED);
+            if (hdr.slot.isValid() && hdr.slot.version != SLOT_VERSION) {
+                drop(DROP_VERSION);
+            } else {
+                drop(DROP_MALFORMED);
+            }
         } else if (hdr.packet_out.isValid()) {
             if (query) {
                 to_pipe_of_link();
@@ -164,26 +175,31 @@ control FabricIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
             drop(DROP_NOT_IP);
         } else if (hdr.ipv4.isValid() && hdr.ipv4.ttl <= 1) {
             drop(DROP_TTL);
-        } else if (meta.host != 0 && meta.src != meta.host) {
-            drop(DROP_FORGED_SOURCE);
         } else {
-            if (hdr.ipv4.isValid()) {
-                vrf_counter.count(meta.vrf[9:0]);
-                hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
+            if (hdr.slot.isValid()) {
+                guard.apply(meta, ig_intr_md, ig_prsr_md);
             }
-            route.apply();
-            if (meta.denied || hdr.arp.isValid()) {
-                if (!host.apply().hit) {
-                    drop(DROP_NO_ROUTE);
-                } else if (meta.denied) {
-                    drop(DROP_OTHER_VRF);
-                } else {
-                    answer();
+            if (meta.host != 0 && meta.src != meta.host) {
+                drop(DROP_FORGED_SOURCE);
+            } else {
+                if (hdr.ipv4.isValid()) {
+                    vrf_counter.count(meta.vrf[9:0]);
+                    hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
                 }
-            } else if (meta.group != 0) {
-                if (!source_route.apply().hit) {
-                    if (!ecmp.apply().hit) {
-                        drop(DROP_NO_UPLINK);
+                route.apply();
+                if (meta.denied || hdr.arp.isValid()) {
+                    if (!host.apply().hit) {
+                        drop(DROP_NO_ROUTE);
+                    } else if (meta.denied) {
+                        drop(DROP_OTHER_VRF);
+                    } else {
+                        answer();
+                    }
+                } else if (meta.group != 0) {
+                    if (!source_route.apply().hit) {
+                        if (!ecmp.apply().hit) {
+                            drop(DROP_NO_UPLINK);
+                        }
                     }
                 }
             }
@@ -192,6 +208,8 @@ control FabricIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
         if (dropped) {
             drops.count(reason);
             ig_dprsr_md.drop_ctl = 1;
+        } else if (meta.refused) {
+            ig_dprsr_md.drop_ctl = 1;   // counted by port and reason
         } else if (ig_tm_md.ucast_egress_port == CPU_PORT) {
             to_cpu();
             if (query) { came_from(CPU_PORT); } else { came_from(ig_intr_md.ingress_port); }

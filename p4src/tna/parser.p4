@@ -20,6 +20,7 @@ parser FabricIngressParser(packet_in packet, out headers_t hdr, out metadata_t m
         meta.dst_port = 0;
         meta.malformed = false;
         meta.checksum_error = false;
+        meta.refused = false;
         transition select(ig_intr_md.ingress_port) {
             CPU_PORT: parse_packet_out;
             default: parse_ethernet;

@@ -1,13 +1,6 @@
 // What a host may do to others by carriers: send some, of present slots, that announce in each slot no more than its
 // link carries, and take back no more than they have announced. A port without an entry is not limited.
 
-// Why carriers from a port were refused: with the port, index of the counter `refused`.
-const bit<2> REFUSED_SOURCE = 0;  // from another address than the host's
-const bit<2> REFUSED_RATE = 1;    // more carriers than the port may send
-const bit<2> REFUSED_SLOT = 2;    // about slots that are far from the present one
-const bit<2> REFUSED_LOAD = 3;    // more load than the host's link carries; what fits was counted
-#define REFUSED_REASONS 4
-
 const bit<64> SLOT_TURN_TENTH = 28147497671065;  // a slot in turns of the lanes << 48
 
 // Per port and lane: the epoch ++ what the port has announced in that slot. `used` is what it has announced since the

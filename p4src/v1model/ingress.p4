@@ -120,7 +120,9 @@ control FabricIngress(inout headers_t hdr, inout metadata_t meta, inout standard
     apply {
         port_in.count((bit<32>)standard_metadata.ingress_port);
 
-        if (standard_metadata.parser_error != error.NoError || standard_metadata.checksum_error == 1 ||
+        if (hdr.slot.isValid() && hdr.slot.version != SLOT_VERSION) {
+            drop(DROP_VERSION);
+        } else if (standard_metadata.parser_error != error.NoError || standard_metadata.checksum_error == 1 ||
             meta.malformed) {
             drop(DROP_MALFORMED);
         } else if (hdr.packet_out.isValid()) {

@@ -197,7 +197,7 @@ def test_what_does_not_fit_a_table_is_refused_before_anything_is_written() -> No
 
 
 def test_constants_are_those_of_the_program() -> None:
-    fresh = constants(fy.P4Schema(P4INFO).p4info, "".join(path.read_text() for path in HEADERS))
+    fresh = constants(fy.P4Schema(P4INFO).p4info, HEADERS.read_text())
     assert CONSTANTS.read_text() == fresh, "run python -m controlplane.generate"
 
 

@@ -49,11 +49,11 @@ class Instruction:
 
 @dataclass(frozen=True)
 class StatefulTable:
-    """A register's table: where its two packet words come from, and the instructions of its actions."""
+    """A register's table: where its packet words come from, and the instructions of its actions."""
 
     name: str
-    inputs: tuple[str, str]
-    """The fields that are `phv_lo` and `phv_hi`."""
+    inputs: tuple[str, ...]
+    """The fields that are `phv_lo` and, if there is a second one, `phv_hi`."""
     actions: dict[str, tuple[Instruction, ...]]
 
     def run(
@@ -132,7 +132,9 @@ def _predicate(text: str, flags: dict[str, Flags]) -> Flags:
 
 
 _STATEFUL = re.compile(r"^stateful (\w+):\n((?:    .*\n)+)", re.MULTILINE)
-_INPUTS = re.compile(r"exact group \d+: \{ (\d+): ([\w.]+), (\d+): ([\w.]+) \}")
+_INPUTS = re.compile(r"exact group \d+: \{ (.+) \}")
+_INPUT = re.compile(r"(\d+): ([\w.]+?)(?:\.\d+-\d+)?(?:, |$)")
+_HASHED = re.compile(r"^        (\d+)\.\.(\d+): \w+\.(\d+)-(\d+)$", re.MULTILINE)
 _ACTION = re.compile(r"^      (\w+):\n((?:      - .*\n)+)", re.MULTILINE)
 
 
@@ -141,12 +143,19 @@ def read(text: str) -> dict[str, StatefulTable]:
     tables = {}
     for name, body in _STATEFUL.findall(text):
         assert "format: { lo: 32, hi:32 }" in body
-        ((low, first, high, second),) = _INPUTS.findall(body)
-        assert int(high) == int(low) + 32
+        (places,) = _INPUTS.findall(body)
+        at = {field: int(place) for place, field in reversed(_INPUT.findall(places))}
+        inputs = tuple(sorted(at, key=lambda field: at[field]))
+        if len(inputs) == 2:
+            assert at[inputs[1]] == at[inputs[0]] + 32
+        for hashed in _HASHED.findall(
+            body
+        ):  # a field in parts is put together by a hash that changes nothing
+            assert hashed[:2] == hashed[2:]
         actions = {
             action: tuple(map(_instruction, lines.splitlines())) for action, lines in _ACTION.findall(body)
         }
-        tables[name] = StatefulTable(name, (first, second), actions)
+        tables[name] = StatefulTable(name, inputs, actions)
     return tables
 
 

@@ -39,14 +39,17 @@ def numbers(rng: np.random.Generator, shape: tuple[int, int]) -> Words:
     return np.where(rng.random(shape) < 0.5, rng.integers(0, MAX_U32 + 1, shape), near)
 
 
+def lanes_of(target: str) -> list[StatefulTable]:
+    return [tables(target)[f"lane{n}"] for n in range(LANES)]
+
+
 @pytest.mark.parametrize("target", ARCHITECTURES)
 def test_each_lane_has_four_actions_of_the_same_instructions(target: str) -> None:
-    found = tables(target)
-    assert list(found) == [f"lane{n}" for n in range(LANES)]
-    for n, table in enumerate(found.values()):
+    found = lanes_of(target)
+    for n, table in enumerate(found):
         assert table.inputs == (f"meta.epoch{n}", f"hdr.lane{n}.amount")
         assert list(table.actions) == [f"load_table_{name}{n}" for name in ACTIONS]
-        assert list(table.actions.values()) == list(found["lane0"].actions.values())
+        assert list(table.actions.values()) == list(found[0].actions.values())
 
 
 @pytest.mark.parametrize("target", ARCHITECTURES)
@@ -70,7 +73,7 @@ def test_an_action_does_what_the_model_does(target: str, action: str) -> None:
 
     after = [
         table.run(f"load_table_{action}{n}", (loads[:, n], held[:, n]), (own[:, n], amounts[:, n]))
-        for n, table in enumerate(tables(target).values())
+        for n, table in enumerate(lanes_of(target))
     ]
     chip = np.stack([np.stack(words, axis=-1) for words in after], axis=1)
 
@@ -92,3 +95,18 @@ def test_an_action_does_what_the_model_does(target: str, action: str) -> None:
         assert (chip[wrapped] == np.stack([restarted, own, restarted], axis=-1)[wrapped]).all()
         same |= wrapped
     assert same.all(), (held[~same][:3], own[~same][:3], chip[~same][:3], model[~same][:3])
+
+
+@pytest.mark.parametrize("target", ARCHITECTURES)
+def test_the_guard_counts_a_ports_carriers_by_window(target: str) -> None:
+    rng = np.random.default_rng(2)
+    table = tables(target)["carriers"]
+    (action,) = table.actions
+    held, now = (rng.integers(0, 1 << 16, CELLS) for _ in range(2))
+    held = np.where(rng.random(CELLS) < 0.7, now, held)
+    counted = rng.integers(0, MAX_U32, CELLS)
+    number, window, told = table.run(action, (counted, held), (now, np.zeros_like(now)))
+    expected = np.where(held == now, counted + 1, 1)
+    assert (number == expected).all()
+    assert (told == expected).all()
+    assert (window == now).all()
