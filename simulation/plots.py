@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from machine.interval import interval
 from machine.palette import JOBS, SPARE, style
 from simulation.experiments.parrot import PAPER_GAIN, PAPER_GBPS, PAPER_TO_BOUND, PAPER_WITHIN
 from simulation.results import (
@@ -527,28 +528,37 @@ def _models(summary: Summary) -> Figure | None:
     return figure
 
 
-def _bound(summary: Summary) -> Figure:
-    """Draw mean JCT with a group of bars per speed, and a line where it is that of jobs alone."""
+def _groups(varied: str, summary: Summary) -> Figure:
+    """Draw mean JCT with a group of bars per value of `varied` and its interval over draws, and a line where
+    it is that of jobs alone."""
     rows = summary.rows(Completion)
-    speeds = list(dict.fromkeys(row.at.gbps for row in rows))
+    values = list(dict.fromkeys(getattr(row.at, varied) for row in rows))
     policies = list(dict.fromkeys(row.at.policy for row in rows))
     width = 0.8 / len(policies)
     figure, axes = _panels(1, width=8.0)
     for i, policy in enumerate(policies):
-        mean = {row.at.gbps: row.figures.mean_jct_s for row in rows if row.at.policy == policy}
-        place = np.arange(len(speeds)) + (i - (len(policies) - 1) / 2) * width
+        mine = {getattr(row.at, varied): row.figures for row in rows if row.at.policy == policy}
+        place = np.arange(len(values)) + (i - (len(policies) - 1) / 2) * width
         shape: dict[str, Any] = {"color": style(policy).colour, "hatch": ("", "///", "...", "xxx")[i % 4]}
+        found = [interval(mine[value].draws_jct_s or (mine[value].mean_jct_s,)) for value in values]
         bars = axes[0].bar(
-            place, [mean[g] for g in speeds], width, label=policy, edgecolor="black", lw=0.5, **shape
+            place,
+            [each.mean for each in found],
+            width,
+            label=policy,
+            yerr=[each.half or 0.0 for each in found],
+            edgecolor="black",
+            lw=0.5,
+            **shape,
         )
         axes[0].bar_label(bars, fmt="%.1f", fontsize=7, padding=1)
-    alone = {row.at.gbps: row.figures.mean_alone_s for row in rows}
-    for at, speed in enumerate(speeds):
+    alone = {getattr(row.at, varied): row.figures.mean_alone_s for row in rows}
+    for at, value in enumerate(values):
         label = "alone in the network" if at == 0 else None
-        axes[0].plot([at - 0.45, at + 0.45], [alone[speed]] * 2, "k:", label=label)
-    axes[0].set_xticks(range(len(speeds)), [f"{speed:g}" for speed in speeds])
-    axes[0].set_xlabel(LABELS["gbps"])
-    axes[0].set_ylabel("mean JCT (s), lower is better")
+        axes[0].plot([at - 0.45, at + 0.45], [alone[value]] * 2, "k:", label=label)
+    axes[0].set_xticks(range(len(values)), [f"{value:g}" for value in values])
+    axes[0].set_xlabel(LABELS[varied])
+    axes[0].set_ylabel("mean JCT (s), lower is better; 95 % interval over draws")
     _legend(axes)
     return figure
 
@@ -668,6 +678,7 @@ def _collisions(summary: Summary) -> Figure:
 
 QUESTIONS = {
     "slots-bound": "How long would the live experiment's jobs take with exact rates?",
+    "slots-load": "How long would jobs that queue for GPUs take with exact rates?",
     "cassini-unfairness": "Which jobs gain when DCQCN shares a link unfairly? (Cassini, chapter 3)",
     "cassini-themis": "What do jobs gain by Cassini under Themis? (figures 4.11 to 4.17)",
     "cassini-pollux": "What do jobs gain by Cassini under Pollux? (figures 4.13 to 4.15)",
@@ -690,7 +701,8 @@ OWN: dict[str, Callable[[Summary], Figure | None]] = {
     "parrot-scale": _scale,
     "parrot-readings": _readings,
     "mltcp-two-jobs": _two_jobs,
-    "slots-bound": _bound,
+    "slots-bound": partial(_groups, "gbps"),
+    "slots-load": partial(_groups, "load_percent"),
     "slots-latency": _latency,
     "slots-models": _models,
     "cassini-unfairness": _unfairness,

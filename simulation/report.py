@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from machine.interval import Interval, relative
 from machine.origin import listed
 from machine.packages import ROOT
 from simulation.experiments.cassini import PAPER_GAINS, PAPER_MARKS, TABLE_4_3, WITH
@@ -284,22 +285,38 @@ def _means(varied: str, summary: Summary) -> str:
     return text + table([LABELS[varied], "alone", *policies], rows)
 
 
-def _bound(summary: Summary) -> str:
-    """Return a table of mean JCT with a row per policy and a column per speed, and the change from fair."""
+def _against_fair(varied: str, unit: str, summary: Summary) -> str:
+    """Return a table of mean JCT with a row per policy and a column per value of `varied`, and the changes
+    from fair sharing; and the mean time in a queue, where there is one."""
     points = summary.rows(Completion)
-    cell = {(row.at.policy, row.at.gbps): row.figures.mean_jct_s for row in points}
-    speeds = list(dict.fromkeys(row.at.gbps for row in points))
-    alone = {row.at.gbps: row.figures.mean_alone_s for row in points}
-    rows = [["alone in the network", *(f"{alone[speed]:.2f}" for speed in speeds)]]
+    cell = {(row.at.policy, getattr(row.at, varied)): row.figures for row in points}
+    values = list(dict.fromkeys(getattr(row.at, varied) for row in points))
+    alone = {getattr(row.at, varied): row.figures.mean_alone_s for row in points}
+    rows = [["alone in the network", *(f"{alone[value]:.2f}" for value in values)]]
     for policy in _policies(points):
         shown = []
-        for speed in speeds:
-            against = cell.get(("fair", speed))
-            gain = f" ({change(cell[policy, speed], against)})" if against and policy != "fair" else ""
-            shown.append(f"{cell[policy, speed]:.2f}{gain}")
+        for value in values:
+            mine, fair = cell[policy, value], cell.get(("fair", value))
+            gain = f" ({_change_by_draw(fair, mine).percent()})" if fair and policy != "fair" else ""
+            shown.append(f"{mine.mean_jct_s:.2f}{gain}")
         rows.append([policy, *shown])
-    head = ["policy", *(f"{speed} Gbit/s" for speed in speeds)]
-    return "\nMean JCT (s), and the change from fair sharing:\n\n" + table(head, rows)
+    head = ["policy", *(f"{value} {unit}" for value in values)]
+    text = "\nMean JCT (s), and the change from fair sharing with its 95 % interval over draws:\n\n"
+    text += table(head, rows)
+    if any(each.mean_queued_s for each in cell.values()):
+        body = [
+            [policy, *(f"{cell[policy, value].mean_queued_s:.1f}" for value in values)]
+            for policy in _policies(points)
+        ]
+        text += "\nOf that, mean time in the queue (s):\n\n" + table(head, body)
+    return text
+
+
+def _change_by_draw(first: Completion, second: Completion) -> Interval:
+    """Return the change of mean JCT as a fraction; draws are the same in both."""
+    means = ((each.draws_jct_s or (each.mean_jct_s,)) for each in (first, second))
+    before, after = (dict(enumerate(each)) for each in means)
+    return relative(before, after)
 
 
 def _latency(summary: Summary) -> str:
@@ -795,7 +812,8 @@ SECTIONS: dict[str, Callable[[Summary], str]] = {
     "slots-jct": _slots,
     "slots-models": partial(_means, "models"),
     "slots-tau": partial(_means, "slot_ms"),
-    "slots-bound": _bound,
+    "slots-bound": partial(_against_fair, "gbps", "Gbit/s"),
+    "slots-load": partial(_against_fair, "load_percent", "% load"),
     "slots-latency": _latency,
     "coflow-fb2010": _fb2010,
     "mltcp-two-jobs": _two_jobs,
@@ -849,6 +867,8 @@ def _settings(summary: Summary) -> str:
         words.append(f"{summary.limit or held.tenants:,} jobs")
     if held.nic_gbps is not None:
         words.append(f"NICs of {held.nic_gbps:g} Gbit/s, {held.server_gbps:g} within a server")
+    if held.draws is not None:
+        words.append(f"{held.draws} draws")
     if held.window_s is not None:
         words.append(f"arrivals within {held.window_s:g} s")
     return f": {', '.join(words)}" if words else ""

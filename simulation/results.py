@@ -201,6 +201,10 @@ class Completion:
     """Total completion time over its lower bound (Parrot, theorem 4)."""
     competitive_bound: float | None = None
     """The theorem's bound on it."""
+    draws_jct_s: tuple[float, ...] | None = None
+    """Mean JCT of each draw of the workload."""
+    mean_queued_s: float | None = None
+    """Mean time from a job's arrival until it starts."""
 
     @property
     def to_bound(self) -> float:

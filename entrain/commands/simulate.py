@@ -92,8 +92,8 @@ def command(
     page: str | None,
 ) -> None:
     """Simulate experiment NAME (parrot-jct, parrot-readings, parrot-scale, parrot-eta, parrot-theta,
-    parrot-load, parrot-ps, parrot-live, slots-jct, slots-models, slots-tau, slots-bound, slots-latency,
-    coflow-fb2010, mltcp-two-jobs, cassini-unfairness, cassini-timeline, cassini-snapshots,
+    parrot-load, parrot-ps, parrot-live, slots-jct, slots-models, slots-tau, slots-bound, slots-load,
+    slots-latency, coflow-fb2010, mltcp-two-jobs, cassini-unfairness, cassini-timeline, cassini-snapshots,
     cassini-themis, cassini-pollux, matrix, pollux-jct, vclos-512, vclos-2048, vclos-load, vclos-order,
     vclos-communication, vclos-tpu, vclos-shape, vclos-sizes, vclos-share, vclos-testbed, vclos-hash), or
     find out how well the jobs of a file fit together (cassini-score, with --profiles; docs/cassini.md

@@ -21,7 +21,7 @@ _TITLE = "# Results compared with the papers\n"
 _METHOD = """The commands at the top of each section produced its figures. These commands write this page:
 
     for name in parrot-jct parrot-readings parrot-scale parrot-eta parrot-theta parrot-load parrot-ps \\
-            slots-jct slots-models slots-tau slots-bound slots-latency mltcp-two-jobs \\
+            slots-jct slots-models slots-tau slots-bound slots-load slots-latency mltcp-two-jobs \\
             cassini-unfairness cassini-timeline cassini-snapshots cassini-themis cassini-pollux matrix \\
             pollux-jct vclos-512 vclos-2048 vclos-load vclos-order vclos-communication vclos-tpu \\
             vclos-testbed vclos-hash vclos-shape vclos-sizes vclos-share; do

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -72,4 +73,24 @@ def result_of(
         None
         if usage is None
         else detail.link_usage(usage, topology, max(record.finish for record in outcome.jobs)),
+    )
+
+
+def drawn_result(outcomes: Sequence[Outcome], jobs: list[Job], topology: Topology) -> Result:
+    """Return the completion times of all draws of a workload; `jobs` are those of all `outcomes`, in order.
+
+    Jobs have the number of their draw before their name.
+    """
+    records = [
+        replace(record, ident=f"{draw}/{record.ident}")
+        for draw, outcome in enumerate(outcomes)
+        for record in outcome.jobs
+    ]
+    return result_of(
+        Outcome(records, events=sum(outcome.events for outcome in outcomes)),
+        jobs,
+        topology,
+        [],
+        draws_jct_s=tuple(float(np.mean([record.jct for record in each.jobs])) for each in outcomes),
+        mean_queued_s=float(np.mean([record.start - record.arrival for record in records])),
     )

@@ -7,12 +7,23 @@ from pathlib import Path
 
 from machine.errors import BadInput
 from machine.explain import suggestion
-from simulation.experiments import cassini, coflows, matrix, mltcp, parrot, pollux, slots, unfairness, vclos
+from simulation.experiments import (
+    cassini,
+    coflows,
+    matrix,
+    mltcp,
+    parrot,
+    pollux,
+    slots,
+    slots_load,
+    unfairness,
+    vclos,
+)
 from simulation.experiments.experiment import Experiment, Point
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for module in (parrot, slots, coflows, mltcp, unfairness, cassini, vclos, matrix, pollux)
+    for module in (parrot, slots, slots_load, coflows, mltcp, unfairness, cassini, vclos, matrix, pollux)
     for experiment in module.EXPERIMENTS
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,13 +13,12 @@ from machine.errors import BadInput
 from schedulers.cassini.ccml import best_shift
 from schedulers.cassini.profile import Profile, up_down
 from schedulers.coflow.rivals import JobPriorities
-from schedulers.coflow.view import CoflowPolicy
 from schedulers.slots.host import SlotScheduler
 from schedulers.slots.kernels import HORIZON
 from simulation.collectives import parameter_server, ring, training_job
-from simulation.engine import Outcome, Simulation
+from simulation.engine import Outcome, Simulation, Transport
 from simulation.experiments.experiment import Experiment, Point
-from simulation.experiments.outcome import recorded_usage, result_of
+from simulation.experiments.outcome import drawn_result, recorded_usage, result_of
 from simulation.jobs import Coflow, Job
 from simulation.latency import decision_latencies
 from simulation.policies import coflow_policy, slot_schedulers
@@ -205,36 +205,74 @@ LIVE_SERVERS = 6
 COMPUTE_SCALE = 0.33
 LIVE_SHARE = 0.95
 """The part of a link that the slot scheduler gives away, in payload."""
+START_SPREAD_S = 1.0
+"""How much later than in `LIVE_JOBS` a job may start, at random."""
+DRAWS = 10
+"""How often starts are drawn. With seed 0, the first are those of the live experiment's seeds."""
+LIVE_SLOTS: dict[str, dict[str, Any]] = {
+    "slots": {"slot_s": 0.03},
+    "slots-15": {"slot_s": 0.015},
+    "slots-15-now": {"slot_s": 0.015, "reserved": 1, "partial": 1},
+    "slots-horizon": {"slot_s": 0.03, "reserved": HORIZON},
+}
+"""Slot scheduler parameters by policy; `slots` has the live experiment's slots. With `-now` nobody plans
+beyond the present slot: the most that jobs could gain if they could take back what those behind them in the
+order have reserved."""
+
+
+def live_topology(gbps: float) -> Topology:
+    """Return the live experiment's network, with what the slot scheduler gives away of each link."""
+    return switch(LIVE_SERVERS, LIVE_SHARE * gbps * GBIT)
+
+
+def live_transport(policy: str, topology: Topology, seed: int, check: bool | None) -> Transport:
+    """Return what moves flows under a slot scheduler of `LIVE_SLOTS` or a coflow policy, which is fluid."""
+    if policy in LIVE_SLOTS:
+        settings = replace(SIMULATED, **LIVE_SLOTS[policy])
+        return SlottedTransport(topology, "slots", settings, seed=seed, check=check)
+    return ScheduledTransport(topology, coflow_policy(policy), check=check)
+
+
+def live_jobs(seed: int) -> list[Job]:
+    """Return the live experiment's jobs, starting as with this seed (`start_spread_ms`)."""
+
+    def late(job: LiveJob) -> float:
+        return random.Random(f"{seed}/{job.ident}").uniform(0, START_SPREAD_S)
+
+    return [replace(job, arrival_s=job.arrival_s + late(job)).simulated() for job in LIVE_JOBS]
 
 
 def run_bound(point: Point) -> Result:
     """Run the live experiment's jobs as fluid: exact rates, no packets, no cross traffic.
 
     `fair` is max-min sharing, `varys` serves first what has the least left, and `fixed-order` is the best of
-    all fixed orders of the jobs. `slots` is the slot scheduler, with the dependencies between flows.
+    all fixed orders of the jobs. The others are slot schedulers, with the dependencies between flows.
     """
-    jobs = [job.simulated() for job in LIVE_JOBS][: point["limit"]]
-    topology = switch(LIVE_SERVERS, LIVE_SHARE * point["gbps"] * GBIT)
+    topology, check = live_topology(point["gbps"]), point.get("check")
+    outcomes, every = [], []
+    for seed in range(point["seed"] + 1, point["seed"] + 1 + point["draws"]):
+        jobs = live_jobs(seed)[: point["limit"]]
+        if point["policy"] == "fixed-order":
+            ranks = (np.array(order) for order in itertools.permutations(range(len(jobs))))
+            orders = (ScheduledTransport(topology, JobPriorities(rank), check=check) for rank in ranks)
+            outcome = min((_run(jobs, each) for each in orders), key=_total_jct)
+        else:
+            outcome = _run(jobs, live_transport(point["policy"], topology, seed, check))
+        outcomes.append(outcome)
+        every += jobs
+    return drawn_result(outcomes, every, topology)
 
-    def under(policy: CoflowPolicy) -> Outcome:
-        return Simulation(jobs, ScheduledTransport(topology, policy, check=point.get("check"))).run()
 
-    if point["policy"] == "slots":
-        settings = replace(SIMULATED, slot_s=point["slot_ms"] / 1000.0)
-        outcome = Simulation(jobs, SlottedTransport(topology, "slots", settings, seed=point["seed"])).run()
-    elif point["policy"] == "fixed-order":
-        ranks = (np.array(order) for order in itertools.permutations(range(len(jobs))))
-        outcome = min(
-            (under(JobPriorities(rank)) for rank in ranks),
-            key=lambda found: sum(record.jct for record in found.jobs),
-        )
-    else:
-        outcome = under(coflow_policy(point["policy"]))
-    return result_of(outcome, jobs, topology, [])
+def _run(jobs: list[Job], transport: Transport) -> Outcome:
+    return Simulation(jobs, transport, keep_coflows=False).run()
+
+
+def _total_jct(outcome: Outcome) -> float:
+    return sum(record.jct for record in outcome.jobs)
 
 
 def _bound_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
-    return [{**base, "gbps": g, "slot_ms": 30, "policy": p} for g in (10, 16, 24) for p in policies]
+    return [{**base, "draws": DRAWS, "gbps": g, "policy": p} for g in (10, 16, 24) for p in policies]
 
 
 def run_latency(point: Point) -> Result:
@@ -284,7 +322,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "slots-bound",
         "Slot scheduler: what the live experiment's jobs would take as fluid",
         None,
-        ("fair", "varys", "fixed-order", "slots"),
+        ("fair", "varys", "fixed-order", *LIVE_SLOTS),
         _bound_points,
         run_bound,
         {},

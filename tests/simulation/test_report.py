@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -89,6 +90,20 @@ def test_jobs_anywhere_and_in_one_rack_have_their_own_tables(tmp_path: Path) -> 
     assert "| slots | 30.0 | 18.0 | 19.0 | 2.00 | 3.00 |" in text
     for where in ("in one rack", "anywhere"):
         assert f"| slots against mcs, {where} | -33.6 % | -25.0 % |" in text
+
+
+def test_changes_from_fair_sharing_have_an_interval_over_draws(tmp_path: Path) -> None:
+    points = [
+        (
+            Parameters(policy, load_percent=75),
+            replace(TIMES, mean_jct_s=fmean(draws), draws_jct_s=draws, mean_queued_s=4.0),
+        )
+        for policy, draws in (("fair", (10.0, 20.0)), ("slots", (9.0, 19.0)), ("varys", (9.0, 17.0)))
+    ]
+    text = section(tmp_path, "slots-load", *points)
+    assert "| slots | 14.00 (-6.7 ± 0.0 %) |" in text
+    assert "| varys | 13.00 (-13.3 ± 84.7 %) |" in text  # -1 and -3 of 15; t is 12.7
+    assert "| slots | 4.0 |" in text
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from entrain.experiment import load_experiment
 from simulation.experiments.registry import points
-from simulation.experiments.slots import COMPUTE_SCALE, LIVE_JOBS, LIVE_SERVERS, run_bound
+from simulation.experiments.slots import (
+    COMPUTE_SCALE,
+    DRAWS,
+    LIVE_JOBS,
+    LIVE_SERVERS,
+    LIVE_SLOTS,
+    START_SPREAD_S,
+    live_jobs,
+    run_bound,
+)
 from simulation.results import Completion
 
 EXPERIMENTS = Path(__file__).resolve().parents[3] / "experiments"
@@ -19,6 +29,9 @@ def test_the_jobs_are_those_of_the_live_experiment(name: str) -> None:
     live = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
     assert 2 * live["topology"]["hosts_per_side"] == LIVE_SERVERS
     assert {job["compute_scale"] for job in live["job"]} == {COMPUTE_SCALE}
+    assert live["experiment"]["start_spread_ms"] == 1000 * START_SPREAD_S
+    assert live["slots"]["slot_ms"] == 1000 * LIVE_SLOTS["slots"]["slot_s"]
+    assert set(live["experiment"]["seed"]) <= set(range(1, DRAWS + 1))
     assert [
         (
             *(job["name"], job["model"], tuple(int(host[1:]) - 1 for host in job["hosts"])),
@@ -28,12 +41,21 @@ def test_the_jobs_are_those_of_the_live_experiment(name: str) -> None:
     ] == [(j.ident, j.model, j.hosts, j.iterations, j.arrival_s, j.servers) for j in LIVE_JOBS]
 
 
+@pytest.mark.parametrize("seed", [1, 5])
+def test_jobs_start_as_live_ones_with_the_same_seed(seed: int) -> None:
+    live = load_experiment(EXPERIMENTS / "slots-jct.toml")
+    starts = [job.spec.start_ms + live.start_offset_ms(seed, job) for job in live.jobs]
+    assert [job.arrival for job in live_jobs(seed)] == pytest.approx([start / 1000.0 for start in starts])
+
+
 def mean_jct(policy: str, limit: int | None) -> float:
-    """At 10 Gbit/s."""
+    """At 10 Gbit/s, of two draws."""
     (point, *_) = points("slots-bound", None, policy, limit, 0)[1]
-    figures = run_bound(point).figures
+    figures = run_bound({**point, "draws": 2}).figures
     assert isinstance(figures, Completion)
     assert figures.to_bound >= 1.0 - 1e-9
+    assert figures.draws_jct_s is not None
+    assert figures.mean_jct_s == pytest.approx(sum(figures.draws_jct_s) / 2)
     return figures.mean_jct_s
 
 
@@ -46,3 +68,7 @@ def test_no_fixed_order_is_better_than_the_best_one(monkeypatch: pytest.MonkeyPa
     best = mean_jct("fixed-order", 3)
     monkeypatch.setattr("itertools.permutations", lambda _: [(0, 1, 2), (2, 1, 0)])
     assert best <= mean_jct("fixed-order", 3)
+
+
+def test_a_job_alone_takes_hardly_longer_under_slots() -> None:
+    assert mean_jct("slots-15", 1) <= 1.03 * mean_jct("fair", 1)

@@ -1,0 +1,153 @@
+"""The slot scheduler under the load of its testbed: jobs queue for GPUs (flow-scheduling paper, VI-A).
+
+Six servers have two GPUs each. A job of a random model has three workers that form a ring, or two workers
+and two parameter servers. Workers take a GPU each, on different servers; parameter servers take none. A job
+that finds too few GPUs waits, and those behind it wait with it.
+
+The paper takes its arrivals from Google's trace, scaled. Here they are those of Pollux' workloads, which come
+from the busiest hours of Microsoft's Philly trace (Pollux, OSDI 2021, section 5.1), scaled to a load: the
+part of the GPUs that would be in use if no job waited or met another.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from schedulers.placement.cluster import Cluster, Placement, Request, State, empty
+from schedulers.placement.queue import Job as QueuedJob
+from schedulers.placement.queue import Queue
+from schedulers.placement.stages import Cause
+from schedulers.placement.strategies import Strategy
+from simulation.clusters.applications import POLLUX
+from simulation.engine import Simulation
+from simulation.experiments.experiment import Experiment, Point
+from simulation.experiments.outcome import drawn_result
+from simulation.experiments.slots import LIVE_SERVERS, LiveJob, live_topology, live_transport
+from simulation.jobs import Job
+from simulation.results import Result
+from simulation.topology import Topology
+from simulation.traces import read_pollux_workload
+
+CLUSTER = Cluster(leaves=1, spines=1, servers_per_leaf=LIVE_SERVERS, gpus_per_server=2)
+MIX = (("vgg19", 3, 0), ("vgg16", 2, 2), ("resnet50", 2, 2), ("gpt2", 3, 0))
+"""Models, with their workers and parameter servers."""
+JOBS, ITERATIONS = 40, 100
+LOADS = (60, 75, 90)
+"""Percent."""
+GBPS = 10
+WORKLOADS = 8
+"""Draws of the workload: each has the arrivals of another one of Pollux' workloads."""
+POLICIES = ("fair", "varys", "slots", "slots-15", "slots-15-now")
+
+
+def apart(
+    state: State, request: Request, *, locality: bool = True, solver: bool = False
+) -> Placement | Cause:
+    """Place a job's GPUs on as many servers, which its name chooses among those that have one free."""
+    free = state.gpus[0]
+    servers = [server for server in _servers(request.job) if free[server].any()][: request.gpus]
+    if len(servers) < request.gpus:
+        return "gpus"
+    gpus = tuple(server * CLUSTER.gpus_per_server + int(np.argmax(free[server])) for server in servers)
+    return Placement(request.job, 1, gpus, (0,) * len(gpus))
+
+
+def _servers(job: str) -> list[int]:
+    """Return all servers in the order in which a job would have them."""
+    order: list[int] = np.random.default_rng(zlib.crc32(job.encode())).permutation(LIVE_SERVERS).tolist()
+    return order
+
+
+@dataclass
+class GpuQueue:
+    """Start jobs in the order of their arrival, when GPUs are free (`simulation.engine.Admission`)."""
+
+    jobs: list[LiveJob]
+    topology: Topology
+    queue: Queue = field(
+        default_factory=lambda: Queue(empty(CLUSTER), Strategy("apart", "single-switch", apart))
+    )
+
+    def arrived(self, job: int) -> None:
+        """See Admission."""
+        its = self.jobs[job]
+        alone_s = its.simulated().lower_bound(self.topology)
+        self.queue.submit(job, QueuedJob(Request(its.ident, workers_of(its)), its.arrival_s, alone_s))
+
+    def ended(self, job: int) -> None:
+        """See Admission."""
+        self.queue.end(job)
+
+    def started(self, now: float) -> Iterator[tuple[int, Job]]:
+        """See Admission."""
+        for index, outcome in self.queue.start(now):
+            its = self.jobs[index]
+            workers = [gpu // CLUSTER.gpus_per_server for gpu in outcome.placement.gpus]
+            others = [server for server in _servers(its.ident) if server not in workers]
+            hosts = (*others[: its.servers], *workers)
+            yield index, replace(its, hosts=hosts).simulated()
+
+
+def workers_of(job: LiveJob) -> int:
+    """Return how many GPUs a job has."""
+    return len(job.hosts) - job.servers
+
+
+def workload(point: Point, number: int, topology: Topology) -> list[LiveJob]:
+    """Return the jobs of draw `number`, with the arrivals of Pollux' workload of this number (1 to 8).
+
+    Their hosts are any: the queue chooses them.
+    """
+    count = point["limit"] or point["jobs"]
+    submitted = [job.arrival_s for job in read_pollux_workload(POLLUX / f"workload-{number}.csv")[:count]]
+    picks = np.random.default_rng((point["seed"], number)).integers(0, len(MIX), len(submitted))
+    jobs = []
+    for i, pick in enumerate(picks):
+        model, workers, servers = MIX[pick]
+        name = f"{point['seed']}-{number}-{i}-{model}"
+        jobs.append(
+            LiveJob(name, model, tuple(range(workers + servers)), point["iterations"], servers=servers)
+        )
+    gpu_s = sum(workers_of(job) * job.simulated().lower_bound(topology) for job in jobs)
+    span_s = gpu_s / (CLUSTER.gpus * point["load_percent"] / 100.0)
+    first, last = submitted[0], submitted[-1]
+    scale = span_s / (last - first) if last > first else 0.0
+    return [replace(job, arrival_s=(at - first) * scale) for job, at in zip(jobs, submitted, strict=True)]
+
+
+def run_load(point: Point) -> Result:
+    """Run one point: its draws, one after another. Its limit is the number of jobs."""
+    topology = live_topology(point["gbps"])
+    outcomes, every = [], []
+    for number in range(1, point["draws"] + 1):
+        drawn = workload(point, number, topology)
+        jobs = [job.simulated() for job in drawn]
+        transport = live_transport(point["policy"], topology, point["seed"] + number, point.get("check"))
+        queue = GpuQueue(drawn, topology)
+        outcomes.append(Simulation(jobs, transport, admission=queue, keep_coflows=False).run())
+        every += jobs
+    return drawn_result(outcomes, every, topology)
+
+
+def points(base: Point, policies: tuple[str, ...]) -> list[Point]:
+    """Return the points to run: one for each load and policy."""
+    common = {**base, "jobs": JOBS, "iterations": ITERATIONS, "gbps": GBPS, "draws": WORKLOADS}
+    return [{**common, "load_percent": load, "policy": policy} for load in LOADS for policy in policies]
+
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    Experiment(
+        "slots-load",
+        "Slot scheduler: jobs that queue for the testbed's GPUs, as fluid",
+        None,
+        POLICIES,
+        points,
+        run_load,
+        {"slots against the best TCP": "at least -15 %"},
+        sends_flows=False,
+    ),
+)
