@@ -61,6 +61,10 @@ class Live:
         """Return the completion times of all jobs."""
         return [job.summary.jct_s or 0.0 for job in self.jobs(name)]
 
+    def mean_jct_s(self, name: str) -> dict[int, float]:
+        """Return the mean completion time of each run's jobs, by seed."""
+        return {run.combination.seed: run.completion.mean for run in self.runs[name]}
+
     def stays(self, name: str) -> list[Stay]:
         """Return the stays of all jobs on a cluster under strategy `name`."""
         return [stay for run in self.runs[name] if run.stays for stay in run.stays.stays]
@@ -158,10 +162,7 @@ def _completion_time(paper: Paper, live: Live, found: Found) -> str | None:
     against = live.best_tcp if paper.against == BEST_TCP else paper.against
     if against is None or not {paper.of, against} <= set(live.runs):
         return None
-    ours, theirs = (
-        {run.combination.seed: run.completion.mean for run in live.runs[name]} for name in (paper.of, against)
-    )
-    return relative(theirs, ours).percent()
+    return relative(live.mean_jct_s(against), live.mean_jct_s(paper.of)).percent()
 
 
 def _stay_time(key: str, paper: Paper, live: Live, found: Found) -> str | None:

@@ -36,8 +36,9 @@ from entrain.run.cross import NAME as CROSS
 from entrain.trials.slot_rates import KIND as SLOT_RATES
 from entrain.trials.slot_rates import TrialResult
 from machine.errors import BadInput
+from machine.interval import interval, relative
 from machine.origin import listed
-from simulation.report import change, table
+from simulation.report import table
 
 SENDING = 0.1
 """A job counts as sending in a bin if it has at least this fraction of the fullest bin's throughput."""
@@ -102,9 +103,14 @@ def _completion(section: Section, found: Found) -> str:
         live = by_speed[speed]
         if name not in live.runs:
             return None
-        ours = fmean(live.jct_s(name))
-        best = live.best_tcp
-        return f"{ours:.2f}" + (f" ({change(ours, fmean(live.jct_s(best)))})" if best else "")
+        ours, best = live.mean_jct_s(name), live.best_tcp
+        text = interval(list(ours.values())).show()
+        return text + (f" ({relative(live.mean_jct_s(best), ours).percent()})" if best else "")
+
+    def goodput(name: str, speed: str) -> str | None:
+        runs = by_speed[speed].runs.get(name, ())
+        seen = [run.overhead["cross_mbps"] for run in runs if "cross_mbps" in run.overhead]
+        return interval(seen).show(".0f") if seen else None
 
     def spread(name: str, speed: str) -> str | None:
         if name not in by_speed[speed].runs:
@@ -112,8 +118,12 @@ def _completion(section: Section, found: Found) -> str:
         times = by_speed[speed].jct_s(name)
         return f"{min(times):.2f}, {max(times):.2f}, {np.percentile(times, 99):.2f}"
 
-    text = "\nMean job completion time (s), and its difference from that of the best TCP at that link rate:\n"
+    text = "\nMean job completion time (s), and its difference from that of the best TCP at that link rate. "
+    text += "±: half of the 95 % confidence interval over seeds; a difference within it is none:\n"
     text += _matrix("", _names(found), list(by_speed), mean)
+    if any("cross_mbps" in run.overhead for live in by_speed.values() for run in _runs(live)):
+        text += "\nMean goodput of a flow of cross traffic (Mbit/s), which is not held back:\n"
+        text += _matrix("", _names(found), list(by_speed), goodput)
     text += "\nShortest, longest and 99th-percentile completion time (s; the percentile is interpolated):\n"
     text += _matrix("", _names(found), list(by_speed), spread)
     for speed, live in by_speed.items():

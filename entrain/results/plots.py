@@ -21,6 +21,7 @@ from matplotlib.ticker import MaxNLocator
 
 from entrain.experiment import Experiment
 from entrain.results.values import RunResult, scheduler, strategy
+from machine.interval import interval
 from machine.palette import Style, style
 
 _ROUTINGS = {
@@ -150,17 +151,18 @@ def _times(axes: Any, experiment: Experiment, groups: Sequence[_Group]) -> None:
 
 
 def _completion(axes: Any, groups: Sequence[_Group]) -> None:
-    """Plot a bar per group: the mean completion time of its jobs, with a dot per job."""
+    """Plot a bar per group: the mean completion time of its jobs, its interval over seeds, a dot per job."""
     labels = []
     for place, group in enumerate(groups):
         times = [jct_s for run in group.runs for jct_s in run.completion.jct_s]
-        labels.append(f"{group.label}: {np.mean(times):.2f} s")
-        axes.barh(place, np.mean(times), 0.75, **_bar(group))
+        found = interval([run.completion.mean for run in group.runs])
+        labels.append(f"{group.label}: {found.show()} s")
+        axes.barh(place, found.mean, 0.75, xerr=found.half, error_kw={"zorder": 4}, **_bar(group))
         axes.plot(times, [place] * len(times), ".", color="black", alpha=0.6, ms=5, zorder=3)
     axes.set_yticks(range(len(groups)), labels)
     axes.invert_yaxis()
     axes.set_xlim(left=0)
-    axes.set_xlabel("job completion time (s); bars: mean, dots: jobs")
+    axes.set_xlabel("job completion time (s); bars: mean and 95 % interval over seeds, dots: jobs")
     axes.set_title("Completion time (lower is better)", fontsize=10)
     axes.grid(axis="x", alpha=0.3, zorder=0)
 

@@ -6,6 +6,7 @@ Start time, destination and duration of each flow are drawn before the run. They
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import shutil
 import subprocess
@@ -89,10 +90,20 @@ class Cross:
         self._network = network
         self._waiting = list(reversed(flows))
         self._serving: list[CrossFlow] = []
+        self._reporting: dict[subprocess.Popen[bytes], tuple[CrossFlow, Path]] = {}
         self._log = log
         self._processes: list[subprocess.Popen[bytes]] = []
         self.started: list[CrossFlow] = []
+        self.ended = 0
+        """Flows whose servers have reported what they received."""
+        self._received = 0.0  # bytes of these
+        self._lasted_s = 0.0
         self._origin = 0.0
+
+    @property
+    def goodput_mbps(self) -> float | None:
+        """Mean rate at which the flows that have `ended` were received; None: none has."""
+        return self._received * 8e-6 / self._lasted_s if self._lasted_s else None
 
     def start(self, origin_ns: int) -> None:
         """Set the time at which the jobs start, on CLOCK_MONOTONIC."""
@@ -105,26 +116,45 @@ class Cross:
         now = time.monotonic() - self._origin
         for flow in [each for each in self._serving if each.start_s <= now]:
             self._serving.remove(flow)
-            self._run(flow.source, self._client(flow))
+            self._run(flow.source, self._client(flow), self._log)
             self.started.append(flow)
         while self._waiting and self._waiting[-1].start_s - AHEAD_S <= now:
             flow = self._waiting.pop()
             limit = str(AHEAD_S + flow.duration_s + 10)
-            self._run(
-                flow.destination, ["timeout", limit, "iperf3", "--server", "--one-off", "-p", str(flow.port)]
-            )
+            command = ["timeout", limit, "iperf3", "--server", "--one-off", "--json", "-p", str(flow.port)]
+            report = self._log.with_name(f"{self._log.stem}-{flow.number}.json")
+            self._reporting[self._run(flow.destination, command, report)] = flow, report
             self._serving.append(flow)
         ended = [each for each in self._processes if each.poll() is not None]
         self._network.end(ended)
         self._processes = [each for each in self._processes if each not in ended]
+        for each in ended:
+            if each in self._reporting:
+                self._count(*self._reporting.pop(each))
 
     def close(self) -> None:
         """Stop all flows."""
         self._network.end(self._processes)
         self._processes.clear()
+        for _, report in self._reporting.values():
+            report.unlink(missing_ok=True)
+        self._reporting.clear()
 
-    def _run(self, host: str, command: list[str]) -> None:
-        self._processes.append(self._network.popen(host, command, self._log))
+    def _run(self, host: str, command: list[str], log: Path) -> subprocess.Popen[bytes]:
+        process = self._network.popen(host, command, log)
+        self._processes.append(process)
+        return process
+
+    def _count(self, flow: CrossFlow, report: Path) -> None:
+        """Add what was received of a flow, and remove the report; a server without a client has none.
+
+        The report's own duration means nothing where the client was interrupted.
+        """
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            self._received += float(json.loads(report.read_text())["end"]["sum_received"]["bytes"])
+            self._lasted_s += flow.duration_s
+            self.ended += 1
+        report.unlink(missing_ok=True)
 
     def _client(self, flow: CrossFlow) -> list[str]:
         """Return the client's command. `timeout` ends it, because iperf3 accepts whole seconds only."""

@@ -349,6 +349,7 @@ def run_one(
             **_relays(relayed),
             "repeated_bytes": repeated,
             "carriers_refused": refused,
+            **({"cross_mbps": cross.goodput_mbps} if cross and cross.goodput_mbps is not None else {}),
         },
     )
 

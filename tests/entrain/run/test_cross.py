@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from entrain.experiment import Experiment, load_experiment
-from entrain.run.cross import draw
+from entrain.run.cross import Cross, CrossFlow, draw
 from machine.errors import BadInput
 
 FILE = """
@@ -67,3 +71,41 @@ def test_one_flow_at_a_given_time(tmp_path: Path) -> None:
 def test_what_cannot_be_is_named(tmp_path: Path, cross: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         load(tmp_path, cross)
+
+
+class Loopback:
+    """A network whose hosts are all this machine."""
+
+    def __init__(self) -> None:
+        self.topology = SimpleNamespace(
+            host_by_name={name: SimpleNamespace(ip="127.0.0.1") for name in ("h1", "h2")}
+        )
+
+    def popen(self, host: str, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        if "--cport" in command:  # both ends are on one host
+            own = command.index("--cport") + 1
+            command = [*command[:own], str(int(command[own]) + 1000), *command[own + 1 :]]
+        with log.open("ab") as output:
+            return subprocess.Popen(command, stdout=output, stderr=output)
+
+    def end(self, processes: Iterable[subprocess.Popen[bytes]]) -> None:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_goodput_is_what_servers_have_received(tmp_path: Path) -> None:
+    """Of the flows that have ended, whose clients are stopped in the middle; reports do not pile up."""
+    flows = [CrossFlow(n, "h1", "h2", 0.0, 0.5, 40.0) for n in range(2)]
+    cross = Cross(Loopback(), flows, tmp_path / "cross.log")  # type: ignore[arg-type]
+    assert cross.goodput_mbps is None
+    try:
+        cross.start(time.monotonic_ns() + 300_000_000)
+        deadline = time.monotonic() + 20.0
+        while cross.ended < len(flows) and time.monotonic() < deadline:
+            cross.look()
+            time.sleep(0.01)
+    finally:
+        cross.close()
+    assert cross.goodput_mbps == pytest.approx(40.0, rel=0.4)  # whole blocks of 128 KB
+    assert [each.name for each in tmp_path.iterdir()] == ["cross.log"]
