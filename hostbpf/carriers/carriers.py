@@ -299,7 +299,7 @@ def version_problem(counts: Mapping[str, int], *, asks_switches: bool) -> str:
         return (
             f"none of this host's carriers is answered, so its flows are left to TCP: switches drop slot "
             f"headers of another version than their own (here {VERSION}; `entrain drops` counts them as "
-            f"MALFORMED), and hosts without an agent do not answer"
+            f"VERSION, older switches as MALFORMED), and hosts without an agent do not answer"
         )
     return ""
 

@@ -17,7 +17,7 @@ NONE = dict.fromkeys(COUNTS, 0)
 
 def test_only_carriers_that_nobody_answers_are_a_problem() -> None:
     sent = {**NONE, "sent": EXPECTED}
-    assert "counts them as MALFORMED" in version_problem(sent, asks_switches=True)
+    assert "counts them as VERSION" in version_problem(sent, asks_switches=True)
     assert not version_problem(sent, asks_switches=False), "no switch is asked"
     assert not version_problem({**sent, "received_feedback": 1}, asks_switches=True)
     assert not version_problem({**NONE, "sent": EXPECTED - 1}, asks_switches=True)
