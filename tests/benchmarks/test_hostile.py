@@ -28,6 +28,7 @@ REASONS: dict[str, tuple[set[str], set[str]]] = {
 
 
 @pytest.mark.root
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "kinds"), TARGETS)
 def test_forged_carriers_are_refused_and_what_counts_is_bounded(target: str, kinds: list[str]) -> None:
     if VARIANTS[0] in available_congestion_controls():
