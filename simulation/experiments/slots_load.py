@@ -35,7 +35,7 @@ from simulation.traces import read_pollux_workload
 CLUSTER = Cluster(leaves=1, spines=1, servers_per_leaf=LIVE_SERVERS, gpus_per_server=2)
 MIX = (("vgg19", 3, 0), ("vgg16", 2, 2), ("resnet50", 2, 2), ("gpt2", 3, 0))
 """Models, with their workers and parameter servers."""
-JOBS, ITERATIONS = 40, 100
+JOBS, ITERATIONS = 24, 100
 LOADS = (60, 75, 90)
 """Percent."""
 GBPS = 10
