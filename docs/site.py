@@ -47,8 +47,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links into the root to the site's copies."""
-    return re.sub(r"\]\(\.\./(?=[A-Z_]+\.(?:md|cff)\b)", "](project/", markdown)
+    """Point links into the root to the site's copies, name pages by their titles, and link each picture to its
+    file, in which it is larger."""
+    markdown = re.sub(r"\]\(\.\./(?=[A-Z_]+\.(?:md|cff)\b)", "](project/", markdown)
+    markdown = re.sub(r"^(!\[[^\]]*\]\(([^)]+)\))$", r"[\1](\2)", markdown, flags=re.MULTILINE)
+    return re.sub(r"\[([\w-]+\.md)\](?=\()", lambda link: f"[{_title(link[1])}]", markdown)
+
+
+def _title(name: str) -> str:
+    """Return the title of a page of docs/ or of the root, by the name of its file."""
+    for file in (ROOT / "docs" / name, ROOT / name):
+        if file.exists():
+            return file.read_text().partition("\n")[0].removeprefix("# ")
+    return name
 
 
 def command_line() -> str:

@@ -334,7 +334,8 @@ class Watch(App[str]):
     CSS = """
     #headline { height: auto; padding: 0 1; text-style: bold; }
     #ended { height: auto; padding: 0 1; display: none; text-style: reverse; }
-    DataTable { height: 1fr; }
+    TabbedContent, ContentSwitcher, TabPane, DataTable { height: 1fr; }
+    TabPane { padding: 0; }
     .remark { padding: 0 1; display: none; }
     VerticalScroll { padding: 0 1; }
     """
