@@ -47,8 +47,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links into the root to the site's copies, name pages by their titles, and link each picture to its
-    file, in which it is larger."""
+    """Point links into the root to the site's copies, and pictures to themselves; name pages by titles."""
     markdown = re.sub(r"\]\(\.\./(?=[A-Z_]+\.(?:md|cff)\b)", "](project/", markdown)
     markdown = re.sub(r"^(!\[[^\]]*\]\(([^)]+)\))$", r"[\1](\2)", markdown, flags=re.MULTILINE)
     return re.sub(r"\[([\w-]+\.md)\](?=\()", lambda link: f"[{_title(link[1])}]", markdown)
