@@ -84,7 +84,7 @@ def system(fresh: Path) -> Iterator[Callable[[str], str]]:
 
 def journal(unit: str, line: str, times: int = 1) -> str:
     """Return a command that waits for a line of the journal."""
-    return f"await '[ $(journalctl -b -u {unit} -o cat | grep -c \"{line}\") -ge {times} ]'; "
+    return f"await '[ $(journalctl -u {unit} -o cat | grep -c \"{line}\") -ge {times} ]'; "
 
 
 def test_agent_is_a_service_of_systemd(system: Callable[[str], str]) -> None:
@@ -92,7 +92,8 @@ def test_agent_is_a_service_of_systemd(system: Callable[[str], str]) -> None:
     set_rate = f"sed -i 's/^# link_mbps.*/link_mbps = 1000/; s/^# schedule/schedule/' {settings}; "
     status = f"systemctl is-active {AGENT}; systemctl show -P NRestarts {AGENT}; "
     started = system(f"{set_rate} systemctl start {AGENT}; {status}").split()
-    if "registered by a process" in system(f"journalctl -b -u {AGENT} -o cat"):
+    taken = "registered by a process" in system(f"journalctl -u {AGENT} -o cat")
+    if taken and started != ["active", "0"]:
         pytest.skip("another process of this machine holds the congestion controls")
     assert started == ["active", "0"]
 
