@@ -49,6 +49,8 @@ SIMULATED = Parameters(payload=1.0, spread=0.0, hasten=False)
 slot boundary, one after another, and not again within the slot."""
 STRUCTURES = 4096
 """Number of coflows whose structure is cached. Jobs start the same coflows in each iteration."""
+LEAST_PART = 0.05
+"""Flows decide within a slot while at least this part of it is left."""
 EXACT = 1e-12
 """Fraction of a flow's size by which rounding may shift the bytes at a slot's end."""
 
@@ -77,14 +79,17 @@ def _decide_slots(
     planned: Floats,
     waiting: Floats,
     rules: Rules,
+    part: float,
     rate: Floats,
     reach: Floats,
 ) -> None:
     """Let each flow of a round decide in `order`, based on what the load tables hold of earlier flows.
 
-    `reach` holds the bytes that each flow will have sent by the slot's end, according to its announcement.
+    `part` is what is left of the present slot. Within the slot (below 1), flows decide about that alone, and
+    what they have planned for later slots stays. `reach` holds the bytes that each flow will have sent by the
+    slot's end, according to its announcement.
     """
-    reserved = planned.shape[1]
+    reserved = planned.shape[1] if part == 1.0 else 1
     path_load, headroom, first = np.empty(reserved), np.empty(reserved), np.empty(reserved)
     scratch, rank = np.empty((3, reserved)), np.empty(reserved, np.int64)
     schedule = np.empty(own.shape[1])
@@ -99,7 +104,7 @@ def _decide_slots(
             headroom,
             first,
             reserved,
-            1.0,
+            part,
             planned,
             waiting,
             rules,
@@ -107,23 +112,27 @@ def _decide_slots(
             scratch,
             rank,
         )
+        if part < 1.0:
+            for slot in range(1, len(schedule)):
+                schedule[slot] = own[f, (lane + slot) % len(schedule)]
         announce(links[f], own[f], schedule, lane, table)
         rate[f] = schedule[0]
-        reach[f] = min(flows[f].sent + rate[f] * rules[0].slot_s, flows[f].total)
+        reach[f] = min(flows[f].sent + rate[f] * part * rules[0].slot_s, flows[f].total)
 
 
 @compiled
-def _limit_rates(rows: Ints, flows: Flows, upstream: Ints, slot_s: float, rate: Floats, reach: Floats) -> int:
-    """Lower the rates of `rows` to what the flows can use; return how many were lowered."""
+def _limit_rates(rows: Ints, flows: Flows, upstream: Ints, left_s: float, rate: Floats, reach: Floats) -> int:
+    """Lower the rates of `rows` to what the flows can use in the `left_s` until the slot ends; return how
+    many were lowered."""
     lowered = 0
     for f in rows:
-        reach[f] = min(flows[f].sent + rate[f] * slot_s, flows[f].total)
+        reach[f] = min(flows[f].sent + rate[f] * left_s, flows[f].total)
     for f in rows:
         _follow(flows, f, upstream, reach)
         _, limit, _ = dependency(flows, f)
         limit = max(limit, flows[f].sent)
         if reach[f] > limit + EXACT * flows[f].total:
-            rate[f] = (limit - flows[f].sent) / slot_s
+            rate[f] = (limit - flows[f].sent) / left_s
             reach[f] = limit
             lowered += 1
     return lowered
@@ -132,10 +141,11 @@ def _limit_rates(rows: Ints, flows: Flows, upstream: Ints, slot_s: float, rate: 
 class SlottedTransport:
     """Transport in time slots; the module describes the policies.
 
-    `rounds` is how often each flow decides and announces at a boundary. `cross` (share of each link, 0 to 1)
-    is the mean cross traffic. It is drawn per link and slot from `seed`, and so is the order of jobs within a
-    size class. Policy `slots` runs `scheduler`. `usage` records the links' training traffic. `marked` counts
-    the segments that links have marked.
+    `rounds` is how often each flow decides and announces at a boundary. With `at_once`, flows under `slots`
+    also decide when a coflow starts or ends within a slot, about what is left of it, much as agents do.
+    `cross` (share of each link, 0 to 1) is the mean cross traffic. It is drawn per link and slot from `seed`,
+    and so is the order of jobs within a size class. Policy `slots` runs `scheduler`. `usage` records the
+    links' training traffic. `marked` counts the segments that links have marked.
     """
 
     def __init__(
@@ -145,6 +155,7 @@ class SlottedTransport:
         parameters: Parameters = SIMULATED,
         *,
         rounds: int = 1,
+        at_once: bool = False,
         cross: float = 0.0,
         seed: int = 0,
         check: bool | None = None,
@@ -164,6 +175,7 @@ class SlottedTransport:
         self.policy = policy
         self.parameters = parameters
         self.rounds = rounds
+        self.at_once = at_once and policy == "slots"
         self.cross = cross
         self.seed = seed
         self.check = checking(check)
@@ -189,6 +201,7 @@ class SlottedTransport:
         self._draws = -1  # number of the draw of the order
         self._slot = -1
         self._due: int | None = None
+        self._changed = False  # since the last decision: a coflow has started or ended
         self._order = 0
 
     def start(self, handle: int, job: int, coflow: Coflow, now: float) -> None:
@@ -207,6 +220,7 @@ class SlottedTransport:
             finish=math.inf,
         )
         self._order += 1
+        self._changed = True
         if len(self._coflows) == 1:
             # Without flows, slots did not advance: events that were due may have passed.
             self._due = max(math.ceil(now / self.parameters.slot_s * (1.0 - SAME)), self._slot + 1)
@@ -244,10 +258,18 @@ class SlottedTransport:
 
     def decide(self, now: float) -> None:
         """See Transport."""
-        if self._due is None or now < self._due * self.parameters.slot_s:
+        slot_s = self.parameters.slot_s
+        if self._due is None:
             return
-        slot = self._due
-        self._end_slot(slot)
+        slot, part = self._due, 1.0
+        if now < slot * slot_s:
+            slot, part = slot - 1, slot - now / slot_s
+            if not (self.at_once and self._changed and len(self._coflows) and LEAST_PART <= part < 1.0):
+                return
+        self._changed = False
+        since = slot * slot_s if part == 1.0 else now
+        settle(np.arange(len(self._coflows)), since, self._coflows, self._flows, self.usage)
+        self._pass_slots(slot)
         self._due = slot + 1 if len(self._coflows) else None
         if self._due is None:
             return
@@ -259,7 +281,7 @@ class SlottedTransport:
         available = self._available(slot)
         begin = time.perf_counter()
         if self.policy == "slots":
-            self._decide_slots(rows, slot)
+            self._decide_slots(rows, slot, part)
         else:
             self._share(rows, available)
         self.decision_seconds.append(time.perf_counter() - begin)
@@ -267,9 +289,9 @@ class SlottedTransport:
         planned = flows.rate[rows].copy()
         squeeze(rows, flows.links, available, flows.rate)
         if self.policy == "slots" or self.cross:
-            while self._limit(rows):  # a lower rate may limit the flows that follow
+            while self._limit(rows, part):  # a lower rate may limit the flows that follow
                 pass
-        if self.cross:
+        if self.cross and part == 1.0:
             self._seen[rows] = self._scheduler.observed(
                 self._seen[rows], decided["link"][rows], planned, flows.rate[rows], decided["others"][rows]
             )
@@ -282,7 +304,7 @@ class SlottedTransport:
     def job_done(self, job: int) -> None:
         """See Transport."""
 
-    def _decide_slots(self, rows: Ints, slot: int) -> None:
+    def _decide_slots(self, rows: Ints, slot: int, part: float) -> None:
         flows, decided, its = self._flows, self._decided, self.parameters
         if slot // its.redraw != self._draws:
             self._draws = slot // its.redraw
@@ -293,7 +315,7 @@ class SlottedTransport:
         decided["rank"][rows] = self._scheduler.ranks(left, decided["link"][rows], self._draw[rows])
         decided["bound"][rows] = self._seen[rows].max(axis=1)
         lane = slot % its.horizon
-        announced = self._own[rows, lane] * its.slot_s
+        announced = self._own[rows, lane] * part * its.slot_s
         self._reach[rows] = np.minimum(decided["sent"][rows] + announced, decided["total"][rows])
         lanes = (lane + np.arange(its.reserved)) % its.horizon
         for _ in range(self.rounds):
@@ -310,6 +332,7 @@ class SlottedTransport:
                 now.planned,
                 now.waiting,
                 now.rules,
+                part,
                 flows.rate,
                 self._reach,
             )
@@ -360,10 +383,9 @@ class SlottedTransport:
             part = self.marking.part(float(weights[here].sum()), float(available[link]))
             self.marked += part * float(sent[here].sum()) / self.marking.segment
 
-    def _limit(self, rows: Ints) -> int:
-        return _limit_rates(
-            rows, self._decided, self._upstream, self.parameters.slot_s, self._flows.rate, self._reach
-        )
+    def _limit(self, rows: Ints, part: float = 1.0) -> int:
+        left_s = part * self.parameters.slot_s
+        return _limit_rates(rows, self._decided, self._upstream, left_s, self._flows.rate, self._reach)
 
     def _residual(self, rows: Ints, available: Floats) -> Floats:
         used = np.zeros(len(available) + 1)  # the last element takes the padding of routes
@@ -381,21 +403,20 @@ class SlottedTransport:
         draw = mix(self.seed + 1, slot // 8, np.arange(len(capacity))) % 1_000_003 / 1_000_003.0
         return capacity * (1.0 - np.minimum(2.0 * self.cross * draw, 0.99))
 
-    def _end_slot(self, slot: int) -> None:
-        """Account for the slot that ends, and advance the window."""
-        rows = np.arange(len(self._coflows))
-        settle(rows, slot * self.parameters.slot_s, self._coflows, self._flows, self.usage)
+    def _pass_slots(self, slot: int) -> None:
+        """Advance the window of the load tables, so that it begins at `slot`."""
         horizon = self.parameters.horizon
         for passed in range(max(self._slot, 0), min(slot, max(self._slot, 0) + horizon)):
             self._table[:, passed % horizon] = 0.0
             self._own[:, passed % horizon] = 0.0
-        self._slot = slot
+        self._slot = max(slot, self._slot)
 
     def _complete(self, handle: int) -> Finished:
         coflows = self._coflows
         row = int(np.flatnonzero(coflows.ints("handle") == handle)[0])
         first, last = int(coflows.ints("first")[row]), int(coflows.ints("last")[row])
         finish = float(coflows.floats("finish")[row])
+        self._changed = True
         if self.policy == "slots":
             nothing = np.zeros(self._own.shape[1])
             for f in range(first, last):

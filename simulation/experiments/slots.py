@@ -213,11 +213,12 @@ LIVE_SLOTS: dict[str, dict[str, Any]] = {
     "slots": {"slot_s": 0.03},
     "slots-15": {"slot_s": 0.015},
     "slots-15-now": {"slot_s": 0.015, "reserved": 1, "partial": 1},
+    "slots-15-at-once": {"slot_s": 0.015, "reserved": 1, "partial": 1, "hasten": True},
     "slots-horizon": {"slot_s": 0.03, "reserved": HORIZON},
 }
 """Slot scheduler parameters by policy; `slots` has the live experiment's slots. With `-now` nobody plans
 beyond the present slot: the most that jobs could gain if they could take back what those behind them in the
-order have reserved."""
+order have reserved. With `-at-once` they also decide within slots, when transfers start or end."""
 
 
 def live_topology(gbps: float) -> Topology:
@@ -229,7 +230,8 @@ def live_transport(policy: str, topology: Topology, seed: int, check: bool | Non
     """Return what moves flows under a slot scheduler of `LIVE_SLOTS` or a coflow policy, which is fluid."""
     if policy in LIVE_SLOTS:
         settings = replace(SIMULATED, **LIVE_SLOTS[policy])
-        return SlottedTransport(topology, "slots", settings, seed=seed, check=check)
+        at_once = policy.endswith("-at-once")
+        return SlottedTransport(topology, "slots", settings, at_once=at_once, seed=seed, check=check)
     return ScheduledTransport(topology, coflow_policy(policy), check=check)
 
 

@@ -73,7 +73,7 @@ class Recorded(SlottedTransport):
         super().__init__(switch(HOSTS, LINE), "slots", parameters, seed=seed, check=True)
         self.slots: list[Slot] = []
 
-    def _decide_slots(self, rows: Ints, slot: int) -> None:
+    def _decide_slots(self, rows: Ints, slot: int, part: float) -> None:
         announced = self._own[:, slot % LANES].copy()
         order: list[Ints] = []
         begin_round = self._scheduler.round
@@ -85,7 +85,7 @@ class Recorded(SlottedTransport):
 
         self._scheduler.round = remembered  # type: ignore[method-assign, assignment]
         try:
-            super()._decide_slots(rows, slot)
+            super()._decide_slots(rows, slot, part)
         finally:
             self._scheduler.round = begin_round  # type: ignore[method-assign]
         flows, now = self._decided, Slot(slot)
