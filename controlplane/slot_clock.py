@@ -19,8 +19,11 @@ from controlplane.loads import LoadReader
 from machine.errors import EntrainError
 from wire.slot_header import EPOCH_NS, EPOCHS, LANES
 
-EARLY, LATE = 0.25, 1.0
-"""A carrier may come so many slots before its first slot begins, or after that slot has ended."""
+EARLY, LATE = 0.25, LANES - 2.0
+"""A carrier may come so many slots before its first slot begins, or after that slot has ended.
+
+Late ones come from busy machines. They change nothing that matters any more, unless they are two epochs late.
+"""
 MOST_OFF = 0.05
 """Of a slot: how uncertain a switch's clock may be, by the time that reading it has taken."""
 INTERVAL_S, RETRY_S = 10.0, 1.0
