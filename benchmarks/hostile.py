@@ -256,6 +256,8 @@ class Campaign:
                     seen = [each for each in self.seen if each.at_ns < phase.end_ns + PAUSE_S * 5e8]
                     during = [each for each in seen if each.at_ns > phase.begin_ns]
                     before = [each for each in seen if each.at_ns <= phase.begin_ns]
+                    if not (before and during):
+                        raise EntrainError("the switches answer too slowly for this; give more --seconds")
                     refused.update(during[-1].refused[hostile])
                     refused.subtract(before[-1].refused[hostile])
                     dropped.update(during[-1].drops)
