@@ -319,7 +319,7 @@ def _unfairness(summary: Summary) -> Figure | None:
         return None
     figure, axes = _panels(len(models), width=4.6)
     for axis, model in zip(axes, models, strict=True):
-        for group, colour, marker in zip(groups, SPARE, "osD^vP", strict=True):
+        for group, colour, marker in zip(groups, SPARE, "osD^vP", strict=False):
             fair, unfair = (cell[group, model, policy] for policy in ("fair", "unfair"))
             gains = np.array(fair.iterations_s) / np.array(unfair.iterations_s)
             look: dict[str, Any] = {"color": colour, "marker": marker, "alpha": 0.8, "mec": "black"}

@@ -254,6 +254,9 @@ SOME: dict[str, Callable[[dict[str, Any]], bool]] = {
     "slots-tau": lambda point: point["slot_ms"] > 20,
     "cassini-unfairness": lambda point: point["group"] in ("vgg19 vgg19", "vgg19 vgg16 resnet50"),
     "matrix": lambda point: point["sending_percent"] == 25,
+    "parrot-live": lambda point: point["eta_ms"] == 200,
+    "slots-bound": lambda point: point["gbps"] == 24,
+    "slots-load": lambda point: point["load_percent"] == 60,
 }
 """Which points run where all experiments do: of those that differ in a number only, a part."""
 
@@ -263,7 +266,7 @@ def test_every_experiment_runs_small_and_gets_its_section(tmp_path: Path) -> Non
         todo = [p for p in points(name, None, None, 3, 0)[1] if SOME.get(name, bool)(p)]
         if name == "matrix":
             todo = [{**p, "placements": 1} for p in todo]
-        if name in ("cassini-themis", "cassini-pollux"):
+        if name in ("cassini-themis", "cassini-pollux", "slots-bound", "slots-load"):
             todo = [{**p, "draws": 1} for p in todo]
         results = [experiment.run(point) for point in todo]
         todo = [{key: value for key, value in p.items() if key != "placements"} for p in todo]
