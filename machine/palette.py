@@ -80,6 +80,10 @@ _VARIANTS: dict[str, tuple[Line, str, str]] = {
     "started": ((0, (3, 1, 1, 1, 1, 1)), "v", "xxx"),
     "letter": ((0, (1, 1, 1, 1, 1, 1)), "P", "ooo"),
     "wo-wc": (":", "x", "..."),
+    "15": ("--", "s", "///"),
+    "15-now": ("-.", "^", "\\\\\\"),
+    "15-at-once": ((0, (3, 1, 1, 1, 1, 1)), "v", "xxx"),
+    "horizon": (":", "x", "..."),
     # policies that run with several congestion controls
     "reno": ("-", "o", ""),
     "cubic": ("-.", "^", "\\\\\\"),
