@@ -44,21 +44,25 @@ def jobs() -> Iterator[Jobs]:
         yield registered
 
 
-@pytest.fixture(scope="module")
-def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Object]:
-    output = tmp_path_factory.mktemp("window") / "window.o"
-    compile_bpf(Path(__file__).parent / "bpf" / "window.bpf.c", output, includes=[ROOT / "hostbpf" / "bpf"])
+@contextlib.contextmanager
+def loaded(name: str, directory: Path) -> Iterator[Object]:
+    """A program in tests/hostbpf/bpf that runs one of the headers of hostbpf/bpf."""
+    output = directory / f"{name}.o"
+    compile_bpf(Path(__file__).parent / "bpf" / f"{name}.bpf.c", output, includes=[ROOT / "hostbpf" / "bpf"])
     with Object.open(output) as obj:
         obj.load()
         yield obj
 
 
 @pytest.fixture(scope="module")
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Object]:
+    with loaded("window", tmp_path_factory.mktemp("window")) as obj:
+        yield obj
+
+
+@pytest.fixture(scope="module")
 def gain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Object]:
-    output = tmp_path_factory.mktemp("gain") / "gain.o"
-    compile_bpf(Path(__file__).parent / "bpf" / "gain.bpf.c", output, includes=[ROOT / "hostbpf" / "bpf"])
-    with Object.open(output) as obj:
-        obj.load()
+    with loaded("gain", tmp_path_factory.mktemp("gain")) as obj:
         yield obj
 
 
