@@ -60,6 +60,11 @@ Measure = Literal[
     "p99-speed-up",
     "running-time",
     "waiting-time",
+    "unfair-gain",
+    "shifted-over-alone",
+    "shifted-marks",
+    "communication-gain",
+    "remedy-gain",
 ]
 """How our value for a claim is computed, by `entrain.results.claims`."""
 

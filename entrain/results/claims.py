@@ -13,14 +13,21 @@ from entrain.experiment import Experiment
 from entrain.paper import BEST_TCP, Measure, Paper
 from entrain.policies import is_baseline, mltcp
 from entrain.results.cluster import Stay, times
+from entrain.results.gains import gains
+from entrain.results.remedies import cell
 from entrain.results.values import (
     JobResult,
     RunResult,
     Settled,
     Summarized,
     converged_at,
+    marks_shifted,
+    over_ideal_shifted,
     settled_mean,
     settled_run,
+    shifted_means,
+    strategy,
+    summarized,
 )
 from entrain.trials.slot_rates import TrialResult
 from machine.interval import relative
@@ -103,6 +110,20 @@ class Live:
             return None
         mean = theirs.iteration_ms_mean / ours.iteration_ms_mean
         return mean, theirs.iteration_ms_p99 / ours.iteration_ms_p99
+
+    def shifted(self) -> list[tuple[str, str]]:
+        """Return the congestion controls that were run without Cassini and with it: both names of each."""
+        both = ((name, f"cassini {name}") for name in self.runs)  # as `Cassini.series` names them
+        return [(plain, shifted) for plain, shifted in both if shifted in self.runs]
+
+    def communication_ms(self, name: str) -> dict[str, float]:
+        """Return each job's mean communication time; once shifted, if it was."""
+        found: dict[str, list[float]] = {}
+        for run in self.runs[name]:
+            means = {job.name: fmean(job.summary.communication_ms) for job in run.jobs}
+            for job, mean in (means | shifted_means(run, lambda each: each.communication_ms)).items():
+                found.setdefault(job, []).append(mean)
+        return {job: fmean(each) for job, each in found.items()}
 
 
 Found = Mapping[str, Live]
@@ -201,6 +222,54 @@ def _speed_up(place: int, paper: Paper, live: Live, found: Found) -> str:
     return span((up[place] for up in ups), "{:.2f}".format)
 
 
+def _unfair_gain(paper: Paper, live: Live, found: Found) -> str | None:
+    """Return the gains of the jobs of the model."""
+    if live.experiment is None:
+        return None
+    every = gains(live.experiment, [run for runs in live.runs.values() for run in runs])
+    return ", ".join(f"{each.gain:.2f}" for each in every if each.job.startswith(paper.model)) or None
+
+
+def _shifted_over_alone(paper: Paper, live: Live, found: Found) -> str:
+    """Return the range of iteration times over those alone under Cassini, once jobs are shifted."""
+    return span((over_ideal_shifted(run) for runs in live.runs.values() for run in runs), "{:.3f}".format)
+
+
+def _shifted_marks(paper: Paper, live: Live, found: Found) -> str | None:
+    """Return the marks per iteration without Cassini, and with it once jobs are shifted."""
+    cells = []
+    for plain, shifted in live.shifted():
+        without = [job.summary.marks_per_iteration or 0.0 for job in live.jobs(plain)]
+        marks = [each for run in live.runs[shifted] if (each := marks_shifted(run)) is not None]
+        if marks:
+            cells.append(f"{fmean(without):.0f} and {fmean(marks):.0f}")
+    return "; ".join(cells) or None
+
+
+def _communication_gain(paper: Paper, live: Live, found: Found) -> str | None:
+    """Return each job's communication time without Cassini over that with it, by congestion control."""
+    cells = []
+    for plain, shifted in live.shifted():
+        before, after = live.communication_ms(plain), live.communication_ms(shifted)
+        cells.append(", ".join(f"{before[job] / after[job]:.2f}" for job in before) + f" ({plain})")
+    return "; ".join(cells) or None
+
+
+def _remedy_gain(paper: Paper, live: Live, found: Found) -> str | None:
+    """Return the range of gains in iteration time over all loads and routings."""
+    if not {paper.of, paper.against} <= set(live.runs):
+        return None
+    ours, theirs = (
+        {
+            (which.load, strategy(which)): cell(group.runs).mean
+            for group in summarized(live.runs[name])
+            for which in [group.runs[0].combination]
+        }
+        for name in (paper.of, paper.against)
+    )
+    return span((theirs[at] / ours[at] for at in ours if at in theirs), "{:.2f}".format)
+
+
 MEASURES: Mapping[Measure, Callable[[Paper, Live, Found], str | None]] = {
     "completion-time": _completion_time,
     "training-speed": _training_speed,
@@ -212,4 +281,9 @@ MEASURES: Mapping[Measure, Callable[[Paper, Live, Found], str | None]] = {
     "p99-speed-up": partial(_speed_up, 1),
     "running-time": partial(_stay_time, "jrt_s"),
     "waiting-time": partial(_stay_time, "jwt_s"),
+    "unfair-gain": _unfair_gain,
+    "shifted-over-alone": _shifted_over_alone,
+    "shifted-marks": _shifted_marks,
+    "communication-gain": _communication_gain,
+    "remedy-gain": _remedy_gain,
 }

@@ -426,7 +426,7 @@ def compared() -> dict[str, Section]:
 
     By name: the first section that shows the experiment.
     """
-    papers = dict(map(paper.read_papers, sorted(EXPERIMENTS.glob("*.toml"))))
+    papers = _papers()
     found: dict[str, Section] = {}
     for section in paper.sections():
         members = {
@@ -437,6 +437,11 @@ def compared() -> dict[str, Section]:
         for name in sorted(members, key=lambda name: _order(name, members[name])):
             found.setdefault(name, section)
     return found
+
+
+def _papers() -> dict[str, tuple[paper.Paper, ...]]:
+    """Return the `[[paper]]` tables of entrain's experiments, by name."""
+    return dict(map(paper.read_papers, sorted(EXPERIMENTS.glob("*.toml"))))
 
 
 def command(name: str) -> str:
@@ -468,8 +473,12 @@ def sections(directories: Sequence[Path]) -> dict[str, str]:
 
 
 def _load(directories: Sequence[Path]) -> list[Live]:
-    """Return the measurements of every experiment that belongs to a paper's figure."""
+    """Return the measurements of every experiment that belongs to a paper's figure.
+
+    The papers' claims are those in entrain's file of the experiment, or if it has none, in the results.
+    """
     found: dict[str, Live] = {}
+    ours = _papers()
     origin: dict[tuple[str, str], Path] = {}
 
     def once(experiment: str, name: str, directory: Path) -> None:
@@ -480,17 +489,18 @@ def _load(directories: Sequence[Path]) -> list[Live]:
     for directory in store.found(directories):
         if store.kind_of(directory) == SLOT_RATES.name:
             rates = store.read(SLOT_RATES, directory)
-            name, papers = rates.experiment.name, rates.experiment.paper
+            name = rates.experiment.name
             once(name, "its trials", directory)
-            found[name] = Live(name, papers, trials=rates.runs)
+            found[name] = Live(name, ours.get(name, rates.experiment.paper), trials=rates.runs)
             continue
         held = store.read(files.NETWORK, directory)
-        name, papers = held.experiment.name, held.experiment.paper
+        name = held.experiment.name
         runs = dict(found[name].runs) if name in found else {}
         compared = strategy if held.experiment.cluster else scheduler
         for run in held.runs:
             key = compared(run.combination)
             once(name, key, directory)
             runs[key] = [*runs.get(key, ()), run]
+        papers = ours.get(name, held.experiment.paper)
         found[name] = Live(name, papers, runs, experiment=held.experiment)
     return [live for live in found.values() if live.papers and (live.runs or live.trials)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from statistics import fmean, median
 from typing import Any
@@ -426,28 +426,29 @@ SHIFTED = 5
 """Iterations from when a job has got its pace until it counts as shifted."""
 
 
+def shifted_means(run: RunResult, of: Callable[[Summary], Sequence[float]]) -> dict[str, float]:
+    """Return each shifted job's mean of what `of` gives per iteration, from the fifth one after the shift on;
+    without the jobs that have no such iteration."""
+    return {
+        job.name: fmean(values)
+        for job in run.jobs
+        if job.name in run.paced.since and (values := of(job.summary)[run.paced.since[job.name] + SHIFTED :])
+    }
+
+
 def over_ideal_shifted(run: RunResult) -> float | None:
     """Return the mean over shifted jobs of iteration time over the ideal, from the fifth iteration
     after the shift on; None if no job has so many."""
-    found = [
-        fmean(times) / job.ideal_ms
-        for job in run.jobs
-        if job.name in run.paced.since
-        and (times := job.summary.iteration_ms[run.paced.since[job.name] + SHIFTED :])
-    ]
+    times = shifted_means(run, lambda summary: summary.iteration_ms)
+    found = [times[job.name] / job.ideal_ms for job in run.jobs if job.name in times]
     return fmean(found) if found else None
 
 
 def marks_shifted(run: RunResult) -> float | None:
     """Return the mean over shifted jobs of ECN marks per iteration, from the fifth one after the shift on;
     None if no job has so many, or none that were counted for each."""
-    found = [
-        fmean(marks)
-        for job in run.jobs
-        if job.name in run.paced.since
-        and (marks := job.summary.iteration_marks[run.paced.since[job.name] + SHIFTED :])
-    ]
-    return fmean(found) if found else None
+    found = shifted_means(run, lambda summary: summary.iteration_marks)
+    return fmean(found.values()) if found else None
 
 
 def _paced(run: RunResult) -> dict[str, Any]:
