@@ -165,10 +165,10 @@ def _loss(section: Section, found: Found) -> str:
     return text + _claims(section, found) + _busy(found)
 
 
-def _throughput(live: Live, name: str) -> dict[str, Sequence[float]]:
-    """Return Mbit/s per bin by job, on the busiest link of the first run under `name`; {} without samples."""
+def _throughput(run: RunResult) -> dict[str, Sequence[float]]:
+    """Return Mbit/s per bin by job, on the busiest link of a run; {} without samples."""
     links: dict[str, dict[str, Sequence[float]]] = {}
-    for each in live.runs[name][0].timeline.throughput:
+    for each in run.timeline.throughput:
         links.setdefault(each.link, {})[each.job] = each.mbps
     return max(links.values(), key=lambda jobs: sum(map(sum, jobs.values())), default={})
 
@@ -180,7 +180,7 @@ def _two_jobs(section: Section, found: Found) -> str:
 def _shares_of_two(live: Live) -> str:
     def cell(name: str, column: str) -> str | None:
         if column.startswith("both"):
-            overlap = _overlap(list(_throughput(live, name).values()))
+            overlap = _overlap(list(_throughput(live.runs[name][0]).values()))
             return None if overlap is None else percent(overlap)
         if column.startswith("mean"):
             return f"{fmean(live.jct_s(name)):.2f}"
@@ -206,7 +206,7 @@ def _tcp_flow(section: Section, found: Found) -> str:
 def _share_of_tcp(live: Live) -> str:
     rows = []
     for name in live.runs:
-        jobs = _throughput(live, name)
+        jobs = _throughput(live.runs[name][0])
         on = [place for place, mbps in enumerate(jobs.get(CROSS, ())) if mbps]
         if not on:
             continue
@@ -357,6 +357,7 @@ def _shifts(section: Section, found: Found) -> str:
 def _iterations_and_shifts(live: Live) -> str:
     """Iteration times of each run, and how Cassini's jobs were shifted and kept to it."""
     runs = list(_runs(live))
+    sampled = any(run.timeline.throughput for run in runs)
     rows = []
     for run in runs:
         times = [fmean(job.summary.iteration_ms) for job in run.jobs]
@@ -369,11 +370,19 @@ def _iterations_and_shifts(live: Live) -> str:
                 ", ".join(f"{ideal:.0f}" for ideal in ideals),
                 f"{fmean(time / ideal for time, ideal in zip(times, ideals, strict=True)):.3f}",
                 f"{marks:.0f}" if marks else "",
+                *([_meet(run)] if sampled else []),
             ]
         )
-    text = "\n" + table(["run", "mean iteration, ms", "alone, ms", "× alone", "marks per iteration"], rows)
+    head = ["run", "mean iteration, ms", "alone, ms", "× alone", "marks per iteration"]
+    text = "\n" + table([*head, *(["meet"] if sampled else [])], rows)
     shifted = [[label(run, runs), *shifting_cells(run)] for run in runs if run.paced.score is not None]
     return text + ("\n" + table(["run", *SHIFTING_HEADINGS], shifted) if shifted else "")
+
+
+def _meet(run: RunResult) -> str:
+    """How often more than one of the jobs that send does, in the second half of a run (figure 4.16)."""
+    overlap = _overlap([mbps[len(mbps) // 2 :] for mbps in _throughput(run).values()])
+    return "-" if overlap is None else percent(overlap)
 
 
 # -- routings and policies
