@@ -291,14 +291,14 @@ def _two_jobs(summary: Summary) -> Figure:
             axis.bar_label(bars, fmt="%.0f %%", fontsize=7, padding=1)
             label = f"{policy}: 99th percentile"
             axis.plot(place, p99, "_", color=look.colour, markersize=16, mew=2, label=label)
-        axis.set_xticks(range(len(models)), models)
+        axis.set_xticks(range(len(models)), models, fontsize=8)
         axis.set_xlabel("model of the congestion control")
         axis.set_title(f"each job sends {part} % of its period")
     axes[0].set_ylim(bottom=0)
     axes[0].set_ylabel("iteration time above the best possible (%)")
     _legend(axes)
     axes[-1].annotate(
-        "fluid: exact sharing; others: window\nmodel of that congestion control.\n\n"
+        "fluid: exact sharing; dcqcn: rates of\nNICs, and their differential equations;\nothers: windows.\n\n"
         "The papers, on clusters: with MLTCP\n"
         "the mean is up to 1.9 times, the\n99th percentile up to 2.7 times shorter,\n"
         "after about 30 iterations.",

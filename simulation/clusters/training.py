@@ -22,8 +22,6 @@ from simulation import dcqcn
 
 MOST_FLOWS = 16
 """Marks of more flows on a link are those of as many."""
-TIMER_S = 125e-6
-"""DCQCN's T (3.2)."""
 
 JOB = np.dtype(
     [
@@ -75,7 +73,7 @@ def marking(capacity: float) -> tuple[Floats, Floats]:
         marked = []
         for seconds in (0.1, 0.4):
             each = Profile((Phase(1e-3, 0.0), Phase(seconds / flows, capacity)))
-            run = dcqcn.run([each] * flows, [TIMER_S] * flows, capacity, 1, "fluid")
+            run = dcqcn.run([each] * flows, [dcqcn.TIMER_S] * flows, capacity, 1, "fluid")
             marked.append(float(run.marked.sum()))
         steady[flows] = (marked[1] - marked[0]) / 0.3
         burst[flows] = max(marked[0] - 0.1 * steady[flows], 0.0)

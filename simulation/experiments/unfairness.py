@@ -14,7 +14,7 @@ import numpy as np
 
 from schedulers.cassini.affinity import Link, interleave
 from schedulers.cassini.profile import Profile, up_down
-from simulation.dcqcn import BIN, MODELS, Run, run
+from simulation.dcqcn import BIN, MODELS, TIMER_S, Run, run
 from simulation.experiments.experiment import Experiment, Point
 from simulation.results import JobTimes, Result, Timeline, Unfairness
 from simulation.topology import GBIT
@@ -22,7 +22,7 @@ from simulation.topology import GBIT
 POLICIES = ("unfair", "fair")
 CAPACITY = 42 * GBIT
 """bytes/s: two jobs get 21 Gbit/s each of the thesis' link of 50 Gbit/s (figure 3.1)."""
-FAIR_S, AGGRESSIVE_S = 125e-6, 100e-6
+FAIR_S, AGGRESSIVE_S = TIMER_S, 100e-6
 ITERATIONS = 40
 SETTLING = 0.25
 """The part of the iterations, from the first on, that the means leave out."""

@@ -56,11 +56,11 @@ def test_command_writes_summary_and_jobs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
-    assert len(summary["points"]) == 12
+    assert len(summary["points"]) == 18
     assert all(point["mean_to_best"] >= 1.0 for point in summary["points"])
     with (tmp_path / "jobs.csv").open(newline="") as file:
         jobs = list(csv.DictReader(file))
-    assert len(jobs) == 24
+    assert len(jobs) == 36
     assert all(float(job["jct_s"]) > 0.99 * float(job["lower_bound_s"]) for job in jobs)
 
 
