@@ -161,16 +161,9 @@ class Ledger:
             return [_entry(row) for row in rows]
 
     def _belongs_to(self, cluster: Cluster) -> None:
-        mine = json.dumps(asdict(cluster), sort_keys=True)
         with self._errors(), self._transaction():
-            found = self._database.execute("SELECT value FROM fact WHERE name = 'cluster'").fetchone()
-            busy = self._database.execute(f"SELECT name FROM job WHERE NOT {_IS_OVER}").fetchone()
-            if found and found[0] != mine and busy:
-                raise EntrainError(
-                    f"{self.path}: has jobs of another cluster ({busy[0]} and others, on {found[0]}); go "
-                    f"back to that cluster and cancel them, or remove the file"
-                )
-            self._database.execute("INSERT OR REPLACE INTO fact VALUES ('cluster', ?)", (mine,))
+            _check_cluster(self._database, self.path, cluster)
+            self._database.execute("INSERT OR REPLACE INTO fact VALUES ('cluster', ?)", (_text(cluster),))
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -182,14 +175,39 @@ class Ledger:
             raise
         self._database.execute("COMMIT")
 
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            raise EntrainError(f"{self.path}: cannot be read or written ({error})") from error
-        except (sqlite3.DatabaseError, ValueError, TypeError, LookupError) as error:
-            raise EntrainError(f"{self.path}: is not a ledger of jobs ({error}); remove it") from error
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
+        return _errors(self.path)
+
+
+def check_cluster(path: Path, cluster: Cluster) -> None:
+    """Raise EntrainError if the ledger `path` has jobs of another cluster, whatever process has it."""
+    if os.access(path, os.F_OK):
+        with _errors(path), contextlib.closing(sqlite3.connect(path)) as database:
+            _check_cluster(database, path, cluster)
+
+
+def _check_cluster(database: sqlite3.Connection, path: Path, cluster: Cluster) -> None:
+    found = database.execute("SELECT value FROM fact WHERE name = 'cluster'").fetchone()
+    busy = database.execute(f"SELECT name FROM job WHERE NOT {_IS_OVER}").fetchone()
+    if found and found[0] != _text(cluster) and busy:
+        raise EntrainError(
+            f"{path}: has jobs of another cluster ({busy[0]} and others, on {found[0]}); go back to that "
+            f"cluster and cancel them, or remove the file"
+        )
+
+
+def _text(cluster: Cluster) -> str:
+    return json.dumps(asdict(cluster), sort_keys=True)
+
+
+@contextlib.contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise EntrainError(f"{path}: cannot be read or written ({error})") from error
+    except (sqlite3.DatabaseError, ValueError, TypeError, LookupError) as error:
+        raise EntrainError(f"{path}: is not a ledger of jobs ({error}); remove it") from error
 
 
 def _lock(path: Path) -> int:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
 from hostbpf.agent.agent import Agent, Loads, Options, Scheduling
+from hostbpf.agent.agent import check as check_options
 from hostbpf.rates.enforcers import NAMES, Name
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
@@ -104,22 +106,46 @@ def _defaults(context: click.Context, parameter: click.Parameter, file: Path | N
 )
 @click.option("--paths", type=PATH, help="Paths file of the emulated switches.")
 @click.option("--progress", type=PATH, help="Where training processes publish; default: $ENTRAIN_PROGRESS.")
+@click.option("--check", is_flag=True, help="Only check the options, say what is wrong with them, and end.")
 def main(**given: Any) -> None:
     """Serve a host until SIGTERM or SIGINT: slot rates, carriers, MLTCP, the slot scheduler.
 
     As a system service it reads --config again on SIGHUP, and starts anew with what that says. Schedules in
-    force end then. A file that is not valid changes nothing.
+    force end then. Options that are not valid change nothing.
     """
+    asked: _Asked | None = _asked(given)
+    if given["check"]:
+        return
     _open_many_files()
     with noting_end() as next_signal:
-        configured: dict[str, Any] | None = given
-        while configured is not None:
-            configured = _serve(configured, next_signal)
+        while asked is not None:
+            asked = _serve(asked, next_signal)
 
 
-def _serve(given: dict[str, Any], next_signal: Callable[[], signal.Signals]) -> dict[str, Any] | None:
-    """Serve with the options `given` until a signal. Returns those to go on with, None to end."""
-    from hostbpf.agent.service import default_address, serving
+@dataclass(frozen=True)
+class _Asked:
+    """What the options ask for."""
+
+    options: Options
+    address: str
+    metrics_port: int | None
+    users: bool
+    identity: Identity | None
+    config: Path | None
+
+
+def _asked(given: Mapping[str, Any]) -> _Asked:
+    """Return what the options `given` ask for. Raises BadInput and MissingTool for what cannot be."""
+    try:
+        return _checked(given)
+    except BadInput as error:
+        if given["config"] is None:
+            raise
+        raise BadInput(f"{given['config']} or the command line: {error}") from None
+
+
+def _checked(given: Mapping[str, Any]) -> _Asked:
+    from hostbpf.agent.service import default_address
 
     scheduling = Scheduling(given["loads"], given["paths"], given["scheduler"]) if given["schedule"] else None
     options = Options(
@@ -134,17 +160,25 @@ def _serve(given: dict[str, Any], next_signal: Callable[[], signal.Signals]) -> 
     address = given["listen"] or default_address(options.interface)
     users, names = given["allow_users"], given["certificates"]
     identity = identity_of(Path(names[0]), names[1]) if names else None
+    check_options(options)
     _check_access(address, users, identity)
+    return _Asked(options, address, given["metrics_port"], users, identity, given["config"])
+
+
+def _serve(asked: _Asked, next_signal: Callable[[], signal.Signals]) -> _Asked | None:
+    """Serve what is `asked` for until a signal. Returns what to go on with, None to end."""
+    from hostbpf.agent.service import serving
+
     with (
-        Agent.running(options) as agent,
-        serving(agent, address, given["metrics_port"], users=users, identity=identity) as port,
+        Agent.running(asked.options) as agent,
+        serving(agent, asked.address, asked.metrics_port, users=asked.users, identity=asked.identity) as port,
     ):
         extra = f" metrics=127.0.0.1:{port}" if port else ""
-        print(f"ready grpc={address}{extra} interface={options.interface}", flush=True)
+        print(f"ready grpc={asked.address}{extra} interface={asked.options.interface}", flush=True)
         notify("READY=1")
-        while next_signal() == signal.SIGHUP and given["config"] is not None and supervised():
+        while next_signal() == signal.SIGHUP and asked.config is not None and supervised():
             try:
-                return main.make_context("entrain-agent", sys.argv[1:]).params
+                return _asked(main.make_context("entrain-agent", sys.argv[1:]).params)
             except (EntrainError, click.ClickException) as error:
                 text = error.format_message() if isinstance(error, click.ClickException) else error
                 print(
@@ -162,6 +196,8 @@ def _check_access(address: str, users: bool, identity: Identity | None) -> None:
         if identity is None:
             check_local(address, "--listen", "add --certificates, or choose an address on loopback")
             print("entrain-agent: any user of this machine commands this agent", file=sys.stderr)
+        else:
+            identity.read()
     elif identity is not None:
         raise BadInput(
             f"--certificates: {address} is a Unix socket, which identifies callers itself; leave the "

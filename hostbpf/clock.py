@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -19,8 +20,8 @@ class SlotClock:
     @classmethod
     def shared(cls, slot_ms: float) -> SlotClock:
         """Slots numbered from `EPOCH_NS`, alike on all hosts whose clocks agree."""
-        if slot_ms <= 0:
-            raise BadInput(f"slot_ms {slot_ms}: must be positive")
+        if not 0 < slot_ms < math.inf:
+            raise BadInput(f"slot_ms {slot_ms}: must be positive and finite")
         return cls(round(slot_ms * 1e6), time.monotonic_ns() - time.time_ns() + EPOCH_NS)
 
     def slot(self, now_ns: int | None = None) -> int:

@@ -31,11 +31,11 @@ from hostbpf.counting import FlowCounter, counting
 from hostbpf.emulated.client import Emulated, load_paths
 from hostbpf.flow import netns_cookie
 from hostbpf.mltcp import JobKey, JobState, Params
-from hostbpf.rates.enforcers import Enforcers, Name, enforcing
+from hostbpf.rates.enforcers import Enforcers, Name, choose, enforcing
 from hostbpf.rates.schedules import HORIZON_MAX, Schedules
 from hostbpf.scheduling.loads import RATE_UNIT, HostOnly, InBand, LoadSource, Wait
 from hostbpf.scheduling.monitor import Monitor
-from hostbpf.scheduling.thread import HostScheduler
+from hostbpf.scheduling.thread import HostScheduler, slot_scheduler
 from hostbpf.urgent import urgent
 from machine.errors import BadInput, EntrainError, MissingTool
 from machine.record import AlreadyRuns, Record, clean_stale, records
@@ -319,8 +319,7 @@ class Agent:
               │          └──> LoadSource.deliver   an answer that is awaited (`awaits`)
               └─────────────> HostScheduler.begins  a flow that rested sends (`rests`)
         """
-        if self.options.link_mbps is None:
-            raise BadInput("--link-mbps: missing; a scheduler has to know the rate of its host's link")
+        assert self.options.link_mbps is not None, "as `check` demands"
         capacity = self.options.link_mbps * 125_000
         with self._reading() as wait, contextlib.ExitStack() as stack:
             loads: LoadSource
@@ -328,8 +327,7 @@ class Agent:
                 case "inband":
                     loads = InBand(self._carriers, capacity, wait)
                 case "emulated":
-                    if wanted.paths is None:
-                        raise BadInput("--paths: missing; emulated switches are found by a paths file")
+                    assert wanted.paths is not None, "as `check` demands"
                     loads = stack.enter_context(Emulated(load_paths(wanted.paths), capacity))
                 case _:
                     loads = HostOnly(capacity)
@@ -411,14 +409,15 @@ class Agent:
         """An agent at work; at the end nothing of it remains, and no flow is limited.
 
         First removes what dead processes left on this machine, another agent of the interface among them.
-        Raises EntrainError when another agent serves the interface, BadInput when there is no such interface,
-        MissingTool for a user other than root.
+        Raises what `check` raises, EntrainError when another agent serves the interface, and MissingTool for
+        a user other than root.
         """
         if os.geteuid() != 0:
             raise MissingTool(
                 "the agent loads eBPF programs and sets up tc, which needs root: start it with sudo, or as a "
                 "system service"
             )
+        check(options)
         clean_stale()  # what an agent before it left: later, it would be taken for this one's
         ifindex = _ifindex(options)
         with (
@@ -465,6 +464,28 @@ class Agent:
                     for thread in threads:
                         thread.join()
                     agent._clear()
+
+
+def check(options: Options) -> None:
+    """Raise BadInput, naming the option, for what no agent can serve, MissingTool for what the kernel lacks.
+
+    Changes nothing on the machine, where another agent may serve the interface.
+    """
+    _ifindex(options)
+    SlotClock.shared(options.slot_ms)
+    if os.geteuid() == 0:  # who may ask the kernel
+        choose(options.enforcer)
+    if options.link_mbps is not None and not 0 < options.link_mbps < math.inf:
+        raise BadInput(f"--link-mbps {options.link_mbps:g}: must be positive and finite")
+    if options.scheduling is None:
+        return
+    if options.link_mbps is None:
+        raise BadInput("--link-mbps: missing; a scheduler has to know the rate of its host's link")
+    slot_scheduler(options.scheduling.scheduler)
+    if options.scheduling.loads == "emulated":
+        if options.scheduling.paths is None:
+            raise BadInput("--paths: missing; emulated switches are found by a paths file")
+        load_paths(options.scheduling.paths)
 
 
 def _ifindex(options: Options) -> int:

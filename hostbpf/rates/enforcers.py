@@ -53,16 +53,18 @@ FORGOTTEN_NS = 60 * 10**9
 
 @functools.cache
 def kernel_has(name: Name) -> bool:
-    """Whether this kernel has the qdiscs of an enforcer: tried on the loopback of a namespace of its own."""
-    return all(
-        subprocess.run(
-            ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", *shlex.split(kind)],
-            capture_output=True,
-            check=False,
-        ).returncode
-        == 0
-        for kind in _QDISCS[name]
-    )
+    """Whether this kernel has the qdiscs of an enforcer: it is asked for one that none of them can be.
+
+    The kernel looks for the kind first, and refuses a shared ingress block then. So the loopback stays as it
+    is, and no namespace is needed, which a system service may not have.
+    """
+    return all(_has_qdisc(kind) for kind in _QDISCS[name])
+
+
+def _has_qdisc(kind: str) -> bool:
+    command = ["tc", "qdisc", "add", "dev", "lo", "ingress_block", "1", "root", *shlex.split(kind)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return "Ingress block sharing is not supported" in done.stderr
 
 
 @dataclass(frozen=True)

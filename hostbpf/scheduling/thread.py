@@ -223,7 +223,8 @@ def slot_schedulers() -> dict[str, type[SlotScheduler]]:
     return extended(GROUP, SCHEDULERS, base=SlotScheduler)
 
 
-def _slot_scheduler(name: str) -> type[SlotScheduler]:
+def slot_scheduler(name: str) -> type[SlotScheduler]:
+    """Return the slot scheduler of this name. Raises BadInput if there is none."""
     found = slot_schedulers()
     if name not in found:
         raise BadInput(f"slot scheduler {name!r} is unknown; {suggestion(name, found)}")
@@ -261,7 +262,7 @@ class HostScheduler:
         self._link = capacity
         self._parameters = parameters or Parameters(slot_s=clock().slot_ns / 1e9, horizon=LANES)
         self._capacity = capacity * self._parameters.payload
-        self._scheduler = _slot_scheduler(scheduler)(self._parameters)
+        self._scheduler = slot_scheduler(scheduler)(self._parameters)
         warm_up()
         self._states: dict[Flow, _State] = {}
         self._phase = zlib.crc32(name.encode()) / 2**32 * PHASES

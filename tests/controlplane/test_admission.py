@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.admission import Admission, Failures, JobStatus
-from controlplane.ledger import Entry, InUse, Ledger
+from controlplane.ledger import Entry, InUse, Ledger, check_cluster
 from controlplane.tenants import Tenant
 from machine.errors import BadInput, EntrainError
 from schedulers.placement.cluster import Circuit, Cluster, Port, Request, empty
@@ -594,6 +594,11 @@ def test_a_ledger_with_jobs_of_another_cluster_is_refused(tmp_path: Path) -> Non
     other = Cluster(leaves=2, spines=4, servers_per_leaf=2, gpus_per_server=2)
     with pytest.raises(EntrainError, match=r"has jobs of another cluster \(a and others"):
         Ledger(tmp_path / "jobs", other)
+    present = Ledger(tmp_path / "jobs", CLUSTER)
+    check_cluster(tmp_path / "jobs", CLUSTER)
+    with pytest.raises(EntrainError, match=r"has jobs of another cluster \(a and others"):
+        check_cluster(tmp_path / "jobs", other)
+    present.close()
     (tmp_path / "text").write_text("no database" * 100)
     with pytest.raises(EntrainError, match="is not a ledger of jobs"):
         Ledger(tmp_path / "text", CLUSTER)

@@ -14,7 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
+
+from entrain.commands.controller import command as controller
+from hostbpf.__main__ import main
+from hostbpf.rates.enforcers import choose
+from machine.errors import BadInput
 
 ROOT = Path(__file__).resolve().parents[2]
 UNITS = ROOT / "packaging"
@@ -128,12 +134,14 @@ def test_agent_needs_its_unit_s_capabilities_only_and_reads_its_options_again(tm
         service.reload()
         service.wait_ready()
         with grpc.insecure_channel(f"unix:{tmp_path}/agent.sock") as channel:
-            assert HostStub(channel).GetStatus(pb.GetStatusRequest()).slot_ns == 30_000_000
-        file.write_text("slot_msec = 20\n")
-        service.reload()
-        message = service.line(error=True)
-        assert "not reloaded" in message
-        assert "slot_msec" in message
+            status = HostStub(channel).GetStatus(pb.GetStatusRequest())
+        assert status.slot_ns == 30_000_000
+        assert status.enforcer == str(choose()), "it finds the same in the kernel"
+        for wrong in ("slot_msec = 20", "slot_ms = 0"):
+            file.write_text(f'interface = "lo"\n{wrong}\n')
+            service.reload()
+            message = service.line(error=True)
+            assert "not reloaded" in message and wrong.partition(" ")[0] in message
 
 
 EXPOSURE = {"entrain-agent@.service": 40, "entrain-controller.service": 20}
@@ -157,8 +165,52 @@ def test_systemd_knows_each_line_of_a_unit_and_finds_little_exposed(unit: str, t
     assert found.returncode == 0, found.stdout
 
 
+@pytest.mark.parametrize("unit", sorted(EXPOSURE))
+def test_a_reload_checks_what_the_service_would_be_started_with(unit: str) -> None:
+    lines = (UNITS / unit).read_text().splitlines()
+    start, *reload = (line.partition("=")[2] for line in lines if re.match(r"Exec(Start|Reload)=", line))
+    assert reload == [f"{start} --check", "/bin/kill -HUP $MAINPID"]
+
+
+def check(*arguments: str | Path) -> None:
+    """Run `entrain-agent --check`."""
+    main.main(["--check", "--interface", "lo", *map(str, arguments)], standalone_mode=False)
+
+
 def test_configuration_of_the_package_is_valid() -> None:
-    command = [sys.executable, "-m", "hostbpf", "--config", str(UNITS / "agent.toml"), "--interface", "none9"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "agent.toml" not in done.stderr, done.stderr  # it is the interface that is wrong, or the user
-    assert done.returncode in (1, 2)
+    check("--config", UNITS / "agent.toml")
+
+
+WRONG = {
+    "slot_msec = 20": "slot_msec",
+    "slot_ms = 0": "slot_ms 0.0: must be positive",
+    "slot_ms = nan": "slot_ms nan: must be positive",
+    "schedule = true": "--link-mbps: missing",
+    "link_mbps = -1": "--link-mbps -1: must be positive",
+    'link_mbps = 1\nschedule = true\nscheduler = "none"': "slot scheduler 'none' is unknown",
+    'link_mbps = 1\nschedule = true\nloads = "emulated"': "--paths: missing",
+    'listen = "10.0.0.1"': "--listen 10.0.0.1: must be unix:PATH, or HOST:PORT",
+    'listen = "10.0.0.1:1"\ncertificates = ["nowhere", "h1"]': "`entrain certs` makes certificates",
+    "metrics_port = 70000": "70000 is not in the range",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_is_wrong_in_a_configuration_is_found_without_an_agent(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(text + "\n")
+    with pytest.raises((BadInput, click.ClickException)) as refused:
+        check("--config", file)
+    assert WRONG[text] in str(refused.value)
+
+
+def test_a_wrong_topology_is_found_without_a_controller(tmp_path: Path) -> None:
+    file, state = tmp_path / "cluster.toml", tmp_path / "state"
+    text = (ROOT / "experiments" / "vclos-cluster.toml").read_text()
+    arguments = [str(file), "--state", str(state), "--check"]
+    file.write_text(text)
+    controller.main(arguments, standalone_mode=False)
+    file.write_text(text.replace("[cluster]", "[cluster]\nsize = 4"))
+    with pytest.raises(BadInput, match=r"cluster\.toml: .*size"):
+        controller.main(arguments, standalone_mode=False)
+    assert not state.exists(), "it changes nothing"
