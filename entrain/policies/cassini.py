@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from pydantic import Field
 
 from entrain.bound import MBPS, PAYLOAD_PER_FRAME, profile_of
 from entrain.policies.mltcp import learning
-from entrain.policies.policy import Policy, Run, Session
+from entrain.policies.policy import Policy, Run, Session, Working
 from entrain.policies.reports import Paced, Report
 from entrain.profiling import Counting, Measured, measured
 from entrain.shared_links import shared_links, slowest_mbps
@@ -128,13 +127,14 @@ def lasted(starts: Iterable[Any]) -> dict[int, float]:
     return found
 
 
-class Pacing(Session):
+class Pacing(Working):
     """Sets the paces of a run's jobs, and changes them when a job comes or goes.
 
     Agents are told a pace only when it changes: without this session, jobs run on at theirs.
     """
 
     def __init__(self, run: Run, addresses: Mapping[str, str], progress: Path, inner: Session) -> None:
+        super().__init__("cassini")
         self._run, self._progress, self._inner = run, progress, inner
         self._addresses = addresses
         self._counting: Counting | None = None  # while some job's profile is measured
@@ -159,8 +159,6 @@ class Pacing(Session):
         self._score: float | None = None
         self.shifts: dict[str, float] = {}  # by job, when it got its first pace, s
         self.events: list[str] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._conduct, name="cassini")
 
     def job(self, spec: JobSpec) -> JobSpec:
         """Let the job publish its progress."""
@@ -172,27 +170,17 @@ class Pacing(Session):
     def _is_measured(self, spec: JobSpec) -> bool:
         return self._table.profiles == "measured" or spec.collective == DDP
 
-    @contextlib.contextmanager
-    def conducting(self) -> Iterator[None]:
-        """Pace jobs in this context."""
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self.end()
-
     def end(self) -> None:
         """Tell agents nothing any more. Jobs run on at their paces."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        super().end()
         self._counted.close()
         for channel in self._channels.values():
             channel.close()
 
     # -- what it does all the time
 
-    def _conduct(self) -> None:
+    def work(self) -> None:
+        """Look what the jobs do, and pace them."""
         while not self._stop.wait(POLL_S):
             seen = self._look()
             present = frozenset(seen) | {job for job in self._solved_for if self._is_unseen(job)}
@@ -449,5 +437,5 @@ class Cassini(Policy):
             agents(run.network, run.record, run.directory, progress=progress, vital=False) as addresses,
         ):
             session = Pacing(run, addresses, progress, inner)
-            with session.conducting():
+            with session.working():
                 yield session

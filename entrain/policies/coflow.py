@@ -6,7 +6,6 @@ Names and policy objects are the simulator's (`simulation.policies`).
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +15,7 @@ from pydantic import Field, JsonValue
 
 from entrain.bound import MBPS
 from entrain.coordinator import SLOTS, Coflow, CoflowKey, Coordinator, Decider, Seen
-from entrain.policies.policy import Policy, Run, Session
+from entrain.policies.policy import Policy, Run, Session, Working
 from entrain.policies.reports import Report, percentiles
 from entrain.policies.slots import CONTROL, look
 from entrain.shared_links import crossed, directions
@@ -48,43 +47,29 @@ class CoflowTable(Strict):
     interval_ms: Annotated[float, Field(ge=40, le=10_000, allow_inf_nan=False, strict=False)] = 100.0
 
 
-class Coordinated(Session):
+class Coordinated(Working):
     """A coordinator at work, the agents' addresses, and where jobs publish their progress."""
 
     def __init__(self, coordinator: Coordinator, addresses: Mapping[str, str], progress: Path) -> None:
+        super().__init__("coordinator")
         self._coordinator = coordinator
         self._addresses = addresses
         self._progress = progress
         self._agents_cpu_s = self._spent()
         self._failed: Exception | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="coordinator")
 
     def _spent(self) -> float:
         """Return the processor time of all agents so far, s."""
         found = map(look, self._addresses.values())
         return sum(each.cpu_s for each in found if not isinstance(each, str))
 
-    def _run(self) -> None:
+    def work(self) -> None:
+        """Set rates. Those in force at the end last until their leases end."""
         urgent()
         try:
             self._coordinator.run(self._stop)
         except Exception as error:  # the run would go on as plain TCP, and call that the policy
             self._failed = error
-
-    @contextlib.contextmanager
-    def coordinating(self) -> Iterator[None]:
-        """Set rates in this context."""
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self.end()
-
-    def end(self) -> None:
-        """Set rates no more. Those in force end by themselves."""
-        self._stop.set()
-        self._thread.join()
 
     def job(self, spec: JobSpec) -> JobSpec:
         """Let the job publish its progress."""
@@ -146,7 +131,7 @@ class Coflows(Policy):
             }
             coordinator = Coordinator(stubs, self._decider(run), interval_ms / 1e3)
             session = Coordinated(coordinator, addresses, progress)
-            with session.coordinating():
+            with session.working():
                 yield session
 
     def _decider(self, run: Run) -> Decider:

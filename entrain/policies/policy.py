@@ -7,6 +7,7 @@ or from another distribution through an entry point. docs/experiments.md has an 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,34 @@ class Session:
     def report(self) -> Report:
         """Return the policy's part of the results. Called once, when all jobs have ended."""
         return Report()
+
+
+class Working(Session):
+    """A session with a thread of its own. Subclasses define `work`."""
+
+    def __init__(self, name: str) -> None:
+        """`name` is the thread's."""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self.work, name=name)
+
+    def work(self) -> None:
+        """Do the session's work until `self._stop` is set."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Let the thread work in this context, or until `end` is called."""
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """End the thread. A second call does nothing."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
 
 
 class Policy:

@@ -298,7 +298,7 @@ def test_a_coordinator_that_fails_fails_the_run(tmp_path: Path) -> None:
     agent = FakeAgent([transfer(flow(1, 2), "a")], lambda: None)
     decider = Decider(Broken(), links_of, capacity(2))
     session = Coordinated(Coordinator({"h1": agent}, decider, 0.04), {}, tmp_path)  # type: ignore[dict-item]
-    with session.coordinating():
+    with session.working():
         agent.asked.wait(20)
         with pytest.raises(EntrainError, match="the coordinator failed: ZeroDivisionError"):
             session.report()

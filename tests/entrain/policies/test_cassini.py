@@ -61,7 +61,7 @@ class Cluster:
             directory=directory,
         )
         self.session = Pacing(run, addresses, directory, Session())
-        stack.enter_context(self.session.conducting())
+        stack.enter_context(self.session.working())
 
     def _agent(self, host: str) -> str:
         paces = self.agents[host] = Paces(self.directory / host, None)
