@@ -103,14 +103,15 @@ def command(
         kept = (
             stack.enter_context(store.writing(files.NETWORK, out, experiment, resume=resume)) if out else None
         )
-        runs = list(kept.runs) if kept else []
+        runs = kept.runs if kept else []
 
         def ended(run: RunResult) -> None:
-            runs.append(run)
-            if kept is not None:
-                kept.add(run, files.name(run))
-                with store.keeping(kept.directory):
-                    files.write(kept.directory, experiment, runs)
+            if kept is None:
+                runs.append(run)
+                return
+            kept.add(run, files.name(run))
+            with store.keeping(kept.directory):
+                files.write(kept.directory, experiment, runs)
 
         done = {run.combination for run in runs}
         todo = [each for each in chosen if each not in done]
@@ -233,7 +234,7 @@ def _run_slot_rates(
         kept = None
         if out is not None:
             kept = stack.enter_context(store.writing(slot_rates.KIND, out, rates, resume=resume))
-        results = list(kept.runs) if kept else []
+        results = kept.runs if kept else []
 
         def show(failed: bool) -> None:
             if as_json and not failed:
@@ -250,11 +251,12 @@ def _run_slot_rates(
             _progress(console) as report,
         ):
             for trial, result in slot_rates.run(rates.trials, report, todo):
-                results.append(result)
-                if kept is not None:
-                    kept.add(result, f"trial-{trial}")
-                    with store.keeping(kept.directory):
-                        slot_rates.write(kept.directory, rates.name, results)
+                if kept is None:
+                    results.append(result)
+                    continue
+                kept.add(result, f"trial-{trial}")
+                with store.keeping(kept.directory):
+                    slot_rates.write(kept.directory, rates.name, results)
         if out is not None:
             with store.keeping(out):
                 slot_rates.write(out, rates.name, results)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -16,7 +16,13 @@ from entrain.experiment import Experiment
 from entrain.results.store import Kind, whole
 from entrain.results.values import RunResult, document, identity, strategy
 
-NETWORK = Kind("network", TypeAdapter(Experiment), TypeAdapter(RunResult))
+
+def _order(experiment: Experiment) -> Callable[[RunResult], int]:
+    places = {combination: place for place, combination in enumerate(experiment.combinations())}
+    return lambda run: places.get(run.combination, len(places))
+
+
+NETWORK = Kind("network", TypeAdapter(Experiment), TypeAdapter(RunResult), _order)
 """Experiments that run jobs in a network."""
 
 

@@ -12,7 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -39,11 +39,13 @@ class Kind(Generic[E, R]):
     name: str
     experiment: TypeAdapter[E]
     run: TypeAdapter[R]
+    order: Callable[[E], Callable[[R], int]]
+    """A sort key that puts runs into the experiment's order. They may have been made in another one."""
 
 
 @dataclass
 class Store(Generic[E, R]):
-    """A directory that is open for writing (see `writing`), with its completed runs in order."""
+    """A directory that is open for writing (see `writing`), with its completed runs in their order."""
 
     kind: Kind[E, R]
     directory: Path
@@ -60,6 +62,7 @@ class Store(Generic[E, R]):
             with whole(path) as draft:
                 draft.write_bytes(self.kind.run.dump_json(run))
         self.runs.append(run)
+        self.runs.sort(key=self.kind.order(self.experiment))
 
     def _begin(self) -> None:
         """Remove the runs of an earlier experiment."""
@@ -98,7 +101,7 @@ def writing(kind: Kind[E, R], directory: Path, experiment: E, *, resume: bool) -
                 f"{directory}: another run is writing there; wait until it ends, or give another --out"
             ) from error
         held = _same(kind, directory, file.read(), experiment)
-        runs = _runs(kind, directory) if held and resume else []
+        runs = _runs(kind, directory, experiment) if held and resume else []
         content = {"kind": kind.name, "experiment": kind.experiment.dump_python(experiment, mode="json")}
         with keeping(directory):
             file.seek(0)
@@ -120,7 +123,7 @@ def read(kind: Kind[E, R], directory: Path) -> Store[E, R]:
         raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{path}: not written by this version; run the experiment again") from error
-    return Store(kind, directory, experiment, _runs(kind, directory))
+    return Store(kind, directory, experiment, _runs(kind, directory, experiment))
 
 
 def found(directories: Iterable[Path]) -> list[Path]:
@@ -160,7 +163,7 @@ def keeping(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def _runs(kind: Kind[Any, R], directory: Path) -> list[R]:
+def _runs(kind: Kind[E, R], directory: Path, experiment: E) -> list[R]:
     runs = []
     for path in sorted((directory / RUNS).glob("[0-9]*.json")):
         try:
@@ -168,10 +171,12 @@ def _runs(kind: Kind[Any, R], directory: Path) -> list[R]:
         except OSError as error:
             raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
         except ValidationError as error:
-            raise BadInput(
-                f"{path}: not written by this version; remove {directory}, and run the experiment again"
-            ) from error
-    return runs
+            if error.errors()[0]["type"] == "json_invalid":
+                problem = "is broken; remove this file, and run the experiment again with --resume"
+            else:
+                problem = f"not written by this version; remove {directory}, and run the experiment again"
+            raise BadInput(f"{path}: {problem}") from error
+    return sorted(runs, key=kind.order(experiment))
 
 
 def _same(kind: Kind[E, Any], directory: Path, content: bytes, experiment: E) -> bool:

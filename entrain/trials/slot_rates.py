@@ -146,7 +146,12 @@ class SlotRates:
     paper: tuple[Paper, ...] = ()
 
 
-KIND = Kind("slot-rates", TypeAdapter(SlotRates), TypeAdapter(TrialResult))
+def _order(rates: SlotRates) -> Callable[[TrialResult], int]:
+    places = {trial: place for place, (trial, _) in enumerate(rates.trials)}
+    return lambda result: places.get(result.trial, len(places))
+
+
+KIND = Kind("slot-rates", TypeAdapter(SlotRates), TypeAdapter(TrialResult), _order)
 
 
 def load(path: Path, seed: int | None = None) -> SlotRates:

@@ -129,6 +129,17 @@ def test_the_same_experiment_goes_on_where_it_ended(tmp_path: Path, experiment: 
     assert read(files.NETWORK, tmp_path / "out").runs == [first, second]
 
 
+def test_runs_are_in_the_experiments_order_whichever_came_first(
+    tmp_path: Path, experiment: Experiment
+) -> None:
+    first, second = measured(experiment)
+    with stored(tmp_path / "out", experiment) as store:
+        store.add(second, files.name(second))
+        store.add(first, files.name(first))
+        assert store.runs == [first, second]
+    assert read(files.NETWORK, tmp_path / "out").runs == [first, second]
+
+
 def test_runs_that_stand_there_stay_until_a_new_one_has_ended(tmp_path: Path, experiment: Experiment) -> None:
     first, second = measured(experiment)
     fill(tmp_path / "out", experiment, 2)
