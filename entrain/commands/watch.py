@@ -7,10 +7,14 @@ import json
 import os
 import re
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from machine.errors import BadInput
+
+if TYPE_CHECKING:
+    from entrain.watch.source import Source
 
 
 @click.command(short_help="Watch a network or a run, live: terminal or web page.")
@@ -73,25 +77,23 @@ def command(
             raise BadInput(f"--agents {agents}: give HOST:PORT, such as '{{host}}.example:50061'")
         remote = RemoteAgents(agents, own_identity(f"--agents {agents}"))
     source = Source(choose(network, runs=RUNS), interval_ms, slot_ms, remote)
-    if as_json:
+    if as_json or as_page or as_metrics:
         try:
-            for number, snapshot in enumerate(source.snapshots()):
-                document = snapshot.document()
-                del document["history"]  # the lines before have it
-                click.echo(json.dumps(document))
-                if once and number:
-                    return
+            if as_json:
+                _print(source, once)
+            else:
+                from entrain.watch.web import serve
+
+                with contextlib.suppress(KeyboardInterrupt):
+                    serve(source, listen, token, click.echo, page=as_page)
         except Ended as ended:
             click.echo(str(ended), err=True)
         return
-    if as_page or as_metrics:
-        from entrain.watch.web import serve
-
-        with contextlib.suppress(KeyboardInterrupt):
-            serve(source, listen, token, click.echo, page=as_page)
-        return
     if not sys.stdin.isatty() or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
-        raise BadInput("watch needs a terminal: run it in one, or use `entrain watch --json` or `--web`")
+        raise BadInput(
+            "watch needs a terminal that can move its cursor (TERM is not 'dumb'): run it in one, or use "
+            "`entrain watch --json` or `--web`"
+        )
     from entrain.watch.terminal import Watch
 
     latest = Latest(source)
@@ -100,3 +102,13 @@ def command(
     app.run()
     if app.ended:
         click.echo(app.ended, err=True)
+
+
+def _print(source: Source, once: bool) -> None:
+    """Print a line of JSON per reading, `once` only two."""
+    for number, snapshot in enumerate(source.snapshots()):
+        document = snapshot.document()
+        del document["history"]  # the lines before have it
+        click.echo(json.dumps(document))
+        if once and number:
+            return

@@ -309,6 +309,7 @@ class _Detail(Screen[None]):
         self._view, self._thing = view, name
 
     def compose(self) -> ComposeResult:
+        yield Static(id="ended")
         with VerticalScroll():
             yield Static(id="told")
         yield Footer()
@@ -324,6 +325,16 @@ class _Detail(Screen[None]):
     def on_mount(self) -> None:
         assert isinstance(self.app, Watch) and self.app.snapshot is not None
         self.show(self.app.snapshot)
+        if self.app.ended is not None:
+            tell_end(self, self.app.ended)
+
+
+def tell_end(screen: Screen[None], why: str) -> None:
+    """Show on a screen why nothing on it changes any more."""
+    ended = screen.query_one("#ended", Static)
+    leave = "go back" if isinstance(screen, _Detail) else "quit"
+    ended.update(f"{why}. Press q to {leave}.")
+    ended.styles.display = "block"
 
 
 class Watch(App[str]):
@@ -396,9 +407,8 @@ class Watch(App[str]):
         if self.snapshot is None:
             self.exit(why)
             return
-        ended = self.screen_stack[0].query_one("#ended", Static)
-        ended.update(f"{why}. Press q to quit.")
-        ended.styles.display = "block"
+        for screen in self.screen_stack:
+            tell_end(screen, why)
 
     def _fill(self, view: View, snapshot: Snapshot) -> None:
         base = self.screen_stack[0]

@@ -9,13 +9,14 @@ import secrets
 import socket
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from entrain.watch.metrics import exposition
-from entrain.watch.source import Latest, Source
+from entrain.watch.source import Ended, Latest, Source
 from machine.errors import BadInput, EntrainError
 from machine.palette import JOBS
 from machine.signals import ending_once
@@ -35,6 +36,8 @@ _HEADERS = {
 }
 _WAIT_S = 10.0
 """How long a reader waits for the next snapshot; then it gets the same one again."""
+_LAST_S = 2.0
+"""How long readers are answered after the end: those who were drawing ask again, and are told."""
 _PHASES = 60
 """How many of a job's latest iterations the page gets."""
 
@@ -148,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def serve(source: Source, listen: str, token: str | None, tell: Any, *, page: bool = True) -> None:
-    """Serve `source` until a signal, or until its network ends, which raises Ended.
+    """Serve `source` until a signal, or until its network ends: then readers are told, and Ended is raised.
 
     `tell` is called with the address.
     """
@@ -162,6 +165,9 @@ def serve(source: Source, listen: str, token: str | None, tell: Any, *, page: bo
         try:
             while True:
                 number, _ = latest.wait(number, 1.0)
+        except Ended:
+            time.sleep(_LAST_S)
+            raise
         finally:
             server.shutdown()
             thread.join()

@@ -127,3 +127,18 @@ def test_when_the_run_ends_the_last_reading_stays_and_the_end_is_told(watched: W
         assert "its run is over" in str(app.query_one("#ended", Static).render())
 
     play(network, act)
+
+
+def test_the_end_is_told_in_front_of_one_things_screen_too(watched: Watched) -> None:
+    network, controller = watched
+
+    async def act(app: Watch) -> None:
+        await until(lambda: app.focused is app.query_one("#links-table"))
+        press(app, "enter")
+        await until(lambda: len(app.screen_stack) == 2)
+        controller.ended.set()
+        await until(lambda: "Press q to go back" in screen(app))
+        press(app, "q")
+        await until(lambda: "Press q to quit" in screen(app))
+
+    play(network, act)
