@@ -1,0 +1,51 @@
+"""The cost of watching, in short: both kinds of run are made, and the watched ones are read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPERIMENT = """
+[experiment]
+name = "watch-cost"
+
+[topology]
+kind = "dumbbell"
+hosts_per_side = 1
+host_rate_mbps = 50
+bottleneck_rate_mbps = 50
+
+[[job]]
+name = "one"
+collective = "ring"
+bytes = 100_000
+compute_ms = 60
+iterations = 40
+hosts = ["h1", "h2"]
+"""
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_runs_alone_are_compared_with_watched_ones(tmp_path: Path) -> None:
+    path = tmp_path / "watch-cost.toml"
+    path.write_text(EXPERIMENT)
+    command = [sys.executable, "-m", "benchmarks", "watch", "--json", "--seeds", "1"]
+    done = subprocess.run(
+        [*command, "--experiment", str(path), "--out", str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [each["measure"] for each in found["changes"]] == ["completion (s)", "iteration (ms)"]
+    assert found["readings"] > 1 and found["watch_cpu_s"] > 0
+    assert set(found["processor_busy"]) == {"alone", "watched"}
