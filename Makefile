@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: run test test-fast lint site deb deploy p4 bench lock doctor clean setup help
+.PHONY: run test test-fast lint site deb test-deb deploy p4 bench lock doctor clean setup help
 
 PYTHON := .venv/bin/python
 TARGET ?= softswitch
@@ -30,6 +30,9 @@ site: .venv/.dev  ## Build the site of docs/ in build/site; a broken link is an 
 
 deb: setup  ## Build a Debian package of the agent, the controller and the command line in build/
 	packaging/build-deb
+
+test-deb: .venv/.dev deb  ## Install that package into a fresh Debian and test it; needs debootstrap, takes minutes
+	ENTRAIN_DEB="$$(ls -t build/entrain_*.deb | head -n 1)" $(PYTHON) -m pytest -rs tests/packaging/test_deb.py
 
 deploy: setup  ## Bring up TOPOLOGY on TARGET and set its pipelines and tables; tofino, tofino2: docs/tofino.md
 ifneq (,$(filter tofino tofino2,$(TARGET)))

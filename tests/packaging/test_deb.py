@@ -1,7 +1,8 @@
-"""The Debian package in a fresh root: `make deb` and `apt-get install debootstrap` first. Takes minutes."""
+"""The Debian package in a fresh root: `make test-deb`, after `apt-get install debootstrap`. Takes minutes."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,14 +13,15 @@ import pytest
 from tests.packaging.container import booted, cgroup2
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILT = sorted((ROOT / "build").glob("entrain_*.deb"))
+PACKAGE = os.environ.get("ENTRAIN_DEB")
+"""The package that is tested: not one that a build of long ago has left, and not in `make test`."""
 DEPENDS = "python3,libbpf1,iproute2,procps,systemd"
 
 pytestmark = [
     pytest.mark.root,
     pytest.mark.slow,
     pytest.mark.timeout(1200),
-    pytest.mark.skipif(not BUILT, reason="needs build/entrain_*.deb: make deb"),
+    pytest.mark.skipif(PACKAGE is None, reason="takes minutes: `make test-deb` runs it"),
     pytest.mark.skipif(shutil.which("debootstrap") is None, reason="needs debootstrap"),
 ]
 
@@ -30,7 +32,8 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("debian")
     bootstrap = ["debootstrap", "--variant=minbase", f"--include={DEPENDS}", "bookworm", str(root)]
     subprocess.run(bootstrap, check=True, capture_output=True)
-    shutil.copy(BUILT[-1], root / "entrain.deb")
+    assert PACKAGE is not None
+    shutil.copy(PACKAGE, root / "entrain.deb")
     subprocess.run(["chroot", root, "dpkg", "--install", "/entrain.deb"], check=True, capture_output=True)
     yield root
     shutil.rmtree(root)
@@ -102,8 +105,10 @@ def test_agent_is_a_service_of_systemd(system: Callable[[str], str]) -> None:
 
     assert system(f"systemctl reload {AGENT}; {journal(AGENT, '^ready', 3)} {status}").split()[0] == "active"
     wrong = f"echo slot_msec = 20 >> {settings}; "
-    told = system(f"{wrong} systemctl reload {AGENT}; {journal(AGENT, 'not reloaded.*slot_msec')} {status}")
-    assert told.split() == ["active", "1"], "what is wrong changes nothing"
+    told = system(
+        f"{wrong} systemctl reload -q {AGENT} || echo failed; {journal(AGENT, 'slot_msec')} {status}"
+    )
+    assert told.split()[-3:] == ["failed", "active", "1"], "what is wrong changes nothing"
 
     stopped = system(
         f"systemctl stop {AGENT}; systemctl show -P Result {AGENT}; find /run/entrain/agents -type s"
