@@ -14,12 +14,15 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from controlplane.topology import Topology
 from entrain.experiment import CrossTable, Experiment
 from machine.errors import MissingTool
-from mininet_topos.network import Network
 from wire.flow import Flow
+
+if TYPE_CHECKING:  # results are read and drawn without Mininet
+    from mininet_topos.network import Network
 
 FIRST_PORT = 40_000
 """Flow i uses this port + i at both ends."""

@@ -11,12 +11,15 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hostbpf.clock import SlotClock
 from hostbpf.flows import FlowReader, FlowState, reading_flows
 from hostbpf.rates.meter import Meter, metered
-from mininet_topos.network import FabricPort
 from wire.flow import Flow
+
+if TYPE_CHECKING:  # results are read without Mininet
+    from mininet_topos.network import FabricPort
 
 
 @dataclass(frozen=True)
