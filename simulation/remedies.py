@@ -67,7 +67,7 @@ def draw(cells: Mapping[tuple[str, str, str], Cell], note: str) -> Figure:
     bar.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
     bar.ax.minorticks_off()
     bar.set_label("iteration time / alone")
-    figure.supxlabel("\n".join(textwrap.wrap(note, 150 if len(loads) > 1 else 120)), fontsize=8)
+    figure.supxlabel("\n".join(textwrap.wrap(note, int(13 * figure.get_figwidth()))), fontsize=8)
     return figure
 
 
