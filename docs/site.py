@@ -17,9 +17,6 @@ ROOT = Path(__file__).resolve().parent.parent
 _ROOT_PAGES = ("KNOWN_ISSUES.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _MODULES = (
     "entrain",
-    "entrain.api.experiment",
-    "entrain.api.network",
-    "entrain.api.simulator",
     "entrain.policies.policy",
     "schedulers.slots.host",
     "schedulers.cassini.module",
