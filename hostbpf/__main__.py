@@ -21,7 +21,7 @@ from machine.signals import noting_end
 from machine.supervisor import notify, supervised
 from machine.tls import Identity, check_local, identity_of
 from machine.toml import Strict, check, read_toml
-from schedulers.slots.host import SMALLEST_FIRST
+from schedulers.slots.host import SMALLEST_FIRST, SPREAD
 
 PATH = click.Path(path_type=Path)
 
@@ -41,6 +41,7 @@ class Settings(Strict):
     schedule: bool | None = None
     loads: Loads | None = None
     scheduler: str | None = None
+    turns_from: float | None = None
     paths: str | None = None
     progress: str | None = None
 
@@ -104,6 +105,13 @@ def _defaults(context: click.Context, parameter: click.Parameter, file: Path | N
 @click.option(
     "--scheduler", default=SMALLEST_FIRST, show_default=True, help="The slot scheduler that --schedule runs."
 )
+@click.option(
+    "--turns-from",
+    type=click.FloatRange(0.0, SPREAD),
+    default=0.0,
+    show_default=True,
+    help="Part of a slot before the first job's turn: with later turns, less is planned ahead.",
+)
 @click.option("--paths", type=PATH, help="Paths file of the emulated switches.")
 @click.option("--progress", type=PATH, help="Where training processes publish; default: $ENTRAIN_PROGRESS.")
 @click.option("--check", is_flag=True, help="Only check the options, say what is wrong with them, and end.")
@@ -147,7 +155,8 @@ def _asked(given: Mapping[str, Any]) -> _Asked:
 def _checked(given: Mapping[str, Any]) -> _Asked:
     from hostbpf.agent.service import default_address
 
-    scheduling = Scheduling(given["loads"], given["paths"], given["scheduler"]) if given["schedule"] else None
+    chosen = (given[key] for key in ("loads", "paths", "scheduler", "turns_from"))
+    scheduling = Scheduling(*chosen) if given["schedule"] else None
     options = Options(
         given["interface"],
         given["netns"],

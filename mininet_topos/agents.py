@@ -77,6 +77,7 @@ def _options(scheduling: Scheduling | None, paths: Path | None) -> list[str]:
     if scheduling is None:
         return []
     options = ["--schedule", "--loads", scheduling.loads, "--scheduler", scheduling.scheduler]
+    options += ["--turns-from", str(scheduling.turns_from)]
     if paths is not None:
         options += ["--paths", str(paths)]
     return options

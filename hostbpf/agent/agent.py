@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import select
 import socket
 import sys
 import threading
@@ -66,6 +67,8 @@ class Scheduling:
     """The paths file of emulated switches (`hostbpf.emulated.client`)."""
     scheduler: str = SMALLEST_FIRST
     """The slot scheduler (`hostbpf.scheduling.thread.slot_schedulers`)."""
+    turns_from: float = 0.0
+    """Part of a slot that is over when the first job's turn comes (`schedulers.slots.host.Parameters`)."""
 
 
 @dataclass(frozen=True)
@@ -335,7 +338,15 @@ class Agent:
             progress = stack.enter_context(Monitor(self.options.progress, self.options.netns))
             name = f"{self.options.interface} {self._cookie}"
             scheduler = HostScheduler(
-                progress, loads, self, self.now, capacity, wait=wait, name=name, scheduler=wanted.scheduler
+                progress,
+                loads,
+                self,
+                self.now,
+                capacity,
+                wait=wait,
+                name=name,
+                scheduler=wanted.scheduler,
+                turns_from=wanted.turns_from,
             )
             stack.enter_context(self.listening(scheduler.begins, scheduler.rests))
             self.scheduler = scheduler
@@ -348,11 +359,16 @@ class Agent:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Wait]:
-        """Within, the function yielded delivers feedback; for one thread only."""
+        """Within, the function yielded delivers feedback; for one thread only.
+
+        It waits by `select`, because libbpf's `poll` counts whole ms: jobs' turns may be less apart.
+        """
         ring = self._carriers.feedback(self._deliver, self._is_wanted)
 
         def wait(timeout_s: float) -> None:
-            ring.poll(max(math.ceil(timeout_s * 1e3), 0))
+            if timeout_s > 0.0:
+                select.select((ring.fd,), (), (), timeout_s)
+            ring.consume()
 
         with contextlib.closing(ring):
             yield wait

@@ -50,10 +50,10 @@ from schedulers.slots.table import in_window
 from wire.flow import Flow
 from wire.slot_header import LANES
 
-ROUNDS_MAX = 5
-"""Most rounds of decisions in a slot, beside those at jobs' turns."""
+ROUNDS_MIN, ROUNDS_MAX = 2, 5
+"""Fewest and most rounds of decisions in a slot, beside those at jobs' turns."""
 ROUND_NS = 10_000_000
-"""Least length of a round: long against a round trip, short against a slot."""
+"""Least length of a round of slots that have room for more than `ROUNDS_MIN`: long against a round trip."""
 PHASES = 0.7
 """Part of a round over which hosts spread theirs; later ones would be answered in the next slot."""
 ANSWER_PART = 0.9
@@ -248,11 +248,13 @@ class HostScheduler:
         wait: Wait,
         name: str = "",
         scheduler: str = SMALLEST_FIRST,
+        turns_from: float = 0.0,
         parameters: Parameters | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`name` differs from host to host, and spreads their rounds; by default `parameters` are the agents'
-        with the clock's slots. Raises BadInput if there is no `scheduler` with this name."""
+        """`name` differs from host to host, and spreads their rounds. By default `parameters` are the agents'
+        with the clock's slots and `turns_from` as their `begin`. Raises BadInput if there is no `scheduler`
+        with this name."""
         self._progress = progress
         self._loads = loads
         self._host = host
@@ -260,7 +262,9 @@ class HostScheduler:
         self._wait = wait
         self._now_ns = now_ns
         self._link = capacity
-        self._parameters = parameters or Parameters(slot_s=clock().slot_ns / 1e9, horizon=LANES)
+        self._parameters = parameters or Parameters(
+            slot_s=clock().slot_ns / 1e9, horizon=LANES, begin=turns_from
+        )
         self._capacity = capacity * self._parameters.payload
         self._scheduler = slot_scheduler(scheduler)(self._parameters)
         warm_up()
@@ -612,7 +616,7 @@ class HostScheduler:
 
 def rounds(clock: SlotClock) -> int:
     """Return how many rounds of decisions a slot has, beside those at jobs' turns."""
-    return min(max(clock.slot_ns // ROUND_NS, 1), ROUNDS_MAX)
+    return min(max(clock.slot_ns // ROUND_NS, ROUNDS_MIN), ROUNDS_MAX)
 
 
 def _left(sent: Iterable[FlowProgress]) -> Counter[int]:

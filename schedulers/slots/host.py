@@ -38,7 +38,7 @@ CLASSES = 16
 REDRAW = 32
 """Slots after which the order within a size class is drawn anew, so that no job is last for ever."""
 SPREAD = 0.8
-"""Part of a slot over which the jobs' turns are spread. The last one has announced before the next slot."""
+"""Part of a slot within which the jobs' turns come. The last one has announced before the next slot."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,11 @@ class Parameters:
     """Size classes of the order of decisions; 1: the order is drawn."""
     redraw: int = REDRAW
     """Slots after which the order within a size class is drawn anew."""
+    begin: float = 0.0
+    """Part of a slot that is over when the first turn comes. Whoever begins to send before it has not missed
+    the decisions about the next slot."""
     spread: float = SPREAD
-    """Part of a slot over which the jobs' turns are spread."""
+    """Part of a slot within which the jobs' turns come, the first `begin` excepted."""
     hasten: bool = True
     """Whether a flow takes all the room of its last slot instead of spreading its end over the slot. It pays
     where others can decide again within a slot, and so take what is left when the flow is done."""
@@ -87,6 +90,8 @@ class Parameters:
             raise ValueError(
                 f"payload {self.payload} and spread {self.spread}: must be parts of 1, payload positive"
             )
+        if not 0.0 <= self.begin <= self.spread:
+            raise ValueError(f"begin is {self.begin}: must be from 0 to spread, {self.spread}")
 
 
 def rules_of(parameters: Parameters) -> Rules:
@@ -122,7 +127,8 @@ class SlotScheduler:
 
     def places(self, ranks: Floats) -> Floats:
         """Return when in a slot (0 to 1) the turns of flows with these ranks come."""
-        return ranks * self.parameters.spread
+        its = self.parameters
+        return its.begin + ranks * (its.spread - its.begin)
 
     def round(self, flows: Flows, due: Ints, planned: Floats, passed: float = 1.0) -> Round:
         """Begin a round of decisions for the rows `due` of `flows`.
@@ -163,6 +169,7 @@ class Round:
     ) -> None:
         """See `SlotScheduler.round`."""
         self.parameters = scheduler.parameters
+        self._scheduler = scheduler
         self.rules = scheduler.rules
         self.flows = flows
         self.planned = planned
@@ -175,7 +182,7 @@ class Round:
 
     def has_turn(self, flow: int) -> bool:
         """Return whether the turn of row `flow` has come."""
-        return bool(self.flows["rank"][flow] * self.parameters.spread <= self._passed)
+        return bool(self._scheduler.places(self.flows["rank"][flow : flow + 1])[0] <= self._passed)
 
     def decide(
         self, flow: int, path_load: Floats, headroom: Floats, own: Floats, part: float = 1.0

@@ -233,10 +233,11 @@ def test_all_hosts_know_the_same_order_of_jobs_and_it_changes() -> None:
     assert {each[0] < each[1] for each in found} == {True, False}
 
 
-def test_before_its_jobs_turn_a_flow_plans_the_present_slot_only() -> None:
-    host = SlotScheduler(Parameters(TAU, horizon=4, reserved=2, payload=1.0, spread=0.5))
+@pytest.mark.parametrize(("begin", "turn"), [(0.0, 0.4), (0.25, 0.45)])
+def test_before_its_jobs_turn_a_flow_plans_the_present_slot_only(begin: float, turn: float) -> None:
+    host = SlotScheduler(Parameters(TAU, horizon=4, reserved=2, payload=1.0, begin=begin, spread=0.5))
     rows = table(LINE, {"total": 1e6, "rank": 0.8})
-    for passed, planned in ((0.39, [LINE, 0.0, 0.0, 0.0]), (0.41, [LINE, LINE, 0.0, 0.0])):
+    for passed, planned in ((turn - 0.01, [LINE, 0.0, 0.0, 0.0]), (turn + 0.01, [LINE, LINE, 0.0, 0.0])):
         these = host.round(rows, np.array([0]), np.zeros((1, 2)), passed)
         assert these.decide(0, FREE, ROOM, ROOM) == pytest.approx(planned)
 
