@@ -6,6 +6,7 @@ locality is relaxed. Ties go to the lower number everywhere, so that results rep
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
@@ -145,6 +146,33 @@ def unreserved(
             break
     gpus = _gpus_of(units, taken, unit)[: request.gpus]
     return _placement(state, request.job, 2, gpus)
+
+
+def apart(
+    state: State, request: Request, *, locality: bool = True, solver: bool = False
+) -> Placement | Cause:
+    """Place a job's GPUs only, on as many servers as there are, so that jobs share the servers' links.
+
+    No server gives more GPUs than it must on an idle cluster. The job's name draws the servers' order, and a
+    rank's successor is on the next server. Source: flow-scheduling paper, VI-A.
+    """
+    free = state.gpus.reshape(-1, state.cluster.gpus_per_server)
+    order = drawn_order(request.job, len(free))
+    gpus = [
+        server * state.cluster.gpus_per_server + own[turn]
+        for turn in range(-(-request.gpus // len(free)))
+        for server in order
+        if turn < len(own := np.flatnonzero(free[server]))
+    ]
+    if len(gpus) < request.gpus:
+        return "gpus"
+    return _placement(state, request.job, 2, np.array(gpus[: request.gpus], np.int64))
+
+
+def drawn_order(job: str, servers: int) -> list[int]:
+    """Return all servers in the order in which `apart` looks for GPUs for this job."""
+    order: list[int] = np.random.default_rng(zlib.crc32(job.encode())).permutation(servers).tolist()
+    return order
 
 
 def within_leaf(state: State, request: Request, locality: bool) -> Placement | Cause:

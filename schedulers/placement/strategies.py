@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from schedulers.placement.cluster import Cluster, Placement, Request, State
-from schedulers.placement.stages import Cause, ocs_vclos, unreserved, vclos
+from schedulers.placement.stages import Cause, apart, ocs_vclos, unreserved, vclos
 
 StrategyRouting = Literal["ecmp", "balanced-ecmp", "least-loaded", "source", "single-switch"]
 """By hash; each flow over the uplink with the fewest flows when it starts; each GPU over the uplink that its
@@ -83,12 +83,14 @@ STRATEGIES: dict[str, Strategy] = {
         Strategy("crux", "least-loaded", unreserved, priorities=True),
         Strategy("crux-ecmp", "ecmp", unreserved, priorities=True),
         Strategy("best", "single-switch", unreserved),
+        Strategy("apart", "ecmp", apart),
         Strategy("ocs-relaxed", "source", ocs_vclos, isolated=True, ocs=True, locality=False),
         Strategy("vclos", "source", vclos, isolated=True),
         Strategy("ocs-vclos", "source", ocs_vclos, isolated=True, ocs=True),
     )
 }
 """By the name that a user types. Sources: vClos, 8.1, 9.3 and table 5. `least-loaded` is not the paper's;
+`apart` is of the flow-scheduling paper's testbed, VI-A;
 `crux` and `crux-ecmp` follow Crux (Cao et al., SIGCOMM 2024)."""
 
 GROUP = "entrain.strategies"

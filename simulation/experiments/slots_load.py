@@ -11,22 +11,19 @@ part of the GPUs that would be in use if no job waited or met another.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
-from schedulers.placement.cluster import Cluster, Placement, Request, State, empty
-from schedulers.placement.queue import Job as QueuedJob
-from schedulers.placement.queue import Queue
-from schedulers.placement.stages import Cause
-from schedulers.placement.strategies import Strategy
+from schedulers.placement.cluster import Cluster, Placement, Request
+from schedulers.placement.stages import drawn_order
+from schedulers.placement.strategies import STRATEGIES
 from simulation.clusters.applications import POLLUX
 from simulation.engine import Simulation
 from simulation.experiments.experiment import Experiment, Point
 from simulation.experiments.outcome import drawn_result
 from simulation.experiments.slots import LIVE_SERVERS, LiveJob, live_topology, live_transport
+from simulation.gpu_queue import GpuQueue, Queued
 from simulation.jobs import Job
 from simulation.results import Result
 from simulation.topology import Topology
@@ -44,52 +41,16 @@ WORKLOADS = 8
 POLICIES = ("fair", "varys", "slots", "slots-15", "slots-15-now")
 
 
-def apart(
-    state: State, request: Request, *, locality: bool = True, solver: bool = False
-) -> Placement | Cause:
-    """Place a job's GPUs on as many servers, which its name chooses among those that have one free."""
-    free = state.gpus[0]
-    servers = [server for server in _servers(request.job) if free[server].any()][: request.gpus]
-    if len(servers) < request.gpus:
-        return "gpus"
-    gpus = tuple(server * CLUSTER.gpus_per_server + int(np.argmax(free[server])) for server in servers)
-    return Placement(request.job, 1, gpus, (0,) * len(gpus))
+def queued(job: LiveJob, topology: Topology) -> Queued:
+    """Return the job as one that waits for GPUs. Parameter servers are on other servers than its workers."""
 
+    def placed(placement: Placement) -> Job:
+        workers = [gpu // CLUSTER.gpus_per_server for gpu in placement.gpus]
+        others = [server for server in drawn_order(job.ident, LIVE_SERVERS) if server not in workers]
+        return replace(job, hosts=(*others[: job.servers], *workers)).simulated()
 
-def _servers(job: str) -> list[int]:
-    """Return all servers in the order in which a job would have them."""
-    order: list[int] = np.random.default_rng(zlib.crc32(job.encode())).permutation(LIVE_SERVERS).tolist()
-    return order
-
-
-@dataclass
-class GpuQueue:
-    """Start jobs in the order of their arrival, when GPUs are free (`simulation.engine.Admission`)."""
-
-    jobs: list[LiveJob]
-    topology: Topology
-    queue: Queue = field(
-        default_factory=lambda: Queue(empty(CLUSTER), Strategy("apart", "single-switch", apart))
-    )
-
-    def arrived(self, job: int) -> None:
-        """See Admission."""
-        its = self.jobs[job]
-        alone_s = its.simulated().lower_bound(self.topology)
-        self.queue.submit(job, QueuedJob(Request(its.ident, workers_of(its)), its.arrival_s, alone_s))
-
-    def ended(self, job: int) -> None:
-        """See Admission."""
-        self.queue.end(job)
-
-    def started(self, now: float) -> Iterator[tuple[int, Job]]:
-        """See Admission."""
-        for index, outcome in self.queue.start(now):
-            its = self.jobs[index]
-            workers = [gpu // CLUSTER.gpus_per_server for gpu in outcome.placement.gpus]
-            others = [server for server in _servers(its.ident) if server not in workers]
-            hosts = (*others[: its.servers], *workers)
-            yield index, replace(its, hosts=hosts).simulated()
+    alone_s = job.simulated().lower_bound(topology)
+    return Queued(Request(job.ident, workers_of(job)), job.arrival_s, alone_s, placed)
 
 
 def workers_of(job: LiveJob) -> int:
@@ -127,7 +88,7 @@ def run_load(point: Point) -> Result:
         drawn = workload(point, number, topology)
         jobs = [job.simulated() for job in drawn]
         transport = live_transport(point["policy"], topology, point["seed"] + number, point.get("check"))
-        queue = GpuQueue(drawn, topology)
+        queue = GpuQueue([queued(job, topology) for job in drawn], CLUSTER, STRATEGIES["apart"])
         outcomes.append(Simulation(jobs, transport, admission=queue, keep_coflows=False).run())
         every += jobs
     return drawn_result(outcomes, every, topology)

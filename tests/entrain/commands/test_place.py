@@ -24,7 +24,7 @@ ocs = true
 """
 JOBS = "job,gpus,arrival_s,duration_s,pattern\n"
 STRATEGIES = (
-    *("ecmp", "balanced-ecmp", "recmp", "source", "least-loaded", "crux", "crux-ecmp", "best"),
+    *("ecmp", "balanced-ecmp", "recmp", "source", "least-loaded", "crux", "crux-ecmp", "best", "apart"),
     *("vclos", "ocs-vclos", "ocs-relaxed"),
 )
 

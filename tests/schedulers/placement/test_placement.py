@@ -171,6 +171,21 @@ def test_a_placement_has_enough_gpus_of_its_own_and_release_undoes_reserve(
 
 
 @given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_apart_takes_as_many_servers_as_there_are(data: st.DataObject) -> None:
+    state = data.draw(states())
+    request = Request(data.draw(st.text(max_size=3)), data.draw(st.integers(1, state.cluster.gpus)))
+    placement = STRATEGIES["apart"].place(state, request)
+    free = state.gpus.reshape(-1, state.cluster.gpus_per_server).sum(axis=1)
+    most = -(-request.gpus // len(free))  # of one server
+    assert isinstance(placement, Placement) == (np.minimum(free, most).sum() >= request.gpus)
+    if isinstance(placement, Placement):
+        servers = [gpu // state.cluster.gpus_per_server for gpu in placement.gpus]
+        assert max(map(servers.count, servers)) <= most
+        assert len(placement.gpus) == request.gpus
+
+
+@given(data=st.data())
 @settings(max_examples=150, deadline=None)
 def test_circuits_join_each_port_once_and_leave_those_in_use_alone(data: st.DataObject) -> None:
     state = data.draw(states())

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from schedulers.placement.strategies import STRATEGIES
 from simulation.engine import Simulation
 from simulation.experiments.experiment import Point
 from simulation.experiments.registry import points
 from simulation.experiments.slots import LIVE_SERVERS, live_topology, live_transport
-from simulation.experiments.slots_load import CLUSTER, GpuQueue, run_load, workers_of, workload
+from simulation.experiments.slots_load import CLUSTER, queued, run_load, workers_of, workload
+from simulation.gpu_queue import GpuQueue
 from simulation.jobs import Coflow, Job
 from simulation.results import Completion
 
@@ -40,6 +42,8 @@ def test_arrivals_are_scaled_to_the_load(load: int) -> None:
 class Watched(GpuQueue):
     """A queue that knows which jobs run."""
 
+    hosts: list[int] = field(default_factory=list)
+    """How many each job has, parameter servers included."""
     running: set[int] = field(default_factory=set)
 
     def started(self, now: float) -> Iterator[tuple[int, Job]]:
@@ -47,9 +51,9 @@ class Watched(GpuQueue):
             self.running.add(index)
             sent = [task.work for task in job.tasks if isinstance(task.work, Coflow)]
             assert {int(host) for each in sent for host in each.src} <= set(range(LIVE_SERVERS))
-            assert all(len(set(each.src.tolist())) == len(self.jobs[index].hosts) for each in sent)
+            assert all(len(set(each.src.tolist())) == self.hosts[index] for each in sent)
             yield index, job
-        held = sum(workers_of(self.jobs[index]) for index in self.running)
+        held = sum(self.jobs[index].request.gpus for index in self.running)
         assert int(self.queue.state.gpus.sum()) == CLUSTER.gpus - held >= 0
 
     def ended(self, job: int) -> None:
@@ -59,8 +63,10 @@ class Watched(GpuQueue):
 
 def test_jobs_start_in_order_on_servers_of_their_own_with_free_gpus() -> None:
     topology = live_topology(10)
-    queue = Watched(workload(point(90), 1, topology), topology)
-    jobs = [job.simulated() for job in queue.jobs]
+    drawn = workload(point(90), 1, topology)
+    waiting = [queued(job, topology) for job in drawn]
+    queue = Watched(waiting, CLUSTER, STRATEGIES["apart"], hosts=[len(job.hosts) for job in drawn])
+    jobs = [job.simulated() for job in drawn]
     transport = live_transport("slots-15", topology, 1, True)
     starts = [each.start for each in Simulation(jobs, transport, admission=queue).run().jobs]
     assert starts == sorted(starts)
