@@ -22,7 +22,7 @@ from controlplane.fabric import Fabric, PortCounters
 from controlplane.loads import LoadReader, PortLoad
 from controlplane.network import Host, Topology
 from controlplane.routing import Routing
-from controlplane.slot_clock import keep_clocks, set_clocks
+from controlplane.slot_clock import forget_clocks, keep_clocks, set_clocks
 from machine.errors import BadInput, EntrainError
 
 EVENTS = 200
@@ -89,6 +89,11 @@ class Readings(api_grpc.ControllerServicer):
     async def set_clocks(self, slot_ms: float) -> None:
         """Let the switches know the present slot. Raises the errors of `slot_clock.set_clocks`."""
         await set_clocks(self._fabric, self._loads, slot_ms)
+
+    async def forget_clocks(self) -> None:
+        """Let the switches forget the present slot. One that does not answer forgets by itself."""
+        with contextlib.suppress(EntrainError):
+            await forget_clocks(self._fabric)
 
     async def _watch_refused(self) -> None:
         """Report hosts whose carriers are refused, as an event for each host and reason."""

@@ -22,15 +22,17 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
+from controlplane.routing import Routing
 from controlplane.topology import FIRST_GRPC_PORT, Target, Topology, leaf_spine
 from entrain.bound import bound_ms
 from entrain.placing import ClusterTable, Positive, Seconds, read_rows
+from entrain.policies.policy import FileRouting
 from machine.errors import BadInput
 from machine.explain import suggestion
 from machine.toml import Strict, one_of
@@ -38,12 +40,12 @@ from mininet_topos.servers import Servers
 from ocs.settings import OcsTable
 from schedulers.placement.cluster import Cluster, Request, empty
 from schedulers.placement.queue import ORDERS
-from schedulers.placement.strategies import STRATEGIES
+from schedulers.placement.strategies import STRATEGIES, Strategy
 from workloads.collectives import DDP
 from workloads.jobs import JobSpec, parse_job
 from workloads.models import MODELS
 
-LIVE = ("ecmp", "recmp", "source", "vclos", "ocs-vclos")
+LIVE = ("ecmp", "recmp", "apart", "source", "vclos", "ocs-vclos")
 """The strategies that a network can run. The others are for `entrain place` and the simulator."""
 
 DATA_PARALLEL = "ring"
@@ -59,7 +61,11 @@ SERVER_RATE = 4
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)]
 Two = Annotated[int, Field(ge=2)]
 Model = Annotated[str, one_of(lambda: [name for name, model in MODELS.items() if model.collective != DDP])]
-Allreduce = Annotated[str, one_of(lambda: ("ring", "hierarchical-ring", "halving-doubling"))]
+Exchange = Annotated[
+    str, one_of(lambda: ("ring", "hierarchical-ring", "halving-doubling", "parameter-server"))
+]
+PARTED = ("ring", "parameter-server")
+"""The collectives whose shares `parts` divides."""
 
 
 class LiveClusterTable(ClusterTable):
@@ -76,17 +82,19 @@ class LiveClusterTable(ClusterTable):
     scale: Rate = 1.0
     compute_scale: Rate = 1.0
     barrier: bool = False
+    parts: Annotated[int, Field(ge=0)] = 0
 
 
 class ArrivalsTable(Strict):
     """The `[arrivals]` table: random jobs, drawn from the seed."""
 
     jobs: Positive
-    every_s: Seconds
+    every_s: Seconds | None = None
+    gpu_load: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False, strict=False)] | None = None
     gpus: Annotated[tuple[Two, ...], Field(min_length=1, strict=False)]
     duration_s: Annotated[tuple[Rate, Rate], Field(strict=False)]
     models: Annotated[tuple[Model, ...], Field(min_length=1, strict=False)] = ("vgg16",)
-    collectives: Annotated[tuple[Allreduce, ...], Field(min_length=1, strict=False)] = ("ring",)
+    collectives: Annotated[tuple[Exchange, ...], Field(min_length=1, strict=False)] = ("ring",)
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,15 @@ class ClusterPlan:
         """Return the jobs in the order of their arrival. The same seed gives the same jobs."""
         if self.drawn is None:
             return self.listed
-        return tuple(_draw(self.drawn, random.Random(f"{seed}/arrivals")))
+        jobs = tuple(_draw(self.drawn, random.Random(f"{seed}/arrivals")))
+        if self.drawn.gpu_load is None:
+            return jobs
+        table = self.table
+        gpus = table.leaves * table.servers_per_leaf * table.gpus_per_server
+        busy_s = sum(job.gpus * job.duration_s for job in jobs) / gpus
+        span_s, last_s = busy_s / (self.drawn.gpu_load / 100.0), jobs[-1].arrival_s
+        scale = span_s / last_s if last_s else 0.0
+        return tuple(replace(job, arrival_s=job.arrival_s * scale) for job in jobs)
 
     def cluster(self, strategy: str) -> Cluster:
         """Return the cluster that a strategy runs on: rECMP has more spines."""
@@ -156,6 +172,12 @@ class ClusterPlan:
         )
 
     @property
+    def routing(self) -> tuple[FileRouting, ...]:
+        """How the strategies' jobs are routed; `vclos` is over links of their own."""
+        chosen = (STRATEGIES[name] for name in self.table.strategy)
+        return tuple("vclos" if each.isolated else routed(each) for each in chosen)
+
+    @property
     def servers(self) -> Servers:
         """The servers' hosts, and the rate between two of them."""
         table = self.table
@@ -179,6 +201,7 @@ class ClusterPlan:
                 "scale": table.scale,
                 "compute_scale": table.compute_scale,
                 "barrier": table.barrier,
+                "parts": table.parts if arrival.collective in PARTED else 0,
                 "group": table.gpus_per_server if servers > 1 and not rest else 0,
             },
             f"job {arrival.name}",
@@ -191,6 +214,11 @@ class ClusterPlan:
         """
         spec = self.spec(0, arrival, [f"10.0.0.{number}" for number in range(1, arrival.gpus + 1)])
         return max(1, round(arrival.duration_s * 1e3 / bound_ms(spec, [self.table.rate_mbps] * arrival.gpus)))
+
+
+def routed(strategy: Strategy) -> Routing:
+    """Return how a network routes the jobs that a strategy places."""
+    return "ecmp" if strategy.routing == "ecmp" else "source"
 
 
 def host(gpu: int) -> str:
@@ -230,6 +258,11 @@ def cluster_plan(
         _check_jobs(plan, plan.listed, {each.name: f"{where}: job {each.name}" for each in plan.listed})
         return plan
     assert arrivals is not None
+    if (arrivals.every_s is None) == (arrivals.gpu_load is None):
+        raise BadInput(
+            f"{path}: [arrivals], every_s: give either every_s (mean time between arrivals) or gpu_load "
+            f"(percent of the GPUs in use), not both"
+        )
     if arrivals.duration_s[0] > arrivals.duration_s[1]:
         raise BadInput(f"{path}: [arrivals], duration_s: put the shorter time first, as in [3, 6]")
     plan = ClusterPlan(table, drawn=arrivals)
@@ -274,4 +307,5 @@ def _draw(table: ArrivalsTable, chance: random.Random) -> Iterator[Arrival]:
         collective = chance.choice(table.collectives) if own == DATA_PARALLEL else own
         gpus, duration_s = chance.choice(table.gpus), chance.uniform(*table.duration_s)
         yield Arrival(f"{model}-{number}", gpus, now, duration_s, model, collective)
-        now += chance.expovariate(1 / table.every_s) if table.every_s else 0.0
+        every_s = 1.0 if table.every_s is None else table.every_s  # under gpu_load, times are scaled
+        now += chance.expovariate(1 / every_s) if every_s else 0.0

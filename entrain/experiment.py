@@ -38,7 +38,7 @@ from pydantic import BaseModel, Field, JsonValue, create_model
 from controlplane.routing import Routing, check_source_routing
 from controlplane.topology import TABLES, Target, Topology, load_topology, parse_topology
 from entrain.bound import bound_ms
-from entrain.cluster import ArrivalsTable, ClusterPlan, LiveClusterTable, cluster_plan
+from entrain.cluster import ArrivalsTable, ClusterPlan, LiveClusterTable, cluster_plan, routed
 from entrain.paper import Paper, Papers
 from entrain.policies import policies
 from entrain.policies.policy import ExperimentSpec, FileRouting
@@ -230,7 +230,7 @@ class Experiment:
         for routing in self.routing:
             yield ("source", VCLOS) if routing == "vclos" else (routing, None)
         for strategy in self.cluster.table.strategy if self.cluster else ():
-            yield ("ecmp" if STRATEGIES[strategy].routing == "ecmp" else "source"), strategy
+            yield routed(STRATEGIES[strategy]), strategy
 
     def at(self, load: float | None) -> Experiment:
         """Return the experiment whose jobs compute for so long that, alone in the network, they communicate
@@ -304,7 +304,7 @@ def parse_experiment(
     controls = _unique(path, "congestion_control", table.congestion_control or ())
     for name in table.policy:
         try:
-            spec = ExperimentSpec(table.routing, controls, topology)
+            spec = ExperimentSpec(plan.routing if plan else table.routing, controls, topology)
             policies()[name].check(spec, getattr(file, name, None))
         except BadInput as error:
             raise BadInput(f"{path}: {error}") from None
@@ -372,10 +372,16 @@ def _cluster(
         raise BadInput(
             f"{path}: {foreign[0]}: not with [cluster], which has its own network and jobs; remove it"
         )
-    if file.experiment.policy != ("none",):
-        raise BadInput(
-            f'{path}: [experiment], policy: with [cluster] only "none"; jobs differ by placement and routing'
-        )
+    known = policies()
+    for name in file.experiment.policy:
+        if not known[name].on_clusters:
+            able = ", ".join(each for each in known if known[each].on_clusters)
+            raise BadInput(
+                f"{path}: [experiment], policy: {name} must know all jobs when it begins, and those of a "
+                f"[cluster] come later; use {able}"
+            )
+    if file.experiment.alone_iterations and file.experiment.policy != ("none",):
+        raise BadInput(f"{path}: [experiment], alone_iterations: not with policies on a [cluster]; remove it")
     return cluster_plan(path, file.cluster, file.arrivals, seeds)
 
 

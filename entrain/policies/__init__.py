@@ -7,7 +7,7 @@ from entrain.policies.coflow import COFLOWS, Coflows
 from entrain.policies.mltcp import Mltcp
 from entrain.policies.none import Plain
 from entrain.policies.policy import Policy
-from entrain.policies.slots import Slots
+from entrain.policies.slots import LateTurnsTable, ShortSlotsTable, Slots, SlotsTable
 from entrain.policies.unfair import Unfair
 from machine.plugins import extended
 
@@ -17,7 +17,9 @@ GROUP = "entrain.policies"
 OURS: dict[str, Policy] = {
     "none": Plain(),
     "mltcp": Mltcp(),
-    "slots": Slots(),
+    "slots": Slots("slots", "slot scheduler", SlotsTable),
+    "slots-15": Slots("slots-15", "slots of 15 ms", ShortSlotsTable),
+    "slots-15-now": Slots("slots-15-now", "slots of 15 ms, planned late", LateTurnsTable),
     "cassini": Cassini(),
     "unfair": Unfair(),
     **{name: Coflows(name, label) for name, label in COFLOWS.items()},

@@ -86,6 +86,7 @@ class Mltcp(Policy):
     label = "MLTCP"
     table: ClassVar[type[Strict]] = MltcpTable
     per_job = True
+    on_clusters = True
 
     def check(self, experiment: ExperimentSpec, table: Any) -> None:
         """Require at least one congestion control that has an MLTCP variant."""

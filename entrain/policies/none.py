@@ -14,6 +14,7 @@ class Plain(Policy):
 
     label = "TCP"
     baseline = True
+    on_clusters = True
 
     def series(self, control: str | None) -> str:
         """Return the control's name. An eBPF copy has the name of the kernel's original."""

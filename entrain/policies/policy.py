@@ -30,6 +30,10 @@ FileRouting = Routing | Literal["vclos"]
 """A routing of experiment files: `vclos` is source routing over links of the job's own."""
 
 
+InSlots = Callable[[float], contextlib.AbstractContextManager[None]]
+"""Opens a context in which switches know the slots of this length (ms)."""
+
+
 @dataclass(frozen=True)
 class ExperimentSpec:
     """The part of an experiment that policies check before it runs."""
@@ -46,7 +50,7 @@ class JobOnHosts:
 
     name: str
     hosts: tuple[str, ...]
-    """The names of its hosts, by rank."""
+    """The names of its hosts, by rank; none on a cluster, where it gets them later."""
     mark: int
     """The mark of its sockets."""
     tables: Mapping[str, Mapping[str, JsonValue]]
@@ -68,7 +72,7 @@ class Run:
     """Owns everything that the policy creates on the machine."""
     directory: Path
     """The run's directory. Its *.log files are kept with the results."""
-    in_slots: Callable[[float], contextlib.AbstractContextManager[None]]
+    in_slots: InSlots
     """Within this context, switches refuse carriers about slots that are not near the present one.
 
     The argument is the slots' length in ms.
@@ -130,6 +134,8 @@ class Policy:
     """The model of its table `[NAME]` in experiment files, or None if it has none."""
     per_job: ClassVar[bool] = False
     """Whether a job's table `[job.NAME]` overrides single keys."""
+    on_clusters: ClassVar[bool] = False
+    """Whether it can run where jobs come and go, and nobody knows their hosts before they start."""
     baseline: ClassVar[bool] = False
     """Whether it is plain TCP, with which others are compared."""
 

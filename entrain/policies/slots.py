@@ -1,4 +1,6 @@
-"""Policy `slots`: the slot scheduler, with an agent on every host (flow-scheduling paper)."""
+"""Policies `slots`, `slots-15` and `slots-15-now`: the slot scheduler (flow-scheduling paper), with an agent
+on every host. They differ in the defaults of their tables, and have the names of the simulator's variants.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from machine.errors import BadInput
 from machine.toml import Strict, one_of
 from mininet_topos.agents import agents
 from mininet_topos.emulated_switches import emulated_switches
-from schedulers.slots.host import SMALLEST_FIRST, warm_up
+from schedulers.slots.host import SMALLEST_FIRST, SPREAD, warm_up
 from workloads.jobs import JobSpec
 
 TIMEOUT_S = 5.0
@@ -33,12 +35,30 @@ CONTROL = "slot_cubic"
 """The congestion control that follows schedules."""
 
 
+Length = Annotated[float, Field(ge=5, le=10_000, allow_inf_nan=False, strict=False)]
+Part = Annotated[float, Field(ge=0, le=SPREAD, allow_inf_nan=False, strict=False)]
+
+
 class SlotsTable(Strict):
     """The `[slots]` table."""
 
-    slot_ms: Annotated[float, Field(ge=5, le=10_000, allow_inf_nan=False, strict=False)] = 60.0
+    slot_ms: Length = 60.0
     loads: Loads = "inband"
     scheduler: Annotated[str, one_of(slot_schedulers)] = SMALLEST_FIRST
+    turns_from: Part = 0.0
+
+
+class ShortSlotsTable(SlotsTable):
+    """The `[slots-15]` table: the same keys, other defaults."""
+
+    slot_ms: Length = 15.0
+
+
+class LateTurnsTable(ShortSlotsTable):
+    """The `[slots-15-now]` table: decisions about a slot come shortly before it, as near as agents can get to
+    planning nothing ahead."""
+
+    turns_from: Part = 0.4
 
 
 class Seen(NamedTuple):
@@ -108,8 +128,12 @@ def _report(host: str, link_mbps: float, before: Seen | str, after: Seen | str) 
 class Slots(Policy):
     """An agent on every host schedules the transfers that the jobs publish."""
 
-    label = "slot scheduler"
     table = SlotsTable
+    on_clusters = True
+
+    def __init__(self, name: str, label: str, table: type[SlotsTable]) -> None:
+        self._name = name
+        self.label, self.table = label, table  # type: ignore[misc]  # one class for several policies
 
     def check(self, experiment: ExperimentSpec, table: SlotsTable) -> None:
         """Require fixed paths for emulated switches: they must know which flows pass them."""
@@ -122,7 +146,7 @@ class Slots(Policy):
                 for source, destination in itertools.permutations(experiment.topology.hosts, 2):
                     fixed_path(experiment.topology, routing, source, destination)
         except BadInput as error:
-            raise BadInput(f'[slots], loads = "emulated": {error}') from None
+            raise BadInput(f'[{self._name}], loads = "emulated": {error}') from None
 
     def controls(self, chosen: Sequence[str]) -> tuple[str | None, ...]:
         """Return the one control that follows schedules."""
@@ -130,16 +154,16 @@ class Slots(Policy):
 
     def series(self, control: str | None) -> str:
         """Return the name of the only series."""
-        return "slots"
+        return self._name
 
     @contextlib.contextmanager
     def running(self, run: Run) -> Iterator[Session]:
         """Run an agent on every host. Jobs publish their progress in the run's directory."""
-        table = SlotsTable.model_validate(run.table)
+        table = self.table.model_validate(run.table)
         progress = run.directory / "progress"
         progress.mkdir()
         warm_up()  # compile once here instead of in all agents at the same time
-        scheduling = Scheduling(table.loads, scheduler=table.scheduler)
+        scheduling = Scheduling(table.loads, scheduler=table.scheduler, turns_from=table.turns_from)
         with contextlib.ExitStack() as stack:
             stack.enter_context(run.in_slots(table.slot_ms))
             paths: Mapping[str, Path] = {}

@@ -27,6 +27,8 @@ from entrain.bound import bound_ms
 from entrain.cluster import Arrival, ClusterPlan, host
 from entrain.experiment import Combination, Experiment
 from entrain.live_cluster import CIRCUITS, circuits_of
+from entrain.policies import policies
+from entrain.policies.policy import JobOnHosts, Session
 from entrain.results.cluster import Stay, Stays
 from entrain.results.values import JobResult, RunResult
 from entrain.run.contention import attribute, contention, per_job
@@ -40,6 +42,7 @@ from entrain.run.runner import (
     owners,
     rank_failure,
     route,
+    run_of,
 )
 from machine.errors import EntrainError
 from machine.origin import here
@@ -194,6 +197,8 @@ class _Run:
         self._admission_s: list[float] = []
         self._origin_s = 0.0
         self._failed_attempts: Mapping[Cause, int] = {}
+        self._session = Session()
+        self._slot_ms: float | None = None
 
     def go(self) -> RunResult:
         """Run all jobs. Raises RunFailed."""
@@ -202,9 +207,12 @@ class _Run:
         self._directory.mkdir()
         lost_before, repeated_before = running.monitor.lost, running.monitor.repeated
         running.monitor.collect()
-        processor, began = psutil.cpu_times(), time.monotonic()
-        origin_ns = running.loop.run(self._attend())
-        wall_s, use = time.monotonic() - began, Use.since(processor)
+        run = run_of(running, combination, self._directory, self._known_jobs(), self._in_slots)
+        with policies()[combination.policy].running(run) as self._session:
+            processor, began = psutil.cpu_times(), time.monotonic()
+            origin_ns = running.loop.run(self._attend())
+            wall_s, use = time.monotonic() - began, Use.since(processor)
+            told = self._session.report()
         bursts = running.monitor.collect()
         if lost := running.monitor.lost - lost_before:
             raise RunFailed(
@@ -225,15 +233,34 @@ class _Run:
         }
         jobs, stays = self._results(found, per_job(uses), origin_ns)
         overhead["workers_cpu_s"] = sum(job.summary.cpu_s for job in jobs)
+        overhead["agents_cpu_s"] = sum(host.cpu_s for host in told.scheduling)
         return RunResult(
             combination,
             running.experiment.target,
             jobs,
             tuple(contention(uses, running.links.values())),
             overhead,
+            learned=told.learned,
+            scheduling=told.scheduling,
+            policy_report=told.values,
             stays=stays,
             origin=here(),
         )
+
+    def _known_jobs(self) -> Iterator[JobOnHosts]:
+        """Yield the jobs as a policy knows them before they have hosts."""
+        tables = self._running.experiment.tables
+        for arrival in self._arrivals:
+            yield JobOnHosts(arrival.name, (), self._running.marks[arrival.name], tables)
+
+    @contextlib.contextmanager
+    def _in_slots(self, slot_ms: float) -> Iterator[None]:
+        """Within, the controller of jobs tells switches the present slot; only it is connected to them."""
+        self._slot_ms = slot_ms
+        try:
+            yield
+        finally:
+            self._slot_ms = None
 
     # -- jobs
 
@@ -249,7 +276,7 @@ class _Run:
             contextlib.ExitStack() as shown,
         ):
             async with Controller(
-                experiment.topology,
+                replace(experiment.topology, slot_ms=self._slot_ms),
                 self._combination.routing,
                 ecn_threshold_packets=ecn_threshold(experiment),
                 cluster=self._setup,
@@ -277,6 +304,7 @@ class _Run:
                     self._report(f"{self.name}: {what}", ended / total)
                     await asyncio.sleep(POLL_S)
                 self._failed_attempts = admission.failed_attempts
+                await controller.forget_clocks()
         return origin_ns
 
     async def _submit(self, admission: Admission, arrival: Arrival) -> None:
@@ -294,7 +322,9 @@ class _Run:
         self._entries[number] = entry
         arrival = self._arrivals[number]
         iterations = self._plan.iterations(arrival)
-        spec = self._spec(number, arrival, self._hosts(number), self._directory, iterations)
+        spec = self._session.job(
+            self._spec(number, arrival, self._hosts(number), self._directory, iterations)
+        )
         self._specs[number] = spec
         job = Training(spec, self._hosts(number), self._bound_ms(arrival, self._hosts(number)), "bound")
         self._running.live.jobs = [*self._running.live.jobs, job]
@@ -349,6 +379,7 @@ class _Run:
                 "iterations": iterations,
                 "seed": self._combination.seed,
                 "congestion_control": self._combination.control,
+                "mark": running.marks[arrival.name],
                 "netns": tuple(netns(running, name) for name in hosts),
             }
         )

@@ -13,7 +13,7 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -30,7 +30,7 @@ from ebpf.struct_ops import available_congestion_controls
 from entrain.bound import bound_ms
 from entrain.experiment import VCLOS, Combination, Experiment, Job
 from entrain.policies import policies
-from entrain.policies.policy import JobOnHosts, Run, Session
+from entrain.policies.policy import InSlots, JobOnHosts, Run, Session
 from entrain.policies.reports import Report as PolicyReport
 from entrain.reserved import reserved
 from entrain.results.values import JobResult, RunResult, Timeline
@@ -182,7 +182,7 @@ def bring_up(
             LinkMonitor(ports, gap_ms=experiment.gap_ms) as monitor,
         ):
             took = time.monotonic() - began
-            marks = _marks([job.name for job in experiment.jobs], netns_cookie())
+            marks = _marks(_names(experiment), netns_cookie())
             yield Running(
                 experiment,
                 network,
@@ -312,7 +312,9 @@ def run_one(
     refused_before = running.loop.run(running.live.refused())
     began = time.monotonic()
     with (
-        policies()[combination.policy].running(_run_of(running, combination, output)) as session,
+        policies()[combination.policy].running(
+            run_of(running, combination, output, _jobs_on_hosts(running))
+        ) as session,
         _sampling(running) as sampler,
         crossing(running.network, running.experiment, combination.seed, output / "cross.log") as cross,
     ):
@@ -620,6 +622,13 @@ def owners(found: Records) -> dict[Flow, str]:
     return {Flow(flow.src_ip, flow.src_port, flow.dst_ip, flow.dst_port): flow.job for flow in found.flows}
 
 
+def _names(experiment: Experiment) -> list[str]:
+    """Return the names of all jobs; on a cluster, of those that arrive under any seed."""
+    if (plan := experiment.cluster) is None:
+        return [job.name for job in experiment.jobs]
+    return list(dict.fromkeys(job.name for seed in experiment.seeds for job in plan.arrivals(seed)))
+
+
 def _marks(names: Sequence[str], cookie: int) -> dict[str, int]:
     """Return a socket mark for each job that no other run on this machine uses.
 
@@ -629,20 +638,28 @@ def _marks(names: Sequence[str], cookie: int) -> dict[str, int]:
     return {name: first + index for index, name in enumerate(names, 1)}
 
 
-def _run_of(running: Running, combination: Combination, output: Path) -> Run:
-    """Return the run as its policy sees it."""
-    experiment = running.experiment
+def _jobs_on_hosts(running: Running) -> Iterator[JobOnHosts]:
+    for job in running.experiment.jobs:
+        yield JobOnHosts(job.name, job.hosts, running.marks[job.name], job.tables)
+
+
+def run_of(
+    running: Running,
+    combination: Combination,
+    output: Path,
+    jobs: Iterable[JobOnHosts],
+    in_slots: InSlots | None = None,
+) -> Run:
+    """Return the run of `jobs` as its policy sees it. By default `in_slots` tells the run's own switches."""
     return Run(
         routing="vclos" if combination.strategy == VCLOS else combination.routing,
         control=combination.control,
-        table=experiment.tables.get(combination.policy, {}),
-        jobs=tuple(
-            JobOnHosts(job.name, job.hosts, running.marks[job.name], job.tables) for job in experiment.jobs
-        ),
+        table=running.experiment.tables.get(combination.policy, {}),
+        jobs=tuple(jobs),
         network=running.network,
         record=running.record,
         directory=output,
-        in_slots=functools.partial(_in_slots, running),
+        in_slots=in_slots or functools.partial(_in_slots, running),
         mltcp=running.mltcp,
     )
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from entrain.cluster import Arrival
 from entrain.experiment import Experiment, load_experiment
 from entrain.results.cluster import Stay, times
+from entrain.results.values import series_of
 from entrain.run.cluster import networks
 from machine.errors import BadInput
 from schedulers.placement.cluster import Placement
+from tests.entrain.running import results
 
 FILE = """
 [experiment]
@@ -69,6 +73,33 @@ def test_a_seed_draws_the_same_jobs_for_every_strategy(tmp_path: Path) -> None:
     }
 
 
+def test_arrivals_are_scaled_to_the_load_of_the_gpus(tmp_path: Path) -> None:
+    def jobs(percent: float) -> tuple[Arrival, ...]:
+        plan = load(tmp_path, FILE.replace("every_s = 1.5", f"gpu_load = {percent}")).cluster
+        assert plan is not None
+        return plan.arrivals(1)
+
+    few, many = jobs(40), jobs(80)
+    for percent, found in ((40, few), (80, many)):
+        busy_s = sum(job.gpus * job.duration_s for job in found) / 8
+        assert busy_s / found[-1].arrival_s == pytest.approx(percent / 100)
+    assert [replace(job, arrival_s=0.0) for job in few] == [replace(job, arrival_s=0.0) for job in many]
+
+
+def test_policies_whose_jobs_may_come_and_go_run_with_each_strategy(tmp_path: Path) -> None:
+    text = FILE.replace('name = "small"', 'name = "small"\npolicy = ["none", "slots-15"]')
+    experiment = load(tmp_path, text.replace("seed = [1, 2]", 'congestion_control = ["cubic", "reno"]'))
+    runs = [(each.strategy, each.policy, each.control) for each in experiment.combinations()]
+    names = [series_of(experiment, each) for each in experiment.combinations()]
+    assert runs[:3] == [
+        ("ecmp", "none", "cubic"),
+        ("ecmp", "none", "reno"),
+        ("ecmp", "slots-15", "slot_cubic"),
+    ]
+    assert names[:3] == ["ecmp cubic", "ecmp reno", "ecmp slots-15"]
+    assert len(set(names)) == len(runs) == 9
+
+
 def test_a_job_works_about_as_long_as_it_says(tmp_path: Path) -> None:
     plan = load(tmp_path, traced()).cluster
     assert plan is not None
@@ -114,7 +145,15 @@ def test_every_strategy_and_seed_is_a_run_and_recmp_has_a_network_of_its_own(tmp
         ('"moe"', '"mo"', "[arrivals], models, item 2"),
         ("[arrivals]", "trace = 'jobs.csv'\n[arrivals]", "[cluster], trace: give either"),
         ("leaves = 2", "leaves = 0", "[cluster], leaves"),
-        ('name = "small"', 'name = "small"\npolicy = "mltcp"', "[experiment], policy"),
+        ('name = "small"', 'name = "small"\npolicy = "cassini"', "policy: cassini must know all jobs"),
+        ('name = "small"', 'name = "small"\npolicy = "slots"\nalone_iterations = 2', "alone_iterations: not"),
+        (
+            'name = "small"',
+            'name = "small"\npolicy = "slots"\n[slots]\nloads = "emulated"',
+            'loads = "emulated": not with routing vclos',
+        ),
+        ("every_s = 1.5", "", "[arrivals], every_s: give either every_s"),
+        ("every_s = 1.5", "every_s = 1.5\ngpu_load = 50", "[arrivals], every_s: give either every_s"),
         ('name = "small"', 'name = "small"\nrouting = "ecmp"', "[experiment], routing: not with [cluster]"),
         ("[cluster]", "[topology]\nkind = 'dumbbell'\n[cluster]", "[topology]: not with [cluster]"),
     ],
@@ -167,6 +206,49 @@ scale = 1000
 barrier = true
 trace = "jobs.csv"
 """
+
+SCHEDULED = """
+[experiment]
+name = "scheduled"
+policy = ["none", "slots-15"]
+
+[cluster]
+leaves = 4
+spines = 1
+servers_per_leaf = 1
+gpus_per_server = 2
+strategy = ["apart"]
+rate_mbps = 50
+scale = 1000
+parts = 2
+
+[arrivals]
+jobs = 4
+gpu_load = 90
+gpus = [4]
+duration_s = [1.0, 1.5]
+models = ["vgg16", "resnet50"]
+collectives = ["ring", "parameter-server"]
+"""
+
+
+@pytest.mark.root
+def test_a_slot_scheduler_schedules_jobs_that_come_and_go(tmp_path: Path) -> None:
+    (tmp_path / "scheduled.toml").write_text(SCHEDULED)
+    found = results(tmp_path / "scheduled.toml", "--out", tmp_path / "out")
+    plain, scheduled = found["runs"]
+    assert [job["name"] for job in plain["jobs"]] == [job["name"] for job in scheduled["jobs"]]
+    assert not plain["scheduling"]
+    assert len(scheduled["scheduling"]) == 8
+    assert scheduled["overhead"]["agents_cpu_s"] > 0
+    for run in (plain, scheduled):
+        for job in run["jobs"]:
+            servers = [gpu // 2 for gpu in job["gpus"]]
+            assert len(set(servers)) == 4
+    for host in scheduled["scheduling"]:  # each has a rank of every other job at least
+        assert host["counts"]["decisions"] > 0
+        assert host["counts"].get("left_to_tcp", 0) == 0
+
 
 JOBS = """job,gpus,arrival_s,duration_s,pattern,model
 first,8,0,0.5,all-to-all,moe
