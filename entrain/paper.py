@@ -43,6 +43,7 @@ Tables = Literal[
     "slot-rates",
     "mltcp",
     "cluster",
+    "bounds",
     "unfairness",
     "shifts",
     "remedies",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean, median
@@ -66,7 +66,7 @@ class Live:
 
     def jct_s(self, name: str) -> list[float]:
         """Return the completion times of all jobs."""
-        return [job.summary.jct_s or 0.0 for job in self.jobs(name)]
+        return [time for run in self.runs[name] for time in run.completion.jct_s]
 
     def mean_jct_s(self, name: str) -> dict[int, float]:
         """Return the mean completion time of each run's jobs, by seed."""
@@ -141,27 +141,33 @@ def span(values: Iterable[float | None], form: Callable[[float], str] = "{:.3g}"
     return " to ".join(dict.fromkeys(map(form, (min(known), max(known))))) if known else "-"
 
 
-def delays_ms(found: Found, percentile: float, kind: str) -> list[float]:
+def scheduled(found: Found, name: str | None = None) -> Iterator[RunResult]:
+    """Yield the runs in which agents scheduled flows: all of them, or those under scheduler `name`."""
+    for live in found.values():
+        for each, runs in live.runs.items():
+            yield from (run for run in runs if run.scheduling and name in (None, each))
+
+
+def delays_ms(found: Found, percentile: float, kind: str, name: str | None = None) -> list[float]:
     """Return a percentile of the `negotiation` or `decision` delays, for each host that has any."""
-    hosts = [host for live in found.values() for run in live.runs.get("slots", ()) for host in run.scheduling]
+    hosts = [host for run in scheduled(found, name) for host in run.scheduling]
     samples = [host.negotiation_ms if kind == "negotiation" else host.decision_ms for host in hosts]
     return [float(np.percentile(each, percentile)) for each in samples if each]
 
 
-def carriers_mbps(found: Found, hosts: int | None = None) -> list[float]:
+def carriers_mbps(found: Found, hosts: int | None = None, name: str | None = None) -> list[float]:
     """Return the total rate of carriers and feedback in each run, or in each run with `hosts` hosts."""
     rates = []
-    for live in found.values():
-        for run in live.runs.get("slots", ()):
-            each = [host.carrier_mbps for host in run.scheduling]
-            if each and hosts in (None, len(each)) and None not in each:
-                rates.append(sum(rate for rate in each if rate is not None))
+    for run in scheduled(found, name):
+        each = [host.carrier_mbps for host in run.scheduling]
+        if hosts in (None, len(each)) and None not in each:
+            rates.append(sum(rate for rate in each if rate is not None))
     return rates
 
 
-def cpu_shares(found: Found) -> list[float]:
+def cpu_shares(found: Found, name: str | None = None) -> list[float]:
     """Return the CPU time of every agent that answered, as a fraction of one core."""
-    hosts = (host for live in found.values() for run in live.runs.get("slots", ()) for host in run.scheduling)
+    hosts = (host for run in scheduled(found, name) for host in run.scheduling)
     return [host.cpu_share for host in hosts if host.cpu_share is not None]
 
 

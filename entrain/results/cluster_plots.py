@@ -1,4 +1,4 @@
-"""Plot an experiment on a cluster: how long jobs ran and waited, by strategy, and when each job ran."""
+"""Plot an experiment on a cluster: how long jobs ran and waited, and when each job ran."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib import pyplot as plt
 from entrain.experiment import Experiment
 from entrain.results.cluster import Stay
 from entrain.results.plots import count, routing_name
-from entrain.results.values import RunResult, strategy
+from entrain.results.values import RunResult, series_of
 from machine.palette import style
 
 _TIMES = (
@@ -31,10 +31,10 @@ def plot(directory: Path, experiment: Experiment, runs: Sequence[RunResult], for
     _occupancy(directory / f"cluster.{form}", experiment, runs)
 
 
-def _by_strategy(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
+def _by_name(experiment: Experiment, runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
     found: dict[str, list[RunResult]] = {}
     for run in runs:
-        found.setdefault(strategy(run.combination), []).append(run)
+        found.setdefault(series_of(experiment, run.combination), []).append(run)
     return found
 
 
@@ -44,7 +44,7 @@ def _stays(runs: Sequence[RunResult]) -> list[Stay]:
 
 def _distributions(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
     """A panel for each time, one for iterations over those alone: the share that took at most x."""
-    groups = _by_strategy(runs)
+    groups = _by_name(experiment, runs)
     alone = any(run.over_alone for run in runs)
     figure, axes = plt.subplots(
         1, 4 if alone else 3, figsize=(16 if alone else 12.5, 4.6), layout="constrained"
@@ -87,13 +87,13 @@ def _finish(axis: Any, title: str, label: str, share: str) -> None:
 
 
 def _occupancy(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
-    """A panel per strategy under the first seed: when jobs held each GPU, and the number of waiting jobs."""
+    """A panel per run of the first seed: when jobs held each GPU, and the number of waiting jobs."""
     first = [run for run in runs if run.combination.seed == runs[0].combination.seed]
     figure, axes = plt.subplots(
         len(first), 1, figsize=(12, 2.3 * len(first) + 0.8), sharex=True, squeeze=False, layout="constrained"
     )
     for axis, run in zip(axes[:, 0], first, strict=True):
-        name = strategy(run.combination)
+        name = series_of(experiment, run.combination)
         look, stays = style(name), _stays([run])
         for stay in stays:
             for gpu in stay.placement.gpus:

@@ -15,6 +15,7 @@ from statistics import fmean
 import numpy as np
 
 from entrain import paper
+from entrain.fluid import BOUNDS, has_bounds, mean_jct_s
 from entrain.paper import EXPERIMENTS, Section, Tables
 from entrain.results import files, store
 from entrain.results.claims import (
@@ -25,13 +26,14 @@ from entrain.results.claims import (
     cpu_shares,
     delays_ms,
     percent,
+    scheduled,
     span,
 )
-from entrain.results.cluster import times
+from entrain.results.cluster import Stay, times
 from entrain.results.gains import gains
 from entrain.results.remedies import cell as remedies_cell
 from entrain.results.tables import SHIFTING_HEADINGS, label, shifting_cells
-from entrain.results.values import LEARNING, RunResult, fairness, scheduler, strategy, summarized
+from entrain.results.values import LEARNING, RunResult, fairness, scheduler, series_of, strategy, summarized
 from entrain.run.cross import NAME as CROSS
 from entrain.trials.slot_rates import KIND as SLOT_RATES
 from entrain.trials.slot_rates import TrialResult
@@ -220,24 +222,26 @@ def _share_of_tcp(live: Live) -> str:
 def _overhead(section: Section, found: Found) -> str:
     rows = []
     for experiment, live in found.items():
-        runs = [run for run in live.runs.get("slots", ()) if run.scheduling]
-        if not runs:
-            continue
         this = {experiment: live}
-        delays = [
-            span(delays_ms(this, percentile, kind))
-            for kind in ("negotiation", "decision")
-            for percentile in (50, 90, 99)
-        ]
-        link = [host.carrier_share for run in runs for host in run.scheduling]
-        most = max((share for share in link if share is not None), default=None)
-        rows.append(
-            [
-                *(experiment, str(len(runs[0].scheduling)), *delays),
-                *(span(cpu_shares(this), percent), span(carriers_mbps(this))),
-                "-" if most is None else percent(most, 2),
+        for name in live.runs:
+            runs = list(scheduled(this, name))
+            if not runs:
+                continue
+            delays = [
+                span(delays_ms(this, percentile, kind, name))
+                for kind in ("negotiation", "decision")
+                for percentile in (50, 90, 99)
             ]
-        )
+            link = [host.carrier_share for run in runs for host in run.scheduling]
+            most = max((share for share in link if share is not None), default=None)
+            rows.append(
+                [
+                    experiment if name == "slots" else f"{experiment}, {name}",
+                    *(str(len(runs[0].scheduling)), *delays),
+                    *(span(cpu_shares(this, name), percent), span(carriers_mbps(this, name=name))),
+                    "-" if most is None else percent(most, 2),
+                ]
+            )
     head = [
         *("experiment", "hosts", "negotiation p50 (ms)", "p90", "p99", "decision p50 (ms)", "p90", "p99"),
         *("agent CPU (of one core)", "carriers, all hosts (Mbit/s)", "carriers, max share of a host's link"),
@@ -305,6 +309,32 @@ def _gains(live: Live) -> str:
     if not rows:
         return ""
     return "\n" + table(["job", "score", "fair, ms", "unfair, ms", "gain"], rows)
+
+
+# -- beside fluid bounds
+
+
+def _bounds(section: Section, found: Found) -> str:
+    return _one_by_one(found, _beside_fluid) + _claims(section, found) + _busy(found)
+
+
+def _beside_fluid(live: Live) -> str:
+    """Completion times under each scheduler, and those of the same jobs as fluid."""
+    best = live.best_tcp
+    theirs = live.mean_jct_s(best) if best else {}
+
+    def row(name: str, ours: Mapping[int, float], stays: Sequence[Stay] = ()) -> list[str]:
+        against = relative(theirs, ours).percent() if best and name != best else ""
+        waiting = f"{times(stays)['jwt_s_mean']:.2f}" if stays else ""
+        return [name, interval(list(ours.values())).show(), against, waiting]
+
+    rows = [row(name, live.mean_jct_s(name), live.stays(name)) for name in live.runs]
+    if live.experiment is not None and has_bounds(live.experiment):
+        seeds = sorted({run.combination.seed for run in _runs(live)})
+        for policy, name in BOUNDS.items():
+            rows.append(row(name, {seed: mean_jct_s(live.experiment, seed, policy) for seed in seeds}))
+    head = ["", "mean JCT (s)", f"against {best}" if best else "", "mean waiting (s)"]
+    return "\n" + table(head, rows)
 
 
 # -- jobs on a cluster
@@ -413,6 +443,7 @@ TABLES: Mapping[Tables, Callable[[Section, Found], str]] = {
     "slot-rates": _slot_rates,
     "mltcp": _mltcp,
     "cluster": _cluster,
+    "bounds": _bounds,
     "unfairness": _unfairness,
     "shifts": _shifts,
     "remedies": _remedies,
@@ -505,9 +536,8 @@ def _load(directories: Sequence[Path]) -> list[Live]:
         held = store.read(files.NETWORK, directory)
         name = held.experiment.name
         runs = dict(found[name].runs) if name in found else {}
-        compared = strategy if held.experiment.cluster else scheduler
         for run in held.runs:
-            key = compared(run.combination)
+            key = series_of(held.experiment, run.combination)
             once(name, key, directory)
             runs[key] = [*runs.get(key, ()), run]
         papers = ours.get(name, held.experiment.paper)

@@ -39,15 +39,20 @@ _COLOUR = style("slots").colour
 
 
 def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
-    """Plot the runs with agents, as a PNG. At least one agent must have made a decision."""
-    scheduled = [run for run in runs if run.scheduling]
+    """Plot the runs with agents under the first policy that has any, as a PNG.
+
+    At least one agent must have made a decision.
+    """
+    first = next(run for run in runs if any(delays(run) for delays in _DELAYS.values()))
+    policy = first.combination.policy
+    scheduled = [run for run in runs if run.scheduling and run.combination.policy == policy]
     curves = [kind for kind, delays in _DELAYS.items() if any(map(delays, scheduled))]
     figure, axes = plt.subplot_mosaic(
         [[*curves, "processor"], [*curves, "link"]],
         figsize=(4.4 * (len(curves) + 1), 4.4),
         layout="constrained",
     )
-    table = SlotsTable.model_validate(experiment.tables.get("slots", {}))
+    table = SlotsTable.model_validate(experiment.tables.get(policy, {}))
     figure.suptitle(
         f"{experiment.name}: scheduling overhead on {len(scheduled[0].scheduling)} hosts, {table.loads} "
         f"loads, slots of {table.slot_ms:g} ms",

@@ -249,6 +249,8 @@ def all_tables(experiment: Experiment, runs: Sequence[RunResult]) -> Iterator[tu
     """Yield all tables that apply to `runs`, with their legends."""
     if experiment.cluster is not None:
         yield cluster(experiment, runs), CLUSTER_LEGEND
+        if experiment.policy != ("none",):
+            yield completion(runs), COMPLETION_LEGEND
         return
     yield table(experiment, runs), LEGEND
     if len(experiment.jobs) > 1 and len(summarized(runs)) > 1:

@@ -62,6 +62,16 @@ def strategy(combination: Combination) -> str:
     return combination.strategy or combination.routing
 
 
+def series_of(experiment: Experiment, combination: Combination) -> str:
+    """Return the name of what distinguishes a run from the others of its experiment, but for the seed."""
+    if experiment.cluster is None:
+        return scheduler(combination)
+    if experiment.policy == ("none",) and len(experiment.controls) < 2:
+        return strategy(combination)
+    several = len(experiment.cluster.table.strategy) > 1
+    return f"{strategy(combination)} {scheduler(combination)}" if several else scheduler(combination)
+
+
 @dataclass(frozen=True)
 class Timeline:
     """The samples of a run; empty unless the experiment has `sample_ms`."""

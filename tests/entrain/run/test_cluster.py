@@ -98,6 +98,8 @@ def test_policies_whose_jobs_may_come_and_go_run_with_each_strategy(tmp_path: Pa
     ]
     assert names[:3] == ["ecmp cubic", "ecmp reno", "ecmp slots-15"]
     assert len(set(names)) == len(runs) == 9
+    with pytest.raises(BadInput, match='loads = "emulated": not with routing vclos'):
+        load(tmp_path, text.replace('"ecmp", "recmp", ', "") + '\n[slots-15]\nloads = "emulated"\n')
 
 
 def test_a_job_works_about_as_long_as_it_says(tmp_path: Path) -> None:
@@ -147,11 +149,6 @@ def test_every_strategy_and_seed_is_a_run_and_recmp_has_a_network_of_its_own(tmp
         ("leaves = 2", "leaves = 0", "[cluster], leaves"),
         ('name = "small"', 'name = "small"\npolicy = "cassini"', "policy: cassini must know all jobs"),
         ('name = "small"', 'name = "small"\npolicy = "slots"\nalone_iterations = 2', "alone_iterations: not"),
-        (
-            'name = "small"',
-            'name = "small"\npolicy = "slots"\n[slots]\nloads = "emulated"',
-            'loads = "emulated": not with routing vclos',
-        ),
         ("every_s = 1.5", "", "[arrivals], every_s: give either every_s"),
         ("every_s = 1.5", "every_s = 1.5\ngpu_load = 50", "[arrivals], every_s: give either every_s"),
         ('name = "small"', 'name = "small"\nrouting = "ecmp"', "[experiment], routing: not with [cluster]"),
