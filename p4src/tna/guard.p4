@@ -6,17 +6,19 @@ struct window_t {
     bit<32> window;
 }
 
-control Guard(inout metadata_t meta, in ingress_intrinsic_metadata_t ig_intr_md,
+control Guard(inout metadata_t meta, in bit<1> answer, in ingress_intrinsic_metadata_t ig_intr_md,
               in ingress_intrinsic_metadata_from_parser_t ig_prsr_md) {
     // By ingress port and reason, REFUSED_REASONS each.
     Counter<bit<64>, bit<11>>(MAX_PORTS * REFUSED_REASONS, CounterType_t.PACKETS) refused;
-    Register<window_t, PortId_t>(MAX_PORTS, {0, 0}) carriers;   // of each port: a window of 67 ms, and how many came in it
+    // Of each port: a window of 67 ms, and how many carriers came in it. Answers are counted apart: whoever sends many
+    // carriers to a host does not use up that host's own number.
+    Register<window_t, bit<10>>(2 * MAX_PORTS, {0, 0}) carriers;
     bit<16> window = 0;
     bit<32> limit_carriers = 0;
     bit<32> excess = 0;
     bit<2> reason = 0;
 
-    RegisterAction<window_t, PortId_t, bit<32>>(carriers) count_carrier = {
+    RegisterAction<window_t, bit<10>, bit<32>>(carriers) count_carrier = {
         void apply(inout window_t cell, out bit<32> number) {
             if (cell.window == (bit<32>)window) {
                 cell.carriers = cell.carriers + 1;
@@ -50,7 +52,7 @@ control Guard(inout metadata_t meta, in ingress_intrinsic_metadata_t ig_intr_md,
         if (meta.host != 0 && meta.src != meta.host) {
             refuse(REFUSED_SOURCE);
         } else if (limits.apply().hit) {
-            excess = count_carrier.execute(ig_intr_md.ingress_port);
+            excess = count_carrier.execute(answer ++ ig_intr_md.ingress_port);
             excess = excess |-| limit_carriers;
             if (excess != 0) {
                 refuse(REFUSED_RATE);

@@ -177,7 +177,7 @@ control FabricIngress(inout headers_t hdr, inout metadata_t meta, in ingress_int
             drop(DROP_TTL);
         } else {
             if (hdr.slot.isValid()) {
-                guard.apply(meta, ig_intr_md, ig_prsr_md);
+                guard.apply(meta, hdr.slot.kind[1:1], ig_intr_md, ig_prsr_md);
             }
             if (meta.host != 0 && meta.src != meta.host) {
                 drop(DROP_FORGED_SOURCE);

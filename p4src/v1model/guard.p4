@@ -1,11 +1,46 @@
 // What a host may do to others by carriers: send some, of present slots, that announce in each slot no more than its
 // link carries, and take back no more than they have announced. A port without an entry is not limited.
 
+// An answer to a carrier that was let through is not among those that a port may send; else whoever sends many carriers
+// to a host uses up that host's own number. An answer that comes in a later window than its carrier is.
+control Answers(in headers_t hdr, inout metadata_t meta, in standard_metadata_t standard_metadata) {
+    register<bit<48>>(MAX_PORTS) owed;   // of each port: a window of 65,536 us, and how many carriers it has not answered
+    bit<32> port = 0;
+    bit<48> cell = 0;
+    bit<48> begin = 0;
+
+    @hidden action owe() {
+        port = (bit<32>)standard_metadata.egress_spec;
+        begin = standard_metadata.ingress_global_timestamp[31:16] ++ 32w0;
+        owed.read(cell, port);
+        cell = ((cell[47:32] == begin[47:32]) ? cell : begin) + 1;
+        owed.write(port, cell);
+    }
+
+    @hidden action pay() {
+        port = (bit<32>)standard_metadata.ingress_port;
+        begin = standard_metadata.ingress_global_timestamp[31:16] ++ 32w0;
+        owed.read(cell, port);
+        cell = (cell[47:32] == begin[47:32]) ? cell : begin;
+        meta.owed = cell[31:0] != 0;
+        cell = begin + (bit<48>)(cell[31:0] |-| 1);
+        owed.write(port, cell);
+    }
+
+    apply {
+        if (hdr.slot.kind == SLOT_FEEDBACK) {
+            pay();
+        } else {
+            owe();
+        }
+    }
+}
+
 const bit<64> SLOT_TURN_TENTH = 28147497671065;  // a slot in turns of the lanes << 48
 
 // Per port and lane: the epoch ++ what the port has announced in that slot. `used` is what it has announced since the
 // epoch of this carrier began: more than any limit where it has announced the next epoch, so that a port cannot begin
-// anew by going back.
+// anew by going back. Such a carrier is late and counts nothing, as in the load table; it is no excess.
 #define GUARD_LANE(n)                                                                                    \
     register<bit<48>>(MAX_PORTS) announced##n;                                                           \
                                                                                                          \
@@ -17,7 +52,7 @@ const bit<64> SLOT_TURN_TENTH = 28147497671065;  // a slot in turns of the lanes
         announced##n.read(cell, port);                                                                   \
         used = ((cell - begin)[47:33] == 0) ? cell - begin : 48w0;                                       \
         left = limit |-| used;                                                                           \
-        excess = excess | ((bit<48>)hdr.lane##n.amount |-| left);                                        \
+        excess = excess | ((used[32:32] == 0) ? (bit<48>)hdr.lane##n.amount |-| left : 48w0);            \
         left = LEAST((bit<48>)hdr.lane##n.amount, left);                                                 \
         cell = begin + used + left;                                                                      \
         announced##n.write(port, cell);                                                                  \
@@ -28,7 +63,7 @@ const bit<64> SLOT_TURN_TENTH = 28147497671065;  // a slot in turns of the lanes
         announced##n.read(cell, port);                                                                   \
         used = ((cell - begin)[47:33] == 0) ? cell - begin : 48w0;                                       \
         left = (used[32:32] == 0) ? used : 48w0;                                                         \
-        excess = excess | ((bit<48>)hdr.lane##n.amount |-| left);                                        \
+        excess = excess | ((used[32:32] == 0) ? (bit<48>)hdr.lane##n.amount |-| left : 48w0);            \
         left = LEAST((bit<48>)hdr.lane##n.amount, left);                                                 \
         cell = begin + used - left;                                                                      \
         announced##n.write(port, cell);                                                                  \
@@ -107,7 +142,9 @@ control Guard(inout headers_t hdr, inout metadata_t meta, inout standard_metadat
             refuse(REFUSED_SOURCE);
         } else if (limits.apply().hit) {
             clock.apply();
-            count_carrier();
+            if (!meta.owed) {
+                count_carrier();
+            }
             if (excess != 0) {
                 refuse(REFUSED_RATE);
             } else if (off >= span && span != 0) {

@@ -8,6 +8,7 @@ control FabricIngress(inout headers_t hdr, inout metadata_t meta, inout standard
     counter(DROP_REASONS, CounterType.packets) drops;
 
     Guard() guard;
+    Answers() answers;
 
     @hidden action drop(bit<32> reason) {
         drops.count(reason);
@@ -143,6 +144,9 @@ control FabricIngress(inout headers_t hdr, inout metadata_t meta, inout standard
             drop(DROP_TTL);
         } else {
             if (hdr.slot.isValid()) {
+                if (hdr.slot.kind == SLOT_FEEDBACK) {
+                    answers.apply(hdr, meta, standard_metadata);
+                }
                 guard.apply(hdr, meta, standard_metadata);
             }
             if (meta.host != 0 && meta.src != meta.host) {
@@ -169,6 +173,8 @@ control FabricIngress(inout headers_t hdr, inout metadata_t meta, inout standard
                             drop(DROP_NO_UPLINK);
                         }
                     }
+                } else if (hdr.slot.isValid() && hdr.slot.kind == SLOT_SCHEDULE) {
+                    answers.apply(hdr, meta, standard_metadata);
                 }
             }
         }

@@ -5,7 +5,7 @@
 typedef bit<9> PortId_t;
 
 #define TARGET_CPU_PORT 255
-#define TARGET_METADATA
+#define TARGET_METADATA bool owed;  // answers a carrier that came to the port where it comes from
 
 // The epoch of the slot that lane n holds. Neither needs a variable, as `?:` does: a switch in software clears every
 // variable for every packet.

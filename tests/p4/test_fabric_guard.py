@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from finsy import P4TableAction, P4TableEntry, P4TableMatch
@@ -15,7 +16,7 @@ from controlplane.slot_clock import clock_entry
 from tests.p4.conftest import Start
 from tests.p4.fabric import carrier, counted, host_ip, leaf_entries, only, query, slot_header
 from tests.p4.targets import Target
-from wire.slot_header import EPOCH_NS, EPOCHS, LANES, MAX_U32, SLOTS, SlotHeader, announcement, epoch_of
+from wire.slot_header import EPOCH_NS, EPOCHS, LANES, MAX_U32, SLOTS, Kind, SlotHeader, announcement, epoch_of
 
 LIMIT = 1000
 PORT = 1  # of the host whose carriers are limited
@@ -126,6 +127,33 @@ def test_more_carriers_than_a_port_may_send_are_refused(leaf: Target, base: int)
     assert refused(leaf, RefusedReason.RATE) == before + lost
     announce(leaf, announcement(base, [1]))
     assert load(leaf, base) == came + 1
+
+
+def test_answers_to_carriers_that_came_are_not_among_those_that_a_port_may_send(
+    leaf: Target, base: int
+) -> None:
+    asked = carrier(announcement(base, [1]), host_ip(PORT), src_port=2)
+    answer = carrier(replace(announcement(base, []), kind=Kind.FEEDBACK), host_ip(2))
+    before = refused(leaf, RefusedReason.RATE)
+    leaf.client.modify(limits(carriers=3))
+    try:
+        assert all(leaf.send_batch([(2, asked), (PORT, answer)] * 40).outputs)
+        assert refused(leaf, RefusedReason.RATE) == before
+        lost = 40 - sum(map(bool, leaf.send_batch([(PORT, answer)] * 40).outputs))  # nobody asked
+        assert lost > 0
+        assert refused(leaf, RefusedReason.RATE) == before + lost
+        assert all(leaf.send_batch([(2, asked), (PORT, answer)] * 10).outputs)  # though the number is used up
+    finally:
+        leaf.client.modify(limits())
+
+
+def test_a_late_announcement_counts_nothing_and_is_no_excess(leaf: Target, base: int) -> None:
+    announce(leaf, announcement(base + LANES, [100]))
+    before = refused(leaf, RefusedReason.LOAD)
+    for delta in (100, -100):
+        assert announce(leaf, announcement(base, [delta])).lanes[0].delta == 0
+    assert refused(leaf, RefusedReason.LOAD) == before
+    assert load(leaf, base + LANES) == 100
 
 
 def test_a_carrier_from_anothers_address_is_counted_at_its_port(leaf: Target, base: int) -> None:

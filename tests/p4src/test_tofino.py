@@ -90,8 +90,12 @@ LEFT_OUT = {
     "FabricIngress.guard.clock",
     "FabricIngress.guard.set_clock",
     *(f"FabricIngress.guard.announced{lane}" for lane in range(LANES)),
+    "FabricIngress.answers.owed",
 }
 """What the program for Tofino lacks: it does not check slots and loads (docs/tofino.md)."""
+
+DOUBLE = "FabricIngress.guard.carriers"
+"""A Tofino has two cells of it per port: one counts answers, and it does not know who has asked for them."""
 
 
 @targets
@@ -99,5 +103,6 @@ def test_the_controller_sees_v1models_program(target: str) -> None:
     ours, v1model = seen(BUILD / target / P4INFO), seen(BUILD / P4INFO)
     names = {name for entities in v1model.values() for name in entities}
     assert names >= LEFT_OUT
+    ours["registers"][DOUBLE] //= 2
     for what, entities in v1model.items():
         assert ours[what] == {name: each for name, each in entities.items() if name not in LEFT_OUT}
