@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from machine.errors import EntrainError
+from machine.limits import full_disk
 from schedulers.placement.cluster import Circuit, Cluster, Link, Placement, Port, Request
 from schedulers.placement.queue import Job, Waiting
 
@@ -205,7 +206,7 @@ def _errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        raise EntrainError(f"{path}: cannot be read or written ({error})") from error
+        raise EntrainError(f"{path}: cannot be read or written ({error}){full_disk(path)}") from error
     except (sqlite3.DatabaseError, ValueError, TypeError, LookupError) as error:
         raise EntrainError(f"{path}: is not a ledger of jobs ({error}); remove it") from error
 

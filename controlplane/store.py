@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from controlplane.entities import State, key_of
 from machine.errors import EntrainError
+from machine.limits import full_disk
 
 VERSION = 1
 """Of the file (PRAGMA user_version). Version 0 has the same content, and says no version."""
@@ -47,14 +48,16 @@ class Store:
         try:
             return sqlite3.connect(self.path)
         except sqlite3.OperationalError as error:
-            raise EntrainError(f"{self.path}: cannot be opened ({error})") from error
+            raise EntrainError(f"{self.path}: cannot be opened ({error}){full_disk(self.path)}") from error
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise EntrainError(f"{self.path}: cannot be read or written ({error})") from error
+            raise EntrainError(
+                f"{self.path}: cannot be read or written ({error}){full_disk(self.path)}"
+            ) from error
         except (sqlite3.DatabaseError, DecodeError, ValueError, TypeError) as error:
             raise EntrainError(f"{self.path}: is not a state file ({error}); remove it") from error
 

@@ -61,7 +61,7 @@ def _title(name: str) -> str:
 def command_line() -> str:
     """The page of all commands, from their own argument parsers."""
     from entrain.cli import cli
-    from hostbpf.__main__ import main as agent
+    from hostbpf.command import main as agent
 
     context = click.Context(cli, info_name="entrain")
     parts = ["# Command line\n\nEach command's own help. Exit status: 0 success, 1 failure, 2 bad input.\n"]

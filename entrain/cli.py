@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from machine.errors import BadInput, EntrainError
+from machine.limits import limits_named
 from machine.packages import version
 
 _COMMANDS = Path(__file__).parent / "commands"
@@ -77,7 +78,8 @@ def cli() -> None:
 def main() -> None:
     """Run the command line. Exit with status 0 (success), 1 (failure) or 2 (bad input)."""
     try:
-        status = cli(standalone_mode=False)  # the argument of `Context.exit`, or None
+        with limits_named():
+            status = cli(standalone_mode=False)  # the argument of `Context.exit`, or None
         sys.exit(status or 0)
     except click.ClickException as error:
         error.show()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from machine.errors import EntrainError
+from machine.limits import full_disk
 from machine.record import Record, Resource, process
 
 LOG_LINES = 15
@@ -60,8 +61,10 @@ class Child:
 
     def failure(self, problem: str) -> EntrainError:
         """Return an error that names the process and its problem, and shows the end of the log."""
-        where = f"; the end of {self.log}:" if self.log is not None else ""
-        return EntrainError(f"{self.what} {problem}{where}{self.log_end()}")
+        full, where = "", ""
+        if self.log is not None:
+            full, where = full_disk(self.log), f"; the end of {self.log}:"
+        return EntrainError(f"{self.what} {problem}{full}{where}{self.log_end()}")
 
     def log_end(self) -> str:
         """Return the last lines of the log, or nothing without a log."""
@@ -129,5 +132,6 @@ def give_way() -> Callable[[], None]:
 def describe(status: int) -> str:
     """Describe a `Popen.returncode` in words."""
     if status < 0:
-        return f"was killed by {signal.Signals(-status).name}"
+        by_kernel = " (the kernel does so when memory runs out: see `dmesg`)"
+        return f"was killed by {signal.Signals(-status).name}{by_kernel if status == -signal.SIGKILL else ''}"
     return f"ended with status {status}"

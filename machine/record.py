@@ -13,6 +13,7 @@ shares `RECORDS` but has its own PID namespace, they may belong to other process
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import json
@@ -220,10 +221,21 @@ class Record:
                 self._file = _make(self.path)
             else:
                 self.path, self._file = _make_next(records / f"{name}-{owner.name}.jsonl")
-            self._append({"version": VERSION, "owner": asdict(owner), "name": name})
+            try:
+                self._append({"version": VERSION, "owner": asdict(owner), "name": name})
+            except EntrainError:
+                self.close()
+                raise
 
     def _append(self, line: dict[str, Any]) -> None:
-        os.write(self._file, (json.dumps(line) + "\n").encode())
+        """Write a line, or raise EntrainError and leave no part of it, which would break the record."""
+        text, length = (json.dumps(line) + "\n").encode(), os.fstat(self._file).st_size
+        try:
+            if os.write(self._file, text) < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            os.ftruncate(self._file, length)
+            raise EntrainError(f"{self.path}: cannot be written ({error.strerror})") from error
 
     def _write(self, what: str, owned: Owned) -> None:
         namespaces = {"namespace": owned.namespace, "pid_namespace": owned.pid_namespace}
@@ -264,10 +276,12 @@ class Record:
                 others = (each for each in _all(self.path.parent) if each.path != self.path)
                 if owned not in _needed(others):
                     _remove(owned)
-                self._write("released", owned)  # before others look whether it is still owned
+                with contextlib.suppress(EntrainError):
+                    self._write("released", owned)  # before others look whether it is still owned
         else:
             _remove(owned)
-            self._write("released", owned)
+            with contextlib.suppress(EntrainError):  # a full disk: whoever cleans up finds it gone
+                self._write("released", owned)
         self._owned.pop(owned, None)
 
     def close(self) -> None:

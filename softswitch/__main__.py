@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
+from machine.limits import limits_named
 from machine.tls import Identity, check_local
 
 if TYPE_CHECKING:
@@ -281,7 +282,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for option in _IGNORED:
             if getattr(options, option[2:].replace("-", "_")) is not None:
                 log.warning("%s is ignored: it has no effect in softswitch", option)
-        asyncio.run(_serve(options, name))
+        with limits_named():
+            asyncio.run(_serve(options, name))
     except BadInput as error:
         log.error("%s", error)
         print(f"softswitch: {error}", file=sys.stderr)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from machine.errors import BadInput, EntrainError
+from machine.limits import limits_named
 from workloads.collectives import DDP, collectives
 from workloads.jobs import JobSpec, load_job, parse_job
 from workloads.models import MODELS
@@ -82,23 +83,28 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line. Return the exit status: 0 (success), 1 (failure) or 2 (bad input)."""
     arguments = _parser().parse_args(argv)
     try:
-        match arguments.command:
-            case "worker":
-                return _worker(arguments)
-            case "launch":
-                return _launch([load_job(path) for path in arguments.jobs], as_json=arguments.json)
-            case "serve":
-                from workloads.launch import serve
-
-                serve(arguments.orders)
-                return 0
-            case "local":
-                return _local(arguments)
-            case _:
-                return _summarize({arguments.directory}, as_json=arguments.json)
+        with limits_named():
+            return _command(arguments)
     except EntrainError as error:
         print(f"workloads: {error}", file=sys.stderr)
         return 2 if isinstance(error, BadInput) else 1
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    match arguments.command:
+        case "worker":
+            return _worker(arguments)
+        case "launch":
+            return _launch([load_job(path) for path in arguments.jobs], as_json=arguments.json)
+        case "serve":
+            from workloads.launch import serve
+
+            serve(arguments.orders)
+            return 0
+        case "local":
+            return _local(arguments)
+        case _:
+            return _summarize({arguments.directory}, as_json=arguments.json)
 
 
 def _worker(arguments: argparse.Namespace) -> int:

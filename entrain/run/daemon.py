@@ -30,6 +30,7 @@ from entrain.experiment import load_network
 from entrain.live_cluster import CIRCUITS, circuits_of, load_setup, servers_of
 from entrain.run.controller import make_directory
 from machine.errors import BadInput, EntrainError
+from machine.limits import limits_named
 from machine.record import Record
 from machine.signals import ending_once
 from mininet_topos.ecn import thresholds
@@ -172,15 +173,16 @@ def main(arguments: list[str]) -> int:
             pipe.close()
 
     try:
-        topology = load_network(Path(file))
-        if target != "-":
-            wanted: Target = target  # type: ignore[assignment]
-            topology = topology.with_target(wanted)
-        setup = load_setup(Path(file), topology)
-        if setup is not None:
-            routing = setup.strategy.routing
-        servers, access = servers_of(Path(file), topology), load_access(Path(file), topology)
-        hold(topology, routing, tell, setup, servers, access)  # type: ignore[arg-type]
+        with limits_named():
+            topology = load_network(Path(file))
+            if target != "-":
+                wanted: Target = target  # type: ignore[assignment]
+                topology = topology.with_target(wanted)
+            setup = load_setup(Path(file), topology)
+            if setup is not None:
+                routing = setup.strategy.routing
+            servers, access = servers_of(Path(file), topology), load_access(Path(file), topology)
+            hold(topology, routing, tell, setup, servers, access)  # type: ignore[arg-type]
     except EntrainError as error:
         tell({"error": str(error), "bad_input": isinstance(error, BadInput)})
         return 1

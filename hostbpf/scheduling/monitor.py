@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import functools
 import os
+import resource
 import select
 import socket
 import stat
@@ -59,6 +61,8 @@ FILES_PER_USER = 128
 """Processes of one user that are read."""
 FLOWS_PER_USER = 256
 """Entries that are read, over all files of a user other than root."""
+SPARED = 32
+"""Descriptors of this process that files of progress do not take: the agent goes on answering."""
 LOOKED_AT = 1024
 """Names in the directory that one reading looks at; the next reading continues there."""
 _RECHECKED = 64
@@ -308,10 +312,14 @@ class Monitor:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             fd = os.open(self._directory / name, flags)
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise self._too_many() from None
             raise _Refused("cannot be opened") from None
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, fd)
+            if fd >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARED:  # all lower ones are taken
+                raise self._too_many()
             status = os.fstat(fd)
             if status.st_uid != uid:  # it is another one already
                 raise _Refused("cannot be opened")
@@ -330,6 +338,11 @@ class Monitor:
                     self._events.register(process, select.POLLIN)
                     return _File(fd, pid, process, header, uid)
             return None
+
+    def _too_many(self) -> _Postponed:
+        """A file waits until this process may open it."""
+        self.refused["too many open files: raise `ulimit -n` of the agent"] += 1
+        return _Postponed()
 
     def _is_here(self, pid: int, header: Header, uid: int) -> bool:
         """Whether the process is in this host's namespace; what users say of it is not believed."""

@@ -39,7 +39,8 @@ def test_a_ready_line_is_waited_for_and_the_rest_goes_to_the_log(record: Record,
     ("script", "told"),
     [
         ("exit 3", "ended with status 3"),
-        ("kill -9 $$", "was killed by SIGKILL"),
+        ("kill -9 $$", "was killed by SIGKILL (the kernel does so when memory runs out: see `dmesg`)"),
+        ("kill -15 $$", "was killed by SIGTERM"),
         ("echo hello; exec sleep 600", "said 'hello' and not that it is ready"),
     ],
 )

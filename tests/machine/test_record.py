@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from ebpf import in_netns
+from machine.errors import EntrainError
 from machine.record import AlreadyRuns, Record, Resource, clean_stale, process_start, records
 
 NEW_PIDS = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -459,3 +461,26 @@ os._exit(1)
         assert not Path(f"/sys/class/net/{name}").exists()
     finally:
         subprocess.run(["ip", "link", "del", name], capture_output=True, check=False)
+
+
+def test_a_full_disk_breaks_no_record(tmp_path: Path) -> None:
+    """What cannot be recorded is an error, and no part of its line stays. What is owned is removed."""
+    root, mine = tmp_path / "records", tmp_path / "mine"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Record("test", records=root) as record:
+        record.own(Resource("path", str(mine)))
+        mine.write_text("mine")
+        length = record.path.stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (length + 10, hard))
+        try:
+            with pytest.raises(EntrainError, match=f"{record.path}: cannot be written"):
+                record.own(Resource("path", str(tmp_path / "another")))
+            assert record.path.stat().st_size == length
+            record.release(Resource("path", str(mine)))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert not mine.exists()
+        record.own(Resource("path", str(mine)))
+        (_, _, owned, alive), *_ = records(root)
+        assert alive
+        assert [each.name for each in owned] == [str(mine)]

@@ -18,7 +18,7 @@ import click
 import pytest
 
 from entrain.commands.controller import command as controller
-from hostbpf.__main__ import main
+from hostbpf.command import main
 from hostbpf.rates.enforcers import choose
 from machine.errors import BadInput
 

@@ -7,6 +7,7 @@ import ctypes
 import os
 import platform
 import random
+import resource
 import shutil
 import signal
 import socket
@@ -442,6 +443,22 @@ def test_of_too_many_files_some_are_left_until_there_is_room(
         [second] = monitor.read()
         assert {first.job, second.job} == {"a", "b"}
         assert monitor.refused == {"too many files": 1}
+
+
+def test_a_file_waits_until_the_monitor_may_open_more(
+    program: Path, tmp_path: Path, monitor: Monitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Descriptors run out for progress before they do for the agent, and nothing is refused for good."""
+    spared, most = progress.SPARED, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    monkeypatch.setattr(progress, "SPARED", most)
+    with running(program, "publish", tmp_path):
+        for _ in range(3):
+            assert monitor.read() == []
+        ((reason, count),) = monitor.refused.items()
+        assert "ulimit -n" in reason
+        assert count == 3
+        monkeypatch.setattr(progress, "SPARED", spared)
+        assert len(monitor.read()) == 2
 
 
 def test_a_crowded_directory_is_looked_at_bit_by_bit(
