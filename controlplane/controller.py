@@ -30,7 +30,7 @@ from controlplane.tables import Tables
 from controlplane.tenants import Tenant, cluster_state
 from machine import peers
 from machine.errors import BadInput, EntrainError
-from machine.tls import add_port
+from machine.tls import SERVER_OPTIONS, add_port
 from schedulers.placement.cluster import Request, empty
 
 OWNERS = Access()
@@ -40,6 +40,7 @@ _OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", 64 << 10),  # requests have names and paths
     ("grpc.max_concurrent_streams", 64),  # of one connection
+    *SERVER_OPTIONS,
 )
 _MOST_CALLS = 1024
 """Calls that are answered at a time, all in all."""

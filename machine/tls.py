@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from machine.errors import BadInput
+from machine.limits import allow_many_files
 
 AUTHORITY = "ca.crt"
 """The authority's certificate, in a directory of certificates."""
@@ -25,6 +26,9 @@ CONTROLLER = "controller"
 """The controller's name in its certificate, and its file name."""
 OPERATORS = "operator"
 """The file name, without suffix, of the operator's certificate and key."""
+
+SERVER_OPTIONS = (("grpc.server_handshake_timeout_ms", 10_000),)
+"""Options of gRPC's servers: who connects and does not prove who he is does not stay."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +60,14 @@ def _read(path: Path) -> bytes:
 def add_port(server: Any, address: str, identity: Identity | None) -> int:
     """Let a gRPC server listen at `address`; return the port. Raises what gRPC raises, and BadInput.
 
-    With an `identity` it serves over TLS, and only clients with a certificate of the authority.
+    With an `identity` it serves over TLS, and only clients with a certificate of the authority. The server
+    needs `SERVER_OPTIONS`.
     """
     if identity is None:
         return int(server.add_insecure_port(address))
     import grpc
+
+    allow_many_files()  # connections that others hold open are to leave some
 
     authority, certificate, key = identity.read()
     credentials = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)

@@ -16,7 +16,7 @@ from hostbpf.rpc import agent_pb2 as pb
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
 from machine.peers import somebody_listens
-from machine.tls import Identity, add_port, check_local
+from machine.tls import SERVER_OPTIONS, Identity, add_port, check_local
 from wire.flow import Flow
 
 STREAMS = 16
@@ -109,6 +109,7 @@ def serving(
         ("grpc.so_reuseport", 0),
         ("grpc.max_concurrent_streams", STREAMS),
         ("grpc.max_receive_message_length", MAX_REQUEST),
+        *SERVER_OPTIONS,
     ]
     server = grpc.server(futures.ThreadPoolExecutor(threads), options=options)
     add(server)

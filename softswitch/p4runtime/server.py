@@ -18,7 +18,7 @@ from grpc import StatusCode
 
 from machine.address import check_address
 from machine.errors import EntrainError
-from machine.tls import Identity, add_port, names_of
+from machine.tls import SERVER_OPTIONS, Identity, add_port, names_of
 from softswitch.p4runtime import packet_io
 from softswitch.p4runtime.arbitration import Arbitration, Notification
 from softswitch.p4runtime.packet_io import CpuPort
@@ -375,6 +375,7 @@ def listen(
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.ping_timeout_ms", 20_000),
         ("grpc.http2.max_ping_strikes", 0),  # controllers may ping as often as they like
+        *SERVER_OPTIONS,
     ]
     server = grpc.aio.server(options=options)
     p4r_grpc.add_P4RuntimeServicer_to_server(service, server)

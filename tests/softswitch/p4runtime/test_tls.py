@@ -13,8 +13,9 @@ from finsy.proto import p4r
 from controlplane.topology import leaf_spine
 from entrain.certificates import issue
 from machine.errors import BadInput
-from machine.tls import OPERATOR, OPERATORS, Identity, identity_of
+from machine.tls import OPERATOR, OPERATORS, SERVER_OPTIONS, Identity, identity_of
 from softswitch.__main__ import main
+from softswitch.p4runtime import server
 from tests.softswitch.harness import Served, refused, serving
 
 SWITCH, OTHER, HOST = "leaf1", "leaf2", "h1"
@@ -62,6 +63,18 @@ def test_a_host_with_a_certificate_is_refused_in_every_call(certs: Path) -> None
         for stream in (host.read(p4r.TableEntry()), host.arbitrate()):
             assert (await refused(stream)).code() == grpc.StatusCode.PERMISSION_DENIED
         assert not bench.loaded
+
+    run(certs, scenario)
+
+
+def test_who_connects_and_proves_nothing_does_not_stay(certs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ((option, _),) = SERVER_OPTIONS
+    monkeypatch.setattr(server, "SERVER_OPTIONS", ((option, 100),))
+
+    async def scenario(bench: Served) -> None:
+        reader, writer = await asyncio.open_connection(*bench.address.split(":"))
+        assert await asyncio.wait_for(reader.read(), 60) == b""  # closed by the switch
+        writer.close()
 
     run(certs, scenario)
 
