@@ -36,6 +36,9 @@ RECORDS = Path(os.environ.get("ENTRAIN_RUN") or "/run/entrain")
 VERSION = 2
 """Version of the record file's format. Records of other versions are left alone."""
 
+SPARE = 12
+"""Descriptors that each record keeps for its end: a command with its pipes takes eight."""
+
 Kind = Literal["netns", "link", "qdisc", "sysctl", "process", "path"]
 
 log = logging.getLogger(__name__)
@@ -215,6 +218,7 @@ class Record:
         """
         owner = process(os.getpid())
         self._owned: dict[Owned, None] = {}
+        self._spare: list[int] = []
         with _turn(records):  # others never see the record without its lock or its first line
             if exclusive:
                 self.path = records / f"{name}.jsonl"
@@ -222,8 +226,10 @@ class Record:
             else:
                 self.path, self._file = _make_next(records / f"{name}-{owner.name}.jsonl")
             try:
+                while len(self._spare) < SPARE:
+                    self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
                 self._append({"version": VERSION, "owner": asdict(owner), "name": name})
-            except EntrainError:
+            except (EntrainError, OSError):
                 self.close()
                 raise
 
@@ -288,6 +294,8 @@ class Record:
         """Remove everything still owned, in reverse order of creation, and then the record itself."""
         if self._file not in _held:  # already closed, or inherited by a fork
             return
+        while self._spare:
+            os.close(self._spare.pop())
         for owned in reversed(list(self._owned)):
             self._release(owned)
         self.path.unlink(missing_ok=True)

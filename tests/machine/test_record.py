@@ -484,3 +484,24 @@ def test_a_full_disk_breaks_no_record(tmp_path: Path) -> None:
         (_, _, owned, alive), *_ = records(root)
         assert alive
         assert [each.name for each in owned] == [str(mine)]
+
+
+def test_who_has_used_up_all_descriptors_removes_what_he_owns(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    taken: list[int] = []
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        with Record("test", records=tmp_path / "records") as record:
+            record.own(Resource("path", str(mine)))
+            record.own(Resource("netns", "no-such-namespace"))  # a command removes it
+            mine.mkdir()
+            most = max(int(each.name) for each in Path("/proc/self/fd").iterdir()) + 1
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            with pytest.raises(OSError, match="Too many open files"):
+                while True:
+                    taken.append(os.dup(0))
+        assert not mine.exists()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in taken:
+            os.close(each)
