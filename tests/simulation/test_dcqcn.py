@@ -185,6 +185,16 @@ def test_who_has_sent_more_gets_more(model: Model) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
+def test_the_share_follows_the_fourth_root_of_the_gain(model: Model) -> None:
+    """As at the fixed point of DCQCN's equations, where few segments are marked."""
+    long = up_down(0.0, 1.0, RATE)
+    gains = [Gain(0, 2048), Gain(0, 256)]
+    done = run([long, long], [T, T], RATE, 1, model, gains=gains, bins=1000)
+    first, second = done.rates[:, 500:].mean(axis=1)
+    assert first / second == pytest.approx(8.0**0.25, rel=0.25)
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_a_gain_of_one_is_plain_dcqcn(model: Model) -> None:
     first, second = (run([JOB, JOB], [T, T], RATE, 2, model, gains=gains) for gains in (None, [FAIR] * 2))
     assert first.times.tolist() == second.times.tolist()
