@@ -1,4 +1,4 @@
-"""Tables on a terminal, and times in words."""
+"""Tables on a terminal, and numbers and times in words."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ def plain_table(*headings: str, text: int) -> Table:
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="left" if place < text else "right", no_wrap=True)
     return table
+
+
+def count(number: int, what: str) -> str:
+    """Return a number with its noun: 1 job, 2 jobs."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def duration(seconds: float) -> str:

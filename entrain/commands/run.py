@@ -136,20 +136,20 @@ def _show_runs(console: Console, parts: Sequence[Mapping[str, Any]], seconds: Se
     keys = [key for key in parts[0] if any(part[key] is not None for part in parts)]
     table = plain_table(*keys, "at least", text=len(keys))
     for part, least in zip(parts, seconds, strict=True):
-        table.add_row(*(str(part[key]) for key in keys), duration(least))
+        table.add_row(*("-" if part[key] is None else str(part[key]) for key in keys), duration(least))
     console.print(table)
 
 
 def _show_plan(found: Plan) -> None:
     from entrain.run.plan import name_parts
-    from machine.terminal import duration
+    from machine.terminal import count, duration
 
     console = Console()
     _show_runs(console, [name_parts(run) for run in found.runs], found.run_seconds)
     kept = f", and {found.kept} are kept" if found.kept else ""
     slow = ", so iterations will be slower" if found.processors > found.available else ""
     for line in (
-        f"{len(found.runs)} runs{kept}, on {found.switches} switches and {found.hosts} hosts",
+        f"{count(len(found.runs), 'run')}{kept}, on {found.switches} switches and {found.hosts} hosts",
         f"time: at least {duration(found.seconds)} (if no flow met another)",
         f"processors: about {found.processors:.1f} while all jobs send or train at once; "
         f"this machine has {found.available}{slow}",

@@ -14,9 +14,10 @@ from matplotlib import pyplot as plt
 
 from entrain.experiment import Experiment
 from entrain.results.cluster import Stay
-from entrain.results.plots import count, routing_name
+from entrain.results.plots import routing_name
 from entrain.results.values import RunResult, series_of
 from machine.palette import style
+from machine.terminal import count
 
 _TIMES = (
     ("jrt_s", "Running time (JRT)", "from a job's start to its end (s)"),

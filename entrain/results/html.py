@@ -19,12 +19,12 @@ from entrain.experiment import Experiment
 from entrain.results import comparison, files, interactive, store, tables
 from entrain.results.comparison import Held
 from entrain.results.interactive import Picture
-from entrain.results.plots import count
 from entrain.results.values import RunResult, scheduler, strategy, summarized
 from entrain.trials import slot_rates
 from machine.errors import BadInput
 from machine.interval import interval
 from machine.origin import Origin
+from machine.terminal import count
 
 _TEMPLATE = Path(__file__).with_name("report.html.jinja")
 

@@ -23,6 +23,7 @@ from entrain.experiment import Experiment
 from entrain.results.values import RunResult, scheduler, strategy
 from machine.interval import interval
 from machine.palette import Style, style
+from machine.terminal import count
 
 _ROUTINGS = {
     "ecmp": "ECMP",
@@ -101,11 +102,6 @@ def routing_name(routing: str) -> str:
     return _ROUTINGS.get(routing, routing)
 
 
-def count(number: int, what: str) -> str:
-    """Return a number with its noun: 1 job, 2 jobs."""
-    return f"{number} {what}" + ("" if number == 1 else "s")
-
-
 def ideal_name(runs: Iterable[RunResult]) -> str:
     """Return the name of the ideal iteration times of `runs`: measured, computed, or a mixture."""
     measured = {job.alone_ms is not None for run in runs for job in run.jobs}
@@ -172,10 +168,10 @@ def _flows(axes: Any, groups: Sequence[_Group], attribute: str, whose: str) -> N
     counts = [
         Counter(getattr(link, attribute) for run in group.runs for link in run.links) for group in groups
     ]
-    most = max(max(count, default=0) for count in counts)
+    most = max(max(each, default=0) for each in counts)
     width = 0.8 / len(groups)
-    for index, (group, count) in enumerate(zip(groups, counts, strict=True)):
-        links = [count[flows] / len(group.runs) for flows in range(most + 1)]
+    for index, (group, found) in enumerate(zip(groups, counts, strict=True)):
+        links = [found[flows] / len(group.runs) for flows in range(most + 1)]
         middles = np.arange(most + 1) - 0.4 + width * (index + 0.5)
         bars = axes.bar(middles, links, width * 0.92, **_bar(group), label=group.label)
         axes.bar_label(bars, [f"{value:.3g}" if value else "" for value in links], fontsize=8)

@@ -13,8 +13,9 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 from entrain.experiment import Experiment
-from entrain.results.plots import count, ideal_name
+from entrain.results.plots import ideal_name
 from entrain.results.values import RunResult, scheduler, strategy, summarized
+from machine.terminal import count
 from simulation.experiments.matrix import SETTLING
 from simulation.remedies import Cell, draw
 

@@ -33,6 +33,8 @@ LEGEND = """mean, p99: iteration time over all iterations. flows: largest number
 simultaneous flows on one fabric link, as measured: of the job in one step of
 its collective, and of all jobs. ECN marks: marked segments per iteration"""
 
+WIDTH = 80
+"""Columns that the tables fit into."""
 BUSY_LIMIT = 0.9
 """Above this CPU utilisation, the CPUs rather than the emulated links may have limited the runs."""
 STOLEN_LIMIT = 0.01
@@ -264,10 +266,18 @@ def all_tables(experiment: Experiment, runs: Sequence[RunResult]) -> Iterator[tu
 
 
 def show(experiment: Experiment, runs: Sequence[RunResult], console: Console) -> None:
-    """Print all tables that apply to `runs`, with their legends."""
+    """Print all tables that apply to `runs`, with their legends.
+
+    On a narrower terminal their lines run over its edge: squeezed, columns of words would have two letters.
+    """
+    width = console.width
     for each, legend in all_tables(experiment, runs):
+        console.width = max(width, WIDTH)
         console.print(each)
+        console.width = width
         console.print(legend)
+    if width < WIDTH:
+        console.print(f"note: these tables need {WIDTH} columns, and this terminal has {width}")
 
 
 def remarks(runs: Sequence[RunResult]) -> Iterable[str]:

@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 
 from entrain import policies
 from entrain.experiment import Experiment
-from entrain.results.plots import count, ideal_name, routing_name
+from entrain.results.plots import ideal_name, routing_name
 from entrain.results.values import (
     LEARNING,
     WINDOW,
@@ -29,6 +29,7 @@ from entrain.results.values import (
 from entrain.run.cross import NAME as CROSS
 from machine import palette
 from machine.palette import style
+from machine.terminal import count
 
 SHOWN = 4
 """Number of iterations in each part of the throughput plot."""

@@ -21,7 +21,7 @@ from entrain.policies.reports import HostReport
 from entrain.results import overhead, timelines
 from entrain.results.files import has_delays, write
 from entrain.results.plots import plot
-from entrain.results.tables import completion, remarks, settling, table
+from entrain.results.tables import completion, remarks, settling, show, table
 from entrain.results.values import (
     JobResult,
     RunResult,
@@ -272,6 +272,15 @@ def test_the_table_fits_a_terminal_of_80_columns(tmp_path: Path, runs: list[RunR
     assert "…" not in text
     for shown in ("ecmp", "source", "ring", "300.0", "398.0", "3.00", "0.90"):
         assert shown in text
+
+
+def test_a_narrower_terminal_gets_whole_words(experiment: Experiment, runs: list[RunResult]) -> None:
+    console = Console(width=60, force_terminal=False)
+    with console.capture() as captured:
+        show(experiment, runs, console)
+    text = captured.get()
+    assert "collective" in text and "source" in text
+    assert "need 80 columns, and this terminal has 60" in text
 
 
 def pixels(path: Path) -> Any:
