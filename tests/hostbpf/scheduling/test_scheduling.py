@@ -17,7 +17,7 @@ from hostbpf.carriers.carriers import Feedback
 from hostbpf.clock import SlotClock
 from hostbpf.scheduling.loads import RATE_UNIT, HostOnly, PathLoads, Wait
 from hostbpf.scheduling.monitor import Direction, FlowProgress, Phase, Role
-from hostbpf.scheduling.thread import CROWDED, GRAIN, PATIENCE, ROUNDS_MAX, HostScheduler
+from hostbpf.scheduling.thread import CROWDED, GRAIN, PATIENCE, ROUNDS_MAX, HostScheduler, rounds
 from schedulers.compiled import Floats
 from schedulers.slots.host import FLOOR, PAYLOAD, RESERVED
 from tests.hostbpf.taps import wait_until
@@ -85,7 +85,7 @@ class Silent(HostOnly):
 class Bench:
     """A scheduler whose time, progress and host are the test's."""
 
-    def __init__(self, wait: Wait = time.sleep) -> None:
+    def __init__(self, wait: Wait = time.sleep, turns_from: float = 0.0) -> None:
         self.now_ns = FIRST * SLOT_NS
         self.epoch_ns = 0
         self.flows: list[FlowProgress] = []
@@ -101,6 +101,7 @@ class Bench:
             lambda: SlotClock(SLOT_NS, self.epoch_ns),
             LINE,
             wait=wait,
+            turns_from=turns_from,
             now_ns=lambda: self.now_ns,
         )
 
@@ -182,6 +183,23 @@ def test_the_next_slot_is_planned_at_the_jobs_place_and_none_after_it(bench: Ben
     bench.rounds(ROUNDS_MAX - 1)
     assert bench.rates()[:2] == pytest.approx(PAYLOAD * LINE)
     assert not bench.rates()[2:].any()
+
+
+def test_late_turns_leave_the_next_slot_open_until_they_come() -> None:
+    bench = Bench(turns_from=0.5)
+    bench.flows = [sending(total=10**9)]
+    for _ in range(ROUNDS_MAX // 2 + 1):  # before half of the slot is over
+        bench.rounds()
+        assert not bench.rates()[1:].any()
+    bench.rounds(ROUNDS_MAX - ROUNDS_MAX // 2 - 1)
+    assert bench.rates()[:2] == pytest.approx(PAYLOAD * LINE)
+
+
+@pytest.mark.parametrize("slot_ms", [5, 15, 20, 30, 60, 1000])
+def test_a_slot_has_several_checks_that_are_long_against_a_round_trip(slot_ms: int) -> None:
+    number = rounds(SlotClock(slot_ms * 1_000_000, 0))
+    assert 2 <= number <= ROUNDS_MAX
+    assert slot_ms / number >= min(10.0, slot_ms / 2)
 
 
 def test_a_flow_that_is_not_held_back_decides_once_per_slot(bench: Bench) -> None:
