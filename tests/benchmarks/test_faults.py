@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.benchmarks.short import figures
 
 
 @pytest.mark.root
@@ -18,17 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
     "kinds", [["switch", "agent", "controller", "ocs", "worker"], ["up"]], ids=["cluster", "up"]
 )
 def test_killed_processes_leave_nothing_and_lose_nothing(kinds: list[str]) -> None:
-    options = ["--json", "--calm", "1", "--kills", str(len(kinds)), "--kinds", *kinds]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "faults", *options],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=280,
-        check=False,
-    )
-    assert done.stdout, done.stderr
-    found = json.loads(done.stdout)
+    found = figures("faults", "--calm", "1", "--kills", str(len(kinds)), "--kinds", *kinds)
     assert found["kills"] == len(kinds)
     assert found["by_kind"] == dict.fromkeys(sorted(kinds), 1)
     # not `stalls`: beside other tests, iterations stall without a kill

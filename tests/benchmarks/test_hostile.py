@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from ebpf.struct_ops import available_congestion_controls
 from hostbpf.mltcp import VARIANTS
+from tests.benchmarks.short import figures
 
-ROOT = Path(__file__).resolve().parents[2]
 TARGETS = [
     ("softswitch", ["fill", "epochs", "version"]),
     pytest.param("bmv2", ["epochs"], marks=pytest.mark.bmv2),
@@ -33,17 +28,7 @@ REASONS: dict[str, tuple[set[str], set[str]]] = {
 def test_forged_carriers_are_refused_and_what_counts_is_bounded(target: str, kinds: list[str]) -> None:
     if VARIANTS[0] in available_congestion_controls():
         pytest.skip("another process of this machine holds the congestion controls")
-    options = ["--json", "--seconds", "0.6", "--rounds", "1", "--target", target, "--kinds", *kinds]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "hostile", *options],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = figures("hostile", "--seconds", "0.6", "--rounds", "1", "--target", target, "--kinds", *kinds)
     attacks = found["attacks"]
     assert list(attacks) == kinds
     for each in attacks.values():

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.benchmarks.short import figures
+
 EXPERIMENT = """
 [experiment]
 name = "watch-cost"
@@ -35,17 +33,7 @@ hosts = ["h1", "h2"]
 def test_runs_alone_are_compared_with_watched_ones(tmp_path: Path) -> None:
     path = tmp_path / "watch-cost.toml"
     path.write_text(EXPERIMENT)
-    command = [sys.executable, "-m", "benchmarks", "watch", "--json", "--seeds", "1"]
-    done = subprocess.run(
-        [*command, "--experiment", str(path), "--out", str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = figures("watch", "--seeds", "1", "--experiment", str(path), "--out", str(tmp_path / "out"))
     assert [each["measure"] for each in found["changes"]] == ["completion (s)", "iteration (ms)"]
     assert found["readings"] > 1 and found["watch_cpu_s"] > 0
     assert set(found["processor_busy"]) == {"alone", "watched"}
