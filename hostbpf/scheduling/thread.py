@@ -73,7 +73,8 @@ LEAST_PART = 0.05
 FULL = 0.9
 """Part of the host's link below which its flows' schedules leave room: then they decide in every round."""
 STILL_NS = 15_000_000
-"""Time after which a flow stands still if nothing of it has gone, though two grains could have."""
+"""Time in which a flow may send after which it stands still if nothing of it has gone, though two grains
+could have."""
 START = 0.9
 """Part of the link that a flow may use from when it has something to send until it decides, unannounced."""
 RENEWED = 4
@@ -196,8 +197,12 @@ class _State:
     """Whether the application has had nothing to send since then."""
     seen: int = -1
     """How much it had carried in the last round."""
-    moved_ns: int = 0
-    """Since when that has not changed."""
+    looked_ns: int = 0
+    """When that was."""
+    missed: float = 0.0
+    """Bytes that it could have sent since that has changed."""
+    missed_ns: int = 0
+    """The time in which it could have sent them."""
     still: bool = False
     """Whether it stands still."""
     unanswered: int = 0
@@ -397,12 +402,17 @@ class HostScheduler:
         little, TCP waits for 200 ms.
         """
         now = self._now_ns()
+        since, state.looked_ns = state.looked_ns, now
         if entry.carried != state.seen or entry.ready - entry.done <= GRAIN:
-            state.seen, state.moved_ns, state.still = entry.carried, now, False
+            state.seen, state.still = entry.carried, False
+            state.missed, state.missed_ns = 0.0, 0
         elif state.still and entry.flow not in self._resting:  # something of it has gone
-            state.moved_ns, state.still = now, False
-        elif now - state.moved_ns >= STILL_NS and not state.still:
-            state.still = state.schedule.allows(state.moved_ns, now, clock) > 2 * GRAIN
+            state.still = False
+            state.missed, state.missed_ns = 0.0, 0
+        elif not state.still and (allowed := state.schedule.allows(since, now, clock)):
+            state.missed += allowed
+            state.missed_ns += now - since
+            state.still = state.missed > 2 * GRAIN and state.missed_ns >= STILL_NS
             if state.still:
                 self.counts["stood_still"] += 1
                 self._host.wake(entry.flow)

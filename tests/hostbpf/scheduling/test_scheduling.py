@@ -470,6 +470,21 @@ def test_a_flow_that_stands_still_though_it_may_send_is_woken(bench: Bench) -> N
     assert bench.host.woken == [FLOW]
 
 
+def test_a_flow_that_had_to_be_silent_has_not_stood_still(bench: Bench) -> None:
+    """Others had the slots. When its own begins, a flow needs a moment to put its first bytes on the link."""
+    bench.still = True
+    bench.flows = [sending(total=10**9)]
+    bench.loads.room = 0.0
+    bench.slot()
+    bench.loads.room = math.inf
+    while not bench.planned(FLOW):
+        bench.rounds()
+    bench.rounds()
+    assert not bench.host.woken
+    bench.rounds(3)
+    assert bench.host.woken == [FLOW]
+
+
 def test_others_have_the_slots_of_a_flow_that_stands_still_until_it_goes_on(bench: Bench) -> None:
     """Its receiver does not read, say: what it plans, it cannot send."""
     bench.still = True
