@@ -309,7 +309,16 @@ def _against_fair(varied: str, unit: str, summary: Summary) -> str:
             for policy in _policies(points)
         ]
         text += "\nOf that, mean time in the queue (s):\n\n" + table(head, body)
-    return text
+    claims = [
+        [
+            f"slots against max-min sharing, {value} {unit}",
+            *summary.paper.values(),
+            _change_by_draw(cell["fair", value], cell["slots", value]).percent(),
+        ]
+        for value in values
+        if summary.paper and ("fair", value) in cell and ("slots", value) in cell
+    ]
+    return text + ("\n" + claims_table("claim (mean JCT)", claims) if claims else "")
 
 
 def _change_by_draw(first: Completion, second: Completion) -> Interval:

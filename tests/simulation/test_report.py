@@ -104,6 +104,7 @@ def test_changes_from_fair_sharing_have_an_interval_over_draws(tmp_path: Path) -
     assert "| slots | 14.00 (-6.7 ± 0.0 %) |" in text
     assert "| varys | 13.00 (-13.3 ± 84.7 %) |" in text  # -1 and -3 of 15; t is 12.7
     assert "| slots | 4.0 |" in text
+    assert "| slots against max-min sharing, 75 % load | at least -15 % | -6.7 ± 0.0 % |" in text
 
 
 @pytest.mark.parametrize(
