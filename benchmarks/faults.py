@@ -40,7 +40,7 @@ from benchmarks.vclos_faults import OTHERS, Cluster, cluster, iterations
 from controlplane.api_pb2 import CancelRequest, JobRequest, ListCircuitsRequest, ListJobsRequest
 from controlplane.client import NETWORKS
 from machine.errors import EntrainError
-from machine.process import Child, launch
+from machine.process import Child, give_way, launch
 from machine.record import RECORDS, clean_stale, process_start, records
 from mininet_topos.agents import agent_command
 from workloads.jobs import JobSpec
@@ -118,6 +118,7 @@ class Struck:
             running.submit(name, gpus)
             running.running(name)
             self.specs[name] = running.start_ranks(name)[0]
+        give_way()  # with all that is started from now on: in a cluster it has machines of its own
         self.held = {name: self._job(name).placement for name in OTHERS}
         began = time.monotonic_ns()
         time.sleep(calm_s)
@@ -295,7 +296,7 @@ class Struck:
             status = 0
         if status == 0:
             self.counts.add("silent", kind, "the job of a dead rank goes on, or ended with status 0")
-        for pid in _outlive(started):
+        for pid in outlive(started):
             self.counts.add("leftovers", kind, f"rank {pid} goes on")
         child.end()
         with contextlib.suppress(OSError):
@@ -328,7 +329,7 @@ def up(rng: random.Random, counts: Counts, directory: Path) -> None:
     file, job = directory / f"{name}.toml", directory / "job.toml"
     file.write_text(NETWORK)
     job.write_text("[job]\ngpus = 2\n")
-    with _marked() as (token, environment):
+    with marked() as (token, environment):
         command = [sys.executable, "-m", "entrain.cli", "up", str(file)]
         starting = rng.random() < 0.5
         parent = subprocess.Popen(
@@ -347,8 +348,10 @@ def up(rng: random.Random, counts: Counts, directory: Path) -> None:
         if client is not None:
             time.sleep(rng.uniform(0.0, 1.5))
         was_ready = parent.poll() == 0
-        for pid in _daemon(token):
+        killed = _daemon(token)
+        for pid in killed:
             _kill(pid)
+        _await(lambda: not any(map(process_start, killed)))  # on a busy machine that takes a while
         if parent.wait(WAIT_S) == 0 and not was_ready and not (NETWORKS / name / "api.sock").exists():
             counts.add("silent", "up", "`entrain up` ended with status 0 without a network")
         if client is not None:
@@ -364,13 +367,13 @@ def run(rng: random.Random, counts: Counts, directory: Path) -> None:
     """Kill `entrain run`, or one of its processes."""
     file, out = directory / "killed.toml", directory / f"out-{counts.kills.total()}"
     file.write_text(EXPERIMENT)
-    with _marked() as (token, environment):
+    with marked() as (token, environment):
         command = [sys.executable, "-m", "entrain.cli", "run", str(file), "--out", str(out)]
         started = subprocess.Popen(
             command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
         time.sleep(rng.uniform(0.0, 15.0))
-        others = [pid for pid in _with(token) if pid != started.pid]
+        others = [pid for pid in carrying(token) if pid != started.pid]
         target = started.pid if rng.random() < 0.5 or not others else rng.choice(sorted(others))
         killed = started.poll() is None and process_start(target) is not None
         _kill(target)
@@ -394,17 +397,17 @@ KINDS_ALONE: dict[str, Callable[[random.Random, Counts, Path], None]] = {"up": u
 
 
 @contextlib.contextmanager
-def _marked() -> Iterator[tuple[str, dict[str, str]]]:
+def marked() -> Iterator[tuple[str, dict[str, str]]]:
     """Within, processes with this environment can be told from all others by their token."""
     token = secrets.token_hex(8)
     try:
         yield token, {**os.environ, TOKEN: token}
     finally:
-        for pid in _with(token):
+        for pid in carrying(token):
             _kill(pid)
 
 
-def _with(token: str) -> list[int]:
+def carrying(token: str) -> list[int]:
     """Return the processes that have the token."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
@@ -415,10 +418,10 @@ def _with(token: str) -> list[int]:
 
 
 def _daemon(token: str) -> list[int]:
-    return [pid for pid in _with(token) if "entrain.run.daemon" in _command(pid)]
+    return [pid for pid in carrying(token) if "entrain.run.daemon" in command_of(pid)]
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
@@ -443,7 +446,7 @@ def _await(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> bool:
     return True
 
 
-def _outlive(started: dict[int, str | None]) -> list[int]:
+def outlive(started: dict[int, str | None]) -> list[int]:
     """Return the processes of those that are there even after a while."""
 
     def left() -> list[int]:
@@ -457,8 +460,8 @@ def _clean(token: str, kind: str, counts: Counts, paths: Sequence[Path]) -> None
     """Do what the next start does, and count what is left."""
     named = [each for _, _, owned, alive in records() if not alive for each in owned if each.kind == "netns"]
     clean_stale()
-    for pid in _outlive({pid: process_start(pid) for pid in _with(token)}):
-        counts.add("leftovers", kind, f"process {pid}: {_command(pid)!r}")
+    for pid in outlive({pid: process_start(pid) for pid in carrying(token)}):
+        counts.add("leftovers", kind, f"process {pid}: {command_of(pid)!r}")
     for path in (*paths, *(Path("/run/netns") / each.name for each in named)):
         if path.exists():
             counts.add("leftovers", kind, f"{path}")

@@ -11,7 +11,7 @@
 - `files`: progress files, TOML files and kept results, read back.
 
 An accident is an exception that is no refusal, an internal error, a difference, or a changed state. All of it
-is drawn from a seed.
+is drawn from a seed: runs with different seeds add up to a longer one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ import importlib
 import json
 import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -64,6 +66,7 @@ class Found:
     tried: int = 0
     refused: int = 0
     accidents: int = 0
+    seconds: float = 0.0
     what: list[str] = field(default_factory=list)
     _seen: set[tuple[str, ...]] = field(default_factory=set)
 
@@ -603,7 +606,9 @@ def fuzz(targets: Sequence[str], count: int | None, seed: int) -> dict[str, Foun
     every = {}
     for name in targets:
         every[name] = Found()
+        began = time.monotonic()
         TARGETS[name](random.Random(f"{seed} {name}"), count or COUNTS[name], every[name])
+        every[name].seconds = time.monotonic() - began
     return every
 
 
@@ -620,13 +625,17 @@ def main(argv: Sequence[str]) -> None:
     possible = [name for name in TARGETS if name not in WITH_ROOT or os.geteuid() == 0]
     found = fuzz(options.targets or possible, options.count, options.seed)
     if options.json:
-        keys = ("tried", "refused", "accidents", "what")
+        keys = ("tried", "refused", "accidents", "seconds", "what")
         shown: Any = {name: {key: getattr(each, key) for key in keys} for name, each in found.items()}
-        print(json.dumps({"seed": options.seed, **shown}))
+        most_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(json.dumps({"seed": options.seed, "memory_mib_max": most_mib, **shown}))
     else:
         counted = Counter({name: each.accidents for name, each in found.items()})
         for name, each in found.items():
-            print(f"{name:10} {each.tried:>9} tried {each.refused:>9} refused {counted[name]:>6} accidents")
+            print(
+                f"{name:10} {each.tried:>9} tried {each.refused:>9} refused {counted[name]:>6} accidents "
+                f"{each.seconds:>7.1f} s"
+            )
             print("\n".join(each.what), end="\n" if each.what else "", file=sys.stderr)
     if any(each.accidents for each in found.values()):
         raise EntrainError("some input was met by an accident")
