@@ -517,7 +517,7 @@ def load_program(json_bytes: bytes) -> Program:
     construct and its place in the P4 source.
     """
     try:
-        root = json.loads(json_bytes)
+        root = json.loads(json_bytes, object_hook=_named)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"the program is not BMv2 JSON: {error}; compile it with p4c-bm2-ss") from error
     if not isinstance(root, dict) or "pipelines" not in root or "header_types" not in root:
@@ -527,6 +527,13 @@ def load_program(json_bytes: bytes) -> Program:
         if version[0] != 2:
             raise Unsupported(f"softswitch cannot run version {version} of BMv2's JSON, only 2.x")
         return _Reader(root).program()
+
+
+def _named(node: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of the JSON. BMv2 takes a number for a name as well, and finds nothing by it."""
+    if not isinstance(name := node.get("name", ""), str):
+        raise ValueError(f"a name is {json.dumps(name)}, not text")
+    return node
 
 
 @contextlib.contextmanager

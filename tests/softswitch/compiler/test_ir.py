@@ -36,6 +36,7 @@ def test_names_and_types() -> None:
         (damaged(parsers=[{"name": "parser"}]), "damaged"),
         (damaged(pipelines=[]), "no pipeline 'ingress'"),
         (damaged(actions=[]), "damaged"),
+        (damaged(actions=[{"name": 0, "id": 0}]), "a name is 0, not text"),
     ],
 )
 def test_damage_is_bad_input(raw: bytes, message: str) -> None:
