@@ -62,6 +62,15 @@ def full_disk(path: Path) -> str:
     return ""
 
 
+def check_memory(mib: int) -> None:
+    """Raise EntrainError unless this process may have `mib` of memory: with less, libraries in C end it."""
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most != resource.RLIM_INFINITY and most < mib << 20:
+        raise EntrainError(
+            f"this process may have {most >> 20} MiB of memory, and needs {mib}; {_PROCESS[errno.ENOMEM]}"
+        )
+
+
 def allow_many_files() -> None:
     """Let this process have as many files open as it may ask for."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
