@@ -1,10 +1,13 @@
 """Let jobs come and go, and look whether what the processes hold grows.
 
 The cluster of `benchmarks.vclos_faults`: each second a job is submitted, admitted and cancelled, while
-two others iterate. Now and then each process is asked for its resident memory, descriptors, threads, and
-BPF maps and programs, and the machine for records. A line is fitted to each quantity after a warm-up. It
-is flat if its slope is within three standard errors of 0, or amounts to less than `NOISE` of the mean
-over the whole time.
+two others iterate, and a process publishes its progress to the agent of a host and ends. Now and then each
+process is asked for its memory, descriptors, threads, and BPF maps and programs, and the machine for their
+records and what these name. A line is fitted to each quantity after a warm-up. It is flat if its
+slope is within three standard errors of 0, or amounts to less than `NOISE` of the mean over the whole time.
+
+The warm-up is long enough for two hours: by then the controller keeps as many jobs that are over as it ever
+does (`controlplane.ledger.KEPT`). In a shorter run its memory grows for that reason.
 """
 
 from __future__ import annotations
@@ -14,31 +17,48 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
-from benchmarks.vclos_faults import OTHERS, Cluster, cluster
+from benchmarks.vclos_faults import OTHERS, TIMEOUT_S, Cluster, cluster
+from hostbpf.agent.agent import Scheduling
 from machine.errors import EntrainError
+from machine.process import Child, launch
+from machine.processors import Use
 from machine.record import clean_stale, records
+from mininet_topos.agents import agent_command
+from wire.flow import Flow
+from wire.progress import Direction, Publisher, make_directory
 
 EVERY_S = 1.0
 SAMPLE_S = 5.0
-WARM_UP = 0.2
-"""The part of the time that is left out: caches fill."""
+WARM_UP = 0.5
+"""The part of the time that is left out: caches fill. What leaks goes on to do so."""
+BLOCKS = 24
+"""Means of so many blocks of samples are fitted. One sample is much like the one before, and the errors of a
+line through all of them would be too small."""
 NOISE = 0.02
+FEWEST = 8
+"""Samples, however short the run is."""
 THIRD = 8
 
 Sample = dict[str, float]
 
 
 def held(pid: int) -> Sample:
-    """Return what a process holds: bytes of memory, and numbers of the rest."""
+    """Return what a process holds: bytes of memory of its own, and numbers of the rest.
+
+    What it has mapped, such as libraries and BPF maps, is not counted: it has a size, and pages of it appear
+    as they are used.
+    """
     folder = Path(f"/proc/{pid}")
     status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
-    found = {"memory": float(status["VmRSS"].split()[0]) * 1024, "threads": float(status["Threads"])}
+    found = {"memory": float(status["RssAnon"].split()[0]) * 1024, "threads": float(status["Threads"])}
     descriptors = list((folder / "fdinfo").iterdir())
     maps = programs = 0
     for descriptor in descriptors:
@@ -51,16 +71,27 @@ def held(pid: int) -> Sample:
     return {**found, "descriptors": len(descriptors), "maps": maps, "programs": programs}
 
 
-def look(running: Cluster) -> Sample:
-    """Return what all processes of the cluster hold, by process and quantity."""
+def processes(running: Cluster, agent: Child) -> dict[str, int]:
+    """Return the ids of the processes of the cluster, by name."""
     assert running.controller is not None
     assert running.ocs is not None
-    pids = {"controller": running.controller.process.pid, "ocs": running.ocs.process.pid}
-    pids |= {name: node.process_id or 0 for name, node in running.network.switches.items()}
+    found = {"controller": running.controller, "ocs": running.ocs, "agent": agent}
+    switches = {name: node.process_id or 0 for name, node in running.network.switches.items()}
+    return {name: child.process.pid for name, child in found.items()} | switches
+
+
+def look(pids: Mapping[str, int], state: Path) -> Sample:
+    """Return what all processes hold, by process and quantity."""
     found = {f"{name} {what}": value for name, pid in pids.items() for what, value in held(pid).items()}
-    found["records"] = sum(1 for _, owner, _, alive in records() if alive and owner.name == str(os.getpid()))
-    found["files"] = sum(1 for _ in running.state.rglob("*"))
-    return found
+    owners = {str(pid) for pid in (os.getpid(), *pids.values())}
+    own = [owned for _, owner, owned, alive in records() if alive and owner.name in owners]
+    files = [path for path in state.rglob("*") if path.is_file()]
+    return found | {
+        "records": len(own),
+        "recorded": sum(map(len, own)),
+        "files": len(files),
+        "files' bytes": sum(path.stat().st_size for path in files),
+    }
 
 
 def slopes(times_s: Sequence[float], samples: Sequence[Sample]) -> dict[str, dict[str, Any]]:
@@ -71,10 +102,14 @@ def slopes(times_s: Sequence[float], samples: Sequence[Sample]) -> dict[str, dic
     for name in samples[0]:
         values = np.array([sample[name] for sample in samples[first:]])
         mean = float(values.mean())
+        number = min(BLOCKS, len(values))
+        means, middles = (
+            np.array([part.mean() for part in np.array_split(each, number)]) for each in (values, at)
+        )
         if np.ptp(values) == 0:
             slope, error = 0.0, 0.0
         else:
-            (slope, _), covariance = np.polyfit(at, values, 1, cov=True)
+            (slope, _), covariance = np.polyfit(middles, means, 1, cov=True)
             error = float(np.sqrt(covariance[0, 0]))
         growth = float(slope) * float(np.ptp(at))
         flat = abs(slope) <= 3 * error or abs(growth) < NOISE * mean
@@ -82,29 +117,69 @@ def slopes(times_s: Sequence[float], samples: Sequence[Sample]) -> dict[str, dic
     return found
 
 
-def soak(minutes: float, tell: Any) -> dict[str, Any]:
-    """Run for so long, and return the slopes and the number of jobs."""
+def soak(minutes: float, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Run for so long, and return the slopes, the number of jobs, and what of the processors was used."""
     times_s: list[float] = []
     samples: list[Sample] = []
-    jobs = 0
+    jobs, problem = 0, ""
     with cluster() as running:
+        progress = running.directory / "progress"
+        make_directory(progress)
+        agent = _agent(running, progress)
+        pids = processes(running, agent)
         for name, gpus in OTHERS.items():
             running.submit(name, gpus)
             running.running(name)
             running.start_ranks(name)
+        used, spent = psutil.cpu_times(), _spent_s(pids)
         began = due = time.monotonic()
-        while (now := time.monotonic()) - began < minutes * 60 or len(samples) < 8:
+        while (now := time.monotonic()) - began < minutes * 60 or len(samples) < FEWEST:
             if not times_s or now - began - times_s[-1] >= SAMPLE_S:
                 times_s.append(now - began)
-                samples.append(look(running))
+                samples.append(look(pids, running.state))
                 tell(f"{now - began:.0f} s, {jobs} jobs")
-            running.submit("third", THIRD)
-            running.running("third")
-            running.cancel("third")
+            try:
+                with Publisher("third", directory=progress) as publisher:
+                    publisher.flow(Flow("10.0.0.1", 1 + jobs % 60_000, "10.0.0.2", 2), Direction.SENT)
+                    running.submit("third", THIRD)
+                    running.running("third")
+                    running.cancel("third")
+                agent.check()
+            except EntrainError as error:  # what was seen until then is told
+                problem = str(error)
+                break
             jobs += 1
             due = max(due + EVERY_S, time.monotonic())
             time.sleep(max(0.0, due - time.monotonic()))
-    return {"minutes": minutes, "jobs": jobs, "samples": len(samples), "slopes": slopes(times_s, samples)}
+        lasted_s = time.monotonic() - began
+        now_s = {} if problem else _spent_s(pids)
+        per_process = {name: (each - spent[name]) / lasted_s for name, each in now_s.items()}
+        machine = asdict(Use.since(used))
+    return {
+        "minutes": lasted_s / 60,
+        "jobs": jobs,
+        "problem": problem,
+        "samples": len(samples),
+        "processors": {"machine": machine, "by_process": per_process},
+        "slopes": {} if problem and len(samples) < FEWEST else slopes(times_s, samples),
+    }
+
+
+def _agent(running: Cluster, progress: Path) -> Child:
+    """Start the agent of a host that the measured jobs do not have."""
+    host = running.network.topology.hosts[-1]
+    address = f"unix:{running.directory}/agent.sock"
+    command = agent_command(running.network, host, address, 60.0, Scheduling("host-only"), progress=progress)
+    log = running.directory / "agent.log"
+    child = launch(running.record, "the agent", command, log=log, tells=True)
+    child.wait_ready(TIMEOUT_S)
+    return child
+
+
+def _spent_s(pids: Mapping[str, int]) -> dict[str, float]:
+    """Return the processor time of each process so far."""
+    times = {name: psutil.Process(pid).cpu_times() for name, pid in pids.items()}
+    return {name: each.user + each.system for name, each in times.items()}
 
 
 def main(argv: Sequence[str]) -> None:
@@ -123,5 +198,8 @@ def main(argv: Sequence[str]) -> None:
             print(
                 f"{name:24} {each['mean']:>14.0f} {each['per_hour']:>+12.1f} ± {each['error']:.1f} per hour"
             )
+        print(f"processors busy: {found['processors']['machine']['busy']:.0%}")
+    if found["problem"]:
+        raise EntrainError(found["problem"])
     if growing:
         raise EntrainError(f"these grow: {', '.join(growing)}")

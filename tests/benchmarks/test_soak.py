@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
+from pathlib import Path
 
-from benchmarks.soak import slopes
+from benchmarks.soak import held, slopes
+
+
+def test_what_a_process_holds_is_counted() -> None:
+    before, ended = held(os.getpid()), threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    try:
+        with Path("/dev/null").open():
+            block = os.urandom(1 << 24)
+            after = held(os.getpid())
+    finally:
+        ended.set()
+        thread.join()
+    assert after["descriptors"] == before["descriptors"] + 1
+    assert after["threads"] == before["threads"] + 1
+    assert after["memory"] - before["memory"] > len(block) / 2
 
 
 def test_what_grows_is_told_from_noise() -> None:
