@@ -462,6 +462,7 @@ def _clean(token: str, kind: str, counts: Counts, paths: Sequence[Path]) -> None
     clean_stale()
     for pid in outlive({pid: process_start(pid) for pid in carrying(token)}):
         counts.add("leftovers", kind, f"process {pid}: {command_of(pid)!r}")
+    clean_stale()  # of those that have ended meanwhile
     for path in (*paths, *(Path("/run/netns") / each.name for each in named)):
         if path.exists():
             counts.add("leftovers", kind, f"{path}")

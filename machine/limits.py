@@ -21,6 +21,7 @@ _DISK = {
     errno.EDQUOT: "make room in the user's quota of that disk",
     errno.EFBIG: "raise the limit of a file's length (`ulimit -f`)",
 }
+_LEAST_FILES = 32
 _LITTLE = 1 << 16
 """A disk with less room, in bytes, is full for whoever wants to write more than a line."""
 _WORDS = {
@@ -62,13 +63,19 @@ def full_disk(path: Path) -> str:
     return ""
 
 
-def check_memory(mib: int) -> None:
-    """Raise EntrainError unless this process may have `mib` of memory: with less, libraries in C end it."""
+def check_limits(memory_mib: int = 0) -> None:
+    """Raise EntrainError if this process may have too few files, or less than `memory_mib` of memory.
+
+    With less, libraries in C end it, gRPC above all, and name neither the limit nor a remedy.
+    """
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files < _LEAST_FILES:
+        what = f"this process may have {files} files open, and needs {_LEAST_FILES}"
+        raise EntrainError(f"{what}; {_PROCESS[errno.EMFILE]}")
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if most != resource.RLIM_INFINITY and most < mib << 20:
-        raise EntrainError(
-            f"this process may have {most >> 20} MiB of memory, and needs {mib}; {_PROCESS[errno.ENOMEM]}"
-        )
+    if most != resource.RLIM_INFINITY and most < memory_mib << 20:
+        what = f"this process may have {most >> 20} MiB of memory, and needs {memory_mib}"
+        raise EntrainError(f"{what}; {_PROCESS[errno.ENOMEM]}")
 
 
 def allow_many_files() -> None:

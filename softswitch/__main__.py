@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
-from machine.limits import limits_named
+from machine.limits import check_limits, limits_named
 from machine.tls import Identity, check_local
 
 if TYPE_CHECKING:
@@ -283,6 +283,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if getattr(options, option[2:].replace("-", "_")) is not None:
                 log.warning("%s is ignored: it has no effect in softswitch", option)
         with limits_named():
+            check_limits()
             asyncio.run(_serve(options, name))
     except BadInput as error:
         log.error("%s", error)

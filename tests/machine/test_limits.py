@@ -12,7 +12,7 @@ import pytest
 
 from ebpf.errors import EbpfError
 from machine.errors import BadInput, EntrainError
-from machine.limits import limits_named
+from machine.limits import check_limits, limits_named
 
 
 def fill_a_disk() -> None:
@@ -81,3 +81,18 @@ def test_other_errors_stay_as_they_are(error: Exception) -> None:
         raise error
     assert caught.value is error
     assert str(error) == before
+
+
+@pytest.mark.parametrize(
+    ("which", "few", "remedy"),
+    [(resource.RLIMIT_NOFILE, 31, "ulimit -n"), (resource.RLIMIT_AS, 1 << 40, "ulimit -v")],
+)
+def test_too_low_a_limit_is_named_before_it_is_reached(which: int, few: int, remedy: str) -> None:
+    check_limits(2 << 20)
+    soft, hard = resource.getrlimit(which)
+    resource.setrlimit(which, (few, hard))
+    try:
+        with pytest.raises(EntrainError, match=remedy):
+            check_limits(2 << 20)
+    finally:
+        resource.setrlimit(which, (soft, hard))
