@@ -118,9 +118,10 @@ def completion(runs: Sequence[RunResult]) -> Table:
 
 
 SETTLING_LEGEND = f"""settled: n iterations from iteration {LEARNING} on: mean over ideal, mean over
-the links' bound, p99 over ideal (-: fewer than {SETTLED_LEAST}). converged: number of runs in
-which every job stays within {CONVERGED - 1:.0%} of ideal until the end, in each {WINDOW} consecutive
-iterations and for at least {HELD}; at: median of the iteration where that begins.
+the links' bound, p99 over ideal (-: fewer than {SETTLED_LEAST}). converged: number of runs
+in which every job stays within {CONVERGED - 1:.0%} of ideal until the end, in each {WINDOW}
+consecutive iterations and for at least {HELD}; at: median of the iteration where
+that begins.
 Whole run: progress of the slowest job (1: unhindered), Jain's index (1: even)"""
 
 
@@ -157,9 +158,9 @@ def settling(runs: Sequence[RunResult]) -> Table:
 SHIFTING_LEGEND = f"""score: how well jobs fit on the links that they share (1: no phases collide).
 shift: by how much a job was delayed. × ideal: iteration time over the ideal,
 from iteration {SHIFTED} after the shift on. drift: how much later than its pace an
-iteration could start, p99. corr.: how often drift was corrected, and per job and
-minute. waits: part of its time that a job waits for its pace. marks: ECN marks per
-iteration from then on"""
+iteration could start, p99. corr.: how often drift was corrected, and per job
+and minute. waits: part of its time that a job waits for its pace. marks: ECN
+marks per iteration from then on"""
 
 
 def shifting(runs: Sequence[RunResult]) -> Table:

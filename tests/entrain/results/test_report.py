@@ -18,7 +18,7 @@ from rich.console import Console
 from entrain.bound import bound_ms
 from entrain.experiment import Combination, Experiment, load_experiment
 from entrain.policies.reports import HostReport
-from entrain.results import overhead, timelines
+from entrain.results import overhead, tables, timelines
 from entrain.results.files import has_delays, write
 from entrain.results.plots import plot
 from entrain.results.tables import completion, remarks, settling, show, table
@@ -272,6 +272,13 @@ def test_the_table_fits_a_terminal_of_80_columns(tmp_path: Path, runs: list[RunR
     assert "…" not in text
     for shown in ("ecmp", "source", "ring", "300.0", "398.0", "3.00", "0.90"):
         assert shown in text
+
+
+def test_legends_fit_a_terminal_of_80_columns() -> None:
+    legends = {name: text for name, text in vars(tables).items() if name.endswith("LEGEND")}
+    assert len(legends) > 4
+    for name, text in legends.items():
+        assert max(map(len, text.splitlines())) <= tables.WIDTH, name
 
 
 def test_a_narrower_terminal_gets_whole_words(experiment: Experiment, runs: list[RunResult]) -> None:
