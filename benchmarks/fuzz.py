@@ -23,6 +23,7 @@ import dataclasses
 import importlib
 import json
 import os
+import queue
 import random
 import resource
 import shutil
@@ -432,7 +433,7 @@ def programs(rng: random.Random, count: int, found: Found) -> None:
                     sent = drawn.packets(original.name, drawn.GENERATORS[original.name], rng, 50)
                     differing = pair.run(sent)
                     assert differing is None, f"{sent[differing or 0]} in {data.decode()}"
-                except grpc.RpcError:
+                except (grpc.RpcError, queue.Empty):
                     pair.targets[0].send_batch(sent[:1])  # ours answers: it was BMv2 that ended
                     found.refused += 1
                 finally:

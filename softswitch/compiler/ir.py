@@ -342,6 +342,11 @@ class _Reader:
         own: dict[str, Action] = {}
         for number in node["action_ids"]:
             self.add_action(own, actions[number])
+        names = [actions[number].name for number in node["action_ids"]]
+        if node.get("actions", names) != names:  # BMv2 takes what follows by these names
+            raise ValueError(
+                f"table {node['name']} calls its actions {node['actions']}, and they are {names}"
+            )
         following = node["next_tables"]
         by_outcome = "__HIT__" in following or "__MISS__" in following
         default = node.get("default_entry")

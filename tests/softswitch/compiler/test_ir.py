@@ -20,6 +20,17 @@ def damaged(**changes: Any) -> bytes:
     return json.dumps({**json.loads(program(HEADERS, ["h"], [])), **changes}).encode()
 
 
+def test_a_table_that_calls_its_actions_by_other_names_is_bad_input() -> None:
+    whole = json.loads(program(HEADERS, ["h"], []))
+    (table,) = whole["pipelines"][0]["tables"]
+    names = {action["id"]: action["name"] for action in whole["actions"]}
+    table["actions"] = [names[number] for number in table["action_ids"]]
+    load_program(json.dumps(whole).encode())
+    table["actions"][0] += "x"
+    with pytest.raises(BadInput, match="calls its actions"):
+        load_program(json.dumps(whole).encode())
+
+
 def test_names_and_types() -> None:
     read = load_program(program(HEADERS, ["h"], [assign(field("h", "a"), constant(1))]))
     assert [(f.name, f.bits) for f in read.headers["h"].type.fields] == HEADERS["h"]
