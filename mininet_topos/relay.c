@@ -8,10 +8,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/if_packet.h>
+#include <malloc.h>
 #include <net/ethernet.h>
 #include <net/if.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,59 +122,84 @@ static int64_t age(struct msghdr *message)
 	return result < 0 || result > NSEC_PER_SEC / 2 ? 0 : result;
 }
 
-static void receive(struct side *side)
+// Returns the side of which a frame leaves next, or NULL.
+static struct side *next(struct side *sides)
 {
-	for (int i = 0; i < BATCH; i++) {
-		char control[CMSG_SPACE(sizeof(struct timespec))];
-		struct iovec place = {buffer, sizeof(buffer)};
-		struct msghdr message = {
-			.msg_iov = &place, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
-		ssize_t length = recvmsg(side->socket, &message, MSG_TRUNC);
-		struct frame *frame;
+	struct frame *left = sides[0].first, *right = sides[1].first;
 
-		if (length < 0)
-			return; // none is left, or the interface is gone
-		if (length > LONGEST || side->held + length > ON_THE_WAY ||
-		    !(frame = malloc(sizeof(*frame) + length))) {
-			statistics->dropped++;
-			continue;
-		}
-		frame->next = NULL;
-		frame->due = now(CLOCK_MONOTONIC) - age(&message) + delay;
-		if (jitter)
-			frame->due += (int64_t)(draw() % (2 * jitter + 1)) - jitter;
-		if (frame->due < side->due)
-			frame->due = side->due;
-		side->due = frame->due;
-		frame->length = length;
-		memcpy(frame->bytes, buffer, length);
-		*side->last = frame;
-		side->last = &frame->next;
-		side->held += length;
-	}
+	if (!left)
+		return right ? &sides[1] : NULL;
+	return right && right->due < left->due ? &sides[1] : &sides[0];
 }
 
-// Lets out what is due of what came in at `side`.
+static bool is_due(struct side *sides)
+{
+	struct side *first = next(sides);
+
+	return first && first->first->due <= now(CLOCK_MONOTONIC);
+}
+
+// Takes in one frame; returns whether there was one.
+static bool receive(struct side *side)
+{
+	char control[CMSG_SPACE(sizeof(struct timespec))];
+	struct iovec place = {buffer, sizeof(buffer)};
+	struct msghdr message = {
+		.msg_iov = &place, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+	ssize_t length = recvmsg(side->socket, &message, MSG_TRUNC);
+	struct frame *frame;
+
+	if (length < 0)
+		return false; // none is left, or the interface went down: having been told of that clears it
+	if (length > LONGEST || side->held + length > ON_THE_WAY || !(frame = malloc(sizeof(*frame) + length))) {
+		statistics->dropped++;
+		return true;
+	}
+	frame->next = NULL;
+	frame->due = now(CLOCK_MONOTONIC) - age(&message) + delay;
+	if (jitter)
+		frame->due += (int64_t)(draw() % (2 * jitter + 1)) - jitter;
+	if (frame->due < side->due)
+		frame->due = side->due;
+	side->due = frame->due;
+	frame->length = length;
+	memcpy(frame->bytes, buffer, length);
+	*side->last = frame;
+	side->last = &frame->next;
+	side->held += length;
+	return true;
+}
+
+// Lets out the first frame of what came in at `side`.
 static void deliver(struct side *side, int out)
 {
-	int64_t time = now(CLOCK_MONOTONIC);
+	struct frame *frame = side->first;
+	int64_t late = (now(CLOCK_MONOTONIC) - frame->due) / LATE_NS;
 
-	while (side->first && side->first->due <= time) {
-		struct frame *frame = side->first;
-		int64_t late = (time - frame->due) / LATE_NS;
+	if (send(out, frame->bytes, frame->length, 0) < 0)
+		statistics->dropped++;
+	else
+		statistics->passed++;
+	statistics->late[late < LATE_BINS ? late : LATE_BINS - 1]++;
+	side->first = frame->next;
+	if (!side->first)
+		side->last = &side->first;
+	side->held -= frame->length;
+	free(frame);
+}
 
-		if (send(out, frame->bytes, frame->length, 0) < 0)
-			statistics->dropped++;
-		else
-			statistics->passed++;
-		statistics->late[late < LATE_BINS ? late : LATE_BINS - 1]++;
-		side->first = frame->next;
-		if (!side->first)
-			side->last = &side->first;
-		side->held -= frame->length;
-		free(frame);
-		time = now(CLOCK_MONOTONIC);
-	}
+// Waits until a frame arrives or is due.
+static void await(struct side *sides)
+{
+	struct pollfd ready[] = {{sides[0].socket, POLLIN, 0}, {sides[1].socket, POLLIN, 0}};
+	struct side *first = next(sides);
+	int64_t left = first ? first->first->due - now(CLOCK_MONOTONIC) : 0;
+	struct timespec patience = {left / NSEC_PER_SEC, left % NSEC_PER_SEC};
+
+	if (left < 0)
+		return;
+	if (ppoll(ready, 2, first ? &patience : NULL, NULL) < 0 && errno != EINTR)
+		fail("poll");
 }
 
 static void map_statistics(const char *path)
@@ -191,7 +218,6 @@ int main(int argc, char **argv)
 {
 	struct sched_param urgent = {1};
 	struct side sides[2] = {};
-	struct pollfd ready[2];
 
 	if (argc != 7) {
 		fprintf(stderr, "usage: relay LEFT RIGHT DELAY_NS JITTER_NS SEED STATISTICS\n");
@@ -204,38 +230,32 @@ int main(int argc, char **argv)
 	for (int i = 0; i < 2; i++) {
 		sides[i].socket = opened(argv[1 + i]);
 		sides[i].last = &sides[i].first;
-		ready[i] = (struct pollfd){sides[i].socket, POLLIN, 0};
 	}
+	// Memory that is given back has to be asked for, and faulted in, again.
+	mallopt(M_TRIM_THRESHOLD, ON_THE_WAY);
+	mallopt(M_MMAP_THRESHOLD, 2 * LONGEST);
 	prctl(PR_SET_TIMERSLACK, 1);
 	sched_setscheduler(0, SCHED_RR, &urgent); // where that is allowed
 	mlockall(MCL_CURRENT);
 	printf("ready\n");
 	fflush(stdout);
 	for (;;) {
-		int64_t first = INT64_MAX, left;
-		struct timespec patience;
+		bool left = false;
 
-		for (int i = 0; i < 2; i++) {
-			if (sides[i].first && sides[i].first->due < first)
-				first = sides[i].first->due;
-		}
-		left = first - now(CLOCK_MONOTONIC);
-		if (left < 0)
-			left = 0;
-		patience = (struct timespec){left / NSEC_PER_SEC, left % NSEC_PER_SEC};
-		if (ppoll(ready, 2, first == INT64_MAX ? NULL : &patience, NULL) < 0 && errno != EINTR)
-			fail("poll");
-		for (int i = 0; i < 2; i++) {
-			if (ready[i].revents & POLLIN)
-				receive(&sides[i]);
-			if (ready[i].revents & POLLERR) { // the interface went down: asking for the error clears it
-				int error;
-				socklen_t size = sizeof(error);
+		while (is_due(sides)) {
+			struct side *first = next(sides);
 
-				getsockopt(sides[i].socket, SOL_SOCKET, SO_ERROR, &error, &size);
-			}
-			deliver(&sides[0], sides[1].socket);
-			deliver(&sides[1], sides[0].socket);
+			deliver(first, sides[first == &sides[0]].socket);
 		}
+		// Taking frames in can wait: their time counts from when the kernel had them.
+		for (int i = 0; i < 2; i++) {
+			int taken = 0;
+
+			while (taken < BATCH && !is_due(sides) && receive(&sides[i]))
+				taken++;
+			left |= taken == BATCH || is_due(sides);
+		}
+		if (!left)
+			await(sides);
 	}
 }
