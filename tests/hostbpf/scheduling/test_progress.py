@@ -8,6 +8,7 @@ import os
 import platform
 import random
 import resource
+import select
 import shutil
 import signal
 import socket
@@ -683,6 +684,10 @@ def test_the_progress_of_another_host_is_not_ours(program: Path, tmp_path: Path,
         assert len(own.read()) == 2
 
 
+CLONES = 5
+PATIENCE_S = 20.0
+
+
 def clone(flags: int) -> int:
     """Fork with `flags`, by the system call itself: gRPC, which other tests have imported, aborts a fork into
     another PID namespace.
@@ -698,20 +703,30 @@ def clone(flags: int) -> int:
 def as_user(uid: int, publish: Callable[[], object], container: bool = False) -> Iterator[None]:
     """Within, a process of user `uid` has called `publish`, and waits; with `container` as process 1 of a PID
     namespace of its own.
+
+    The system call takes no locks as `fork` does. If another thread was in malloc then, the child waits for
+    ever for the lock that this thread had, and is cloned again.
     """
     reading, writing = os.pipe()
     back, done = os.pipe()
-    child = clone(_CLONE_NEWPID if container else 0)
-    if not child:
-        try:
-            os.close(done)
-            os.setuid(uid)
-            kept = publish()
-            os.write(writing, b"!")
-            os.read(back, 1)
-            del kept
-        finally:
-            os._exit(0)
+    for _ in range(CLONES):
+        child = clone(_CLONE_NEWPID if container else 0)
+        if not child:
+            try:
+                os.close(done)
+                os.setuid(uid)
+                kept = publish()
+                os.write(writing, b"!")
+                os.read(back, 1)
+                del kept
+            finally:
+                os._exit(0)
+        if select.select([reading], [], [], PATIENCE_S)[0]:
+            break
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    else:
+        pytest.fail(f"none of {CLONES} clones has published")
     try:
         assert os.read(reading, 1) == b"!"
         yield
