@@ -419,9 +419,10 @@ def close(change: str, new: float, old: float, digits: int) -> None:
 
 
 def check_completion(text: str) -> None:
-    means, spread, *others = (by_name(table) for table in tables(text)[:-1])
-    models = [each for each in others if "vgg19" in each["slots"]]  # one may be of cross traffic
+    means, *others = (by_name(table) for table in tables(text)[:-1])
+    models = [each for each in others if "vgg19" in each["slots"]]
     speeds = [column for column in means["slots"] if column]
+    spread = [each for each in others if each not in models][-1]  # behind that of cross traffic, if any
     assert len(models) == len(speeds)
     for speed, times in zip(speeds, models, strict=True):
         mean = {name: numbers(row[speed])[0] for name, row in means.items()}
