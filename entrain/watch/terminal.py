@@ -394,6 +394,8 @@ class Watch(App[str]):
 
     def show(self, snapshot: Snapshot) -> None:
         """Show a snapshot."""
+        if not self.query("#headline"):
+            return  # the screen is being taken down
         self.snapshot = snapshot
         self.query_one("#headline", Static).update(headline(snapshot))
         for view in VIEWS:
