@@ -403,11 +403,9 @@ class HostScheduler:
         """
         now = self._now_ns()
         since, state.looked_ns = state.looked_ns, now
-        if entry.carried != state.seen or entry.ready - entry.done <= GRAIN:
+        gone_on = state.still and entry.flow not in self._resting
+        if entry.carried != state.seen or entry.ready - entry.done <= GRAIN or gone_on:
             state.seen, state.still = entry.carried, False
-            state.missed, state.missed_ns = 0.0, 0
-        elif state.still and entry.flow not in self._resting:  # something of it has gone
-            state.still = False
             state.missed, state.missed_ns = 0.0, 0
         elif not state.still and (allowed := state.schedule.allows(since, now, clock)):
             state.missed += allowed
