@@ -501,6 +501,18 @@ def campaign(
     return counts
 
 
+def show(tried: dict[str, int], found: dict[str, list[str]], details: dict[str, Any] | None) -> None:
+    """Print what was tried, and how often each kind of thing was found, with a line about each; as JSON if
+    there are `details`."""
+    figures = tried | {key: len(lines) for key, lines in found.items()}
+    if details is not None:
+        print(json.dumps({**figures, **details, "what": found}))
+        return
+    print(", ".join(f"{key} {value}" for key, value in figures.items()))
+    for lines in found.values():
+        print("\n".join(lines), end="\n" if lines else "")
+
+
 def main(argv: Sequence[str]) -> None:
     """Run the campaign and print what was counted. The exit status is 1 if something was."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks faults", description=__doc__)
@@ -517,13 +529,7 @@ def main(argv: Sequence[str]) -> None:
         print(line, file=sys.stderr, flush=True)
 
     counts = campaign(options.kinds, options.kills, options.seed, options.calm, tell)
-    figures = {"kills": counts.kills.total(), **{key: len(lines) for key, lines in counts.found.items()}}
-    if options.json:
-        details = {"by_kind": dict(counts.kills), "what": counts.found, "seed": options.seed}
-        print(json.dumps({**figures, **details, "load_average": os.getloadavg()[0]}))
-    else:
-        print(", ".join(f"{key} {value}" for key, value in figures.items()))
-        for lines in counts.found.values():
-            print("\n".join(lines), end="\n" if lines else "")
+    details = {"by_kind": dict(counts.kills), "seed": options.seed, "load_average": os.getloadavg()[0]}
+    show({"kills": counts.kills.total()}, counts.found, details if options.json else None)
     if any(counts.found.values()):
         raise EntrainError("something was lost, left, silent or stalled")

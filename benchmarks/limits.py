@@ -33,9 +33,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from benchmarks.faults import NETWORK, carrying, command_of, marked, outlive
+from benchmarks.faults import NETWORK, carrying, command_of, marked, outlive, show
 from entrain.results import files as result_files
 from entrain.results import store
 from machine.errors import EntrainError
@@ -399,13 +398,6 @@ def main(argv: Sequence[str]) -> None:
         for level in options.levels or levels
     ]
     counts = campaign(cases, lambda line: print(line, file=sys.stderr, flush=True))
-    figures: dict[str, Any] = {"cases": len(cases), **counts.ended}
-    figures |= {key: len(lines) for key, lines in counts.found.items()}
-    if options.json:
-        print(json.dumps({**figures, "what": counts.found}))
-    else:
-        print(", ".join(f"{key} {value}" for key, value in figures.items()))
-        for lines in counts.found.values():
-            print("\n".join(lines), end="\n" if lines else "")
+    show({"cases": len(cases), **counts.ended}, counts.found, {} if options.json else None)
     if any(counts.found.values()):
         raise EntrainError("a limit was not named, or something was lost or left")
