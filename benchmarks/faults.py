@@ -32,13 +32,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.vclos_faults import OTHERS, Cluster, cluster, iterations
 from controlplane.api_pb2 import CancelRequest, JobRequest, ListCircuitsRequest, ListJobsRequest
 from controlplane.client import NETWORKS
+from machine import origin
 from machine.errors import EntrainError
 from machine.process import Child, give_way, launch
 from machine.record import RECORDS, clean_stale, process_start, records
@@ -506,7 +507,7 @@ def show(tried: dict[str, int], found: dict[str, list[str]], details: dict[str, 
     there are `details`."""
     figures = tried | {key: len(lines) for key, lines in found.items()}
     if details is not None:
-        print(json.dumps({**figures, **details, "what": found}))
+        print(json.dumps({**figures, **details, "what": found, "origin": asdict(origin.here())}))
         return
     print(", ".join(f"{key} {value}" for key, value in figures.items()))
     for lines in found.values():

@@ -42,6 +42,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from machine import origin
 from machine.errors import EntrainError
 
 SHOWN = 20
@@ -629,7 +630,12 @@ def main(argv: Sequence[str]) -> None:
         keys = ("tried", "refused", "accidents", "seconds", "what")
         shown: Any = {name: {key: getattr(each, key) for key in keys} for name, each in found.items()}
         most_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(json.dumps({"seed": options.seed, "memory_mib_max": most_mib, **shown}))
+        about = {
+            "seed": options.seed,
+            "memory_mib_max": most_mib,
+            "origin": dataclasses.asdict(origin.here()),
+        }
+        print(json.dumps({**about, **shown}))
     else:
         counted = Counter({name: each.accidents for name, each in found.items()})
         for name, each in found.items():

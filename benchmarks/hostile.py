@@ -30,7 +30,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from entrain.commands.run import owned_place
 from entrain.experiment import parse_experiment
 from entrain.run import runner
 from hostbpf.clock import SlotClock
+from machine import origin
 from machine.errors import EntrainError
 from machine.packages import run_module
 from wire.slot_header import ETHERTYPE, LANES, MAX_U32, VERSION, announcement, slot_near
@@ -282,6 +283,7 @@ class Campaign:
             "calm": {job: _times(each, each) for job, each in calm_ms.items()},
             "refused_of_others": dict(others),
             "goals": {"slowdown": GOALS, "counted_mbps_max": RATE_MBPS},
+            "origin": asdict(origin.here()),
             "load_average": os.getloadavg()[0],
         }
 

@@ -13,12 +13,13 @@ does (`controlplane.ledger.KEPT`). In a shorter run its memory grows for that re
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import psutil
 
 from benchmarks.vclos_faults import OTHERS, TIMEOUT_S, Cluster, cluster
 from hostbpf.agent.agent import Scheduling
+from machine import origin
 from machine.errors import EntrainError
 from machine.process import Child, launch
 from machine.processors import Use
@@ -95,7 +97,10 @@ def look(pids: Mapping[str, int], state: Path) -> Sample:
 
 
 def slopes(times_s: Sequence[float], samples: Sequence[Sample]) -> dict[str, dict[str, Any]]:
-    """Return the slope of each quantity per hour, its standard error, the mean, and whether it is flat."""
+    """Return the slope of each quantity per hour, its standard error, the mean, and whether it is flat.
+
+    `course` is how it went, the warm-up included: the means of `BLOCKS` blocks of samples.
+    """
     first = int(len(samples) * WARM_UP)
     at = np.array(times_s[first:]) / 3600
     found = {}
@@ -113,15 +118,58 @@ def slopes(times_s: Sequence[float], samples: Sequence[Sample]) -> dict[str, dic
             error = float(np.sqrt(covariance[0, 0]))
         growth = float(slope) * float(np.ptp(at))
         flat = abs(slope) <= 3 * error or abs(growth) < NOISE * mean
-        found[name] = {"per_hour": float(slope), "error": error, "mean": mean, "flat": bool(flat)}
+        every = np.array_split([sample[name] for sample in samples], min(BLOCKS, len(samples)))
+        found[name] = {
+            "per_hour": float(slope),
+            "error": error,
+            "mean": mean,
+            "flat": bool(flat),
+            "course": [float(block.mean()) for block in every],
+        }
+    return found
+
+
+@dataclass
+class Course:
+    """What was seen of a run; `problem` says why it ended early."""
+
+    times_s: list[float] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    jobs: int = 0
+    lasted_s: float = 0.0
+    problem: str = ""
+
+
+def course(
+    seconds: float, job: Callable[[int], None], sample: Callable[[], Sample], tell: Callable[[str], None]
+) -> Course:
+    """Let job after job come and go for so long, and sample meanwhile.
+
+    A failure or a signal (Ctrl-C) ends the run; what was seen until then is returned.
+    """
+    found = Course()
+    began = due = time.monotonic()
+    try:
+        while (now := time.monotonic()) - began < seconds or len(found.samples) < FEWEST:
+            if not found.times_s or now - began - found.times_s[-1] >= SAMPLE_S:
+                found.samples.append(sample())
+                found.times_s.append(now - began)
+                tell(f"{now - began:.0f} s, {found.jobs} jobs")
+            job(found.jobs)
+            found.jobs += 1
+            due = max(due + EVERY_S, time.monotonic())
+            time.sleep(max(0.0, due - time.monotonic()))
+    except (EntrainError, OSError) as error:  # OSError: a process that was to be sampled has ended
+        found.problem = str(error)
+    except (KeyboardInterrupt, SystemExit):
+        found.problem = "interrupted"
+    del found.samples[len(found.times_s) :]
+    found.lasted_s = time.monotonic() - began
     return found
 
 
 def soak(minutes: float, tell: Callable[[str], None]) -> dict[str, Any]:
     """Run for so long, and return the slopes, the number of jobs, and what of the processors was used."""
-    times_s: list[float] = []
-    samples: list[Sample] = []
-    jobs, problem = 0, ""
     with cluster() as running:
         progress = running.directory / "progress"
         make_directory(progress)
@@ -131,37 +179,27 @@ def soak(minutes: float, tell: Callable[[str], None]) -> dict[str, Any]:
             running.submit(name, gpus)
             running.running(name)
             running.start_ranks(name)
+
+        def job(number: int) -> None:
+            with Publisher("third", directory=progress) as publisher:
+                publisher.flow(Flow("10.0.0.1", 1 + number % 60_000, "10.0.0.2", 2), Direction.SENT)
+                running.submit("third", THIRD)
+                running.running("third")
+                running.cancel("third")
+            agent.check()
+
         used, spent = psutil.cpu_times(), _spent_s(pids)
-        began = due = time.monotonic()
-        while (now := time.monotonic()) - began < minutes * 60 or len(samples) < FEWEST:
-            if not times_s or now - began - times_s[-1] >= SAMPLE_S:
-                times_s.append(now - began)
-                samples.append(look(pids, running.state))
-                tell(f"{now - began:.0f} s, {jobs} jobs")
-            try:
-                with Publisher("third", directory=progress) as publisher:
-                    publisher.flow(Flow("10.0.0.1", 1 + jobs % 60_000, "10.0.0.2", 2), Direction.SENT)
-                    running.submit("third", THIRD)
-                    running.running("third")
-                    running.cancel("third")
-                agent.check()
-            except EntrainError as error:  # what was seen until then is told
-                problem = str(error)
-                break
-            jobs += 1
-            due = max(due + EVERY_S, time.monotonic())
-            time.sleep(max(0.0, due - time.monotonic()))
-        lasted_s = time.monotonic() - began
-        now_s = {} if problem else _spent_s(pids)
-        per_process = {name: (each - spent[name]) / lasted_s for name, each in now_s.items()}
+        seen = course(minutes * 60, job, lambda: look(pids, running.state), tell)
+        now_s = _spent_s(pids)
+        per_process = {name: (each - spent[name]) / seen.lasted_s for name, each in now_s.items()}
         machine = asdict(Use.since(used))
     return {
-        "minutes": lasted_s / 60,
-        "jobs": jobs,
-        "problem": problem,
-        "samples": len(samples),
+        "minutes": seen.lasted_s / 60,
+        "jobs": seen.jobs,
+        "problem": seen.problem,
+        "samples": len(seen.samples),
         "processors": {"machine": machine, "by_process": per_process},
-        "slopes": {} if problem and len(samples) < FEWEST else slopes(times_s, samples),
+        "slopes": slopes(seen.times_s, seen.samples) if len(seen.samples) >= FEWEST else {},
     }
 
 
@@ -177,9 +215,13 @@ def _agent(running: Cluster, progress: Path) -> Child:
 
 
 def _spent_s(pids: Mapping[str, int]) -> dict[str, float]:
-    """Return the processor time of each process so far."""
-    times = {name: psutil.Process(pid).cpu_times() for name, pid in pids.items()}
-    return {name: each.user + each.system for name, each in times.items()}
+    """Return the processor time so far of each process that has not ended."""
+    found = {}
+    for name, pid in pids.items():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = psutil.Process(pid).cpu_times()
+            found[name] = times.user + times.system
+    return found
 
 
 def main(argv: Sequence[str]) -> None:
@@ -192,7 +234,16 @@ def main(argv: Sequence[str]) -> None:
     found = soak(options.minutes, lambda line: print(line, file=sys.stderr, flush=True))
     growing = [name for name, each in found["slopes"].items() if not each["flat"] and each["per_hour"] > 0]
     if options.json:
-        print(json.dumps({**found, "growing": growing, "load_average": os.getloadavg()[0]}))
+        print(
+            json.dumps(
+                {
+                    **found,
+                    "growing": growing,
+                    "origin": asdict(origin.here()),
+                    "load_average": os.getloadavg()[0],
+                }
+            )
+        )
     else:
         for name, each in found["slopes"].items():
             print(

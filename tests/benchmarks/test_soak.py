@@ -7,7 +7,11 @@ import random
 import threading
 from pathlib import Path
 
-from benchmarks.soak import held, slopes
+import pytest
+
+from benchmarks import soak
+from benchmarks.soak import course, held, slopes
+from machine.errors import EntrainError
 
 
 def test_what_a_process_holds_is_counted() -> None:
@@ -42,3 +46,35 @@ def test_what_grows_is_told_from_noise() -> None:
     found = slopes(times_s, samples)
     assert {name for name, each in found.items() if not each["flat"]} == {"leaks", "one descriptor a minute"}
     assert abs(found["leaks"]["per_hour"] - 180) < 20
+
+
+@pytest.mark.parametrize(
+    ("end", "problem"),
+    [
+        (KeyboardInterrupt(), "interrupted"),
+        (SystemExit(143), "interrupted"),
+        (EntrainError("no room"), "no room"),
+    ],
+)
+@pytest.mark.parametrize("within", ["job", "sample"])
+def test_what_was_seen_before_the_end_is_told(
+    end: BaseException, problem: str, within: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(soak, "EVERY_S", 0.0)
+    monkeypatch.setattr(soak, "SAMPLE_S", 0.0)
+    done: dict[str, int] = {"job": 0, "sample": 0}
+
+    def one(what: str) -> dict[str, float]:
+        done[what] += 1
+        if what == within and done[what] > 10:
+            raise end
+        return {"memory": 1.0 * done[what]}
+
+    def job(_: int) -> None:
+        one("job")
+
+    found = course(3600, job, lambda: one("sample"), lambda _: None)
+    assert found.problem == problem
+    assert found.jobs == 10
+    assert [sample["memory"] for sample in found.samples] == list(range(1, len(found.times_s) + 1))
+    assert slopes(found.times_s, found.samples)["memory"]["per_hour"] > 0
