@@ -41,6 +41,8 @@ MAX_REQUEST = 16 << 20  # bytes
 _MAX_RESPONSE = 128 << 20
 _MOST_MESSAGE = 600  # characters of a status message, up to 12 bytes each
 _READ_CHUNK = 500  # entities per ReadResponse, which stays far below clients' limit of 4 MiB
+_MOST_CALLS = 1024  # that are answered at a time, streams included
+_MOST_CALLS_OF_ONE = 256  # connection; the others wait
 _MAX_WAITING = 4096  # stream messages queued for a slow controller; further packets are dropped
 
 
@@ -362,14 +364,16 @@ def listen(
     """Bind a grpc.aio server for `service` to `address` (HOST:PORT or unix:PATH). Return it and its port.
 
     Call `start` on it to serve: with an `identity`, over TLS and only clients with a certificate. A request
-    of more than `max_request` bytes fails with RESOURCE_EXHAUSTED. Raises BadInput if the address is
-    malformed or a certificate cannot be used, and EntrainError if the address is not available.
+    of more than `max_request` bytes fails with RESOURCE_EXHAUSTED, and so do calls beyond `_MOST_CALLS`.
+    Raises BadInput if the address is malformed or a certificate cannot be used, and EntrainError if the
+    address is not available.
     """
     check_address(address)
     options = [
         ("grpc.so_reuseport", 0),  # otherwise a second switch would silently share the port
         ("grpc.max_receive_message_length", max_request),
         ("grpc.max_send_message_length", _MAX_RESPONSE),
+        ("grpc.max_concurrent_streams", _MOST_CALLS_OF_ONE),
         # Detect controllers whose machine has died: they must not stay primary.
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 20_000),
@@ -377,7 +381,7 @@ def listen(
         ("grpc.http2.max_ping_strikes", 0),  # controllers may ping as often as they like
         *SERVER_OPTIONS,
     ]
-    server = grpc.aio.server(options=options)
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MOST_CALLS)
     p4r_grpc.add_P4RuntimeServicer_to_server(service, server)
     try:
         port = add_port(server, address, identity)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -119,6 +120,25 @@ def test_a_request_beyond_the_limit_is_refused_and_the_next_is_served() -> None:
 
     limit = config().ByteSize() + 10_000
     run(scenario, max_request=limit)
+
+
+def test_calls_beyond_the_limit_are_refused_until_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_MOST_CALLS", 2)
+
+    async def scenario(bench: Served) -> None:
+        first, second = bench.controller(1), bench.controller(2)
+        await first.arbitrate()
+        await second.arbitrate()
+        error = await refused(second.stub.Capabilities(p4r.CapabilitiesRequest()))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        await first.close()
+        async with asyncio.timeout(10):
+            while True:
+                with contextlib.suppress(grpc.aio.AioRpcError):  # the switch has yet to notice
+                    await second.stub.Capabilities(p4r.CapabilitiesRequest())
+                    break
+
+    run(scenario)
 
 
 def test_a_read_of_too_much_is_refused_and_parts_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
