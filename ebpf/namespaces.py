@@ -21,6 +21,12 @@ def netns_path(netns: str) -> Path:
     return Path(netns) if "/" in netns else Path("/run/netns") / netns
 
 
+def netns_identity(path: Path) -> tuple[int, int]:
+    """Return what tells the network namespace at `path` from others. Raises OSError if there is none."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
 def in_netns(netns: str | int | None, call: Callable[[], T]) -> T:
     """Run `call()` inside `netns` and return its result.
 

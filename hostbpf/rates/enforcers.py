@@ -24,11 +24,11 @@ from ebpf import Codec, EbpfError, Map, Object, TypedMap, compile_cached, in_net
 from hostbpf import SOURCES
 from hostbpf.clock import SlotClock
 from hostbpf.flow import KEY, flow_key
-from hostbpf.rates import htb, rtnetlink, sockets
+from hostbpf.rates import htb, rtnetlink
 from hostbpf.rates.htb import Buckets
 from hostbpf.rates.rtnetlink import Netlink
 from hostbpf.rates.schedules import NEVER, PACED, Enforcer, TimedSchedule
-from hostbpf.rates.sockets import Descriptor, Socket
+from hostbpf.rates.sockets import Descriptor, Socket, SocketDiag
 from hostbpf.urgent import urgent
 from machine.errors import BadInput, EntrainError, MissingTool
 from machine.record import Record, Resource
@@ -143,9 +143,19 @@ class Enforcers:
     """What applies the schedules of one host's flows (`enforcing`). Methods may be called from any thread."""
 
     def __init__(
-        self, choice: Choice, interface: _Interface, clock: SlotClock, netns: str | None, record: Record
+        self,
+        choice: Choice,
+        interface: _Interface,
+        clock: SlotClock,
+        netns: str | None,
+        record: Record,
+        sockets: SocketDiag,
     ) -> None:
+        """`sockets` finds those of namespace `netns`. Flows are looked up in it by whoever gives them their
+        first schedule, without a thread in between: a scheduler goes before all else on its processor, and
+        such a thread would not."""
         self.choice = choice
+        self._sockets = sockets
         self._record = record
         self.failure = ""
         """What went wrong when rates were changed last; empty: nothing did."""
@@ -153,7 +163,7 @@ class Enforcers:
         self._slot_ns = clock.slot_ns
         self._netns = netns
         self._idle = contextlib.ExitStack()
-        self._wakes: bool | None = None  # whether silent flows are; None: there was none yet
+        self._wakes: bool | None = None  # whether silent flows are; None: no flow has paced itself yet
         self._flows: dict[Flow, _Flow] = {}
         self._lowest = (1, interface.payload, interface.payload * 10**9 // clock.slot_ns)  # by enforcer
         self._lock = threading.Lock()
@@ -198,14 +208,10 @@ class Enforcers:
     def _new(self, flow: Flow) -> _Flow:
         found = None
         if flow.protocol == socket.IPPROTO_TCP:
-            found = sockets.find(flow, self._netns)
+            found = self._sockets.find(flow)
             if found is None:
                 raise BadInput(f"flow {flow}: no such TCP connection on this host")
             if self.choice.pacing and found.control in PACED:
-                if self._wakes is None:
-                    self._wakes = self._idle.enter_context(
-                        _no_slow_start_after_idle(self._netns, self._record)
-                    )
                 return _Flow(Enforcer.PACING, socket=found)
         if self.choice.other is None:
             what = f"congestion control {found.control}" if found else "UDP"
@@ -234,14 +240,12 @@ class Enforcers:
             while not self._stopping:
                 try:
                     due_ns = self._follow()
+                    if self._search():
+                        continue
                     self.failure = ""
                 except EntrainError as error:
                     self.failure = str(error)
                     due_ns = time.monotonic_ns() + self._slot_ns
-                missing = [each.socket for each in self._flows.values() if each.socket and not each.searched]
-                if missing and self._wakes:
-                    self._search(missing)
-                    continue
                 self._wait_until(due_ns)
             for each in self._flows.values():  # nothing stays silent
                 each.change(None, time.monotonic_ns())
@@ -262,18 +266,25 @@ class Enforcers:
             self._stopping = True
             self._changed.notify()
 
-    def _search(self, missing: list[Socket]) -> None:
-        """Find out where sockets are open; others may go on meanwhile."""
+    def _search(self) -> bool:
+        """Find out where sockets are open that pace themselves; others may go on meanwhile. Whether it has
+        looked for any."""
+        missing = [each.socket for each in self._flows.values() if each.socket and not each.searched]
+        if not missing:
+            return False
         for each in missing:
             self._flows[each.flow].searched = True
         self._changed.release()
         try:
-            found = sockets.opened(missing)
+            if self._wakes is None:
+                self._wakes = self._idle.enter_context(_no_slow_start_after_idle(self._netns, self._record))
+            found = self._sockets.opened(missing) if self._wakes else {}
         finally:
             self._changed.acquire()
         for flow, descriptor in found.items():
             if flow in self._flows:
                 self._flows[flow].descriptor = descriptor
+        return True
 
     def _follow(self) -> int:
         """Apply what the schedules say now; returns when to do so again if none changes."""
@@ -461,7 +472,8 @@ def enforcing(
         stack.callback(place.close)
         if forced is not None and choice.other is not None:
             place.prepare(choice.other)
-        enforcers = Enforcers(choice, place, clock, netns, record)
+        diag = stack.enter_context(contextlib.closing(SocketDiag(netns)))
+        enforcers = Enforcers(choice, place, clock, netns, record, diag)
         thread = threading.Thread(target=enforcers.run, name="enforcers")
         thread.start()
         stack.callback(thread.join)

@@ -28,7 +28,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpf.namespaces import netns_path
+from ebpf.namespaces import netns_identity, netns_path
 from hostbpf.flow import netns_cookie
 from hostbpf.rates.sockets import SocketDiag
 from hostbpf.scheduling import quota
@@ -183,7 +183,7 @@ class Monitor:
         self._directory = directory or progress_directory()
         make_directory(self._directory)
         self._cookie = netns_cookie(netns)
-        self._netns = _identity(netns_path(netns) if netns else Path("/proc/thread-self/ns/net"))
+        self._netns = netns_identity(netns_path(netns or "/proc/thread-self/ns/net"))
         self._diag = SocketDiag(netns)
         self._known: dict[str, _Known] = {}
         self._files: dict[str, _File] = {}  # ours alone
@@ -348,7 +348,7 @@ class Monitor:
         """Whether the process is in this host's namespace; what users say of it is not believed."""
         if uid == ROOT and header.netns:
             return header.netns == self._cookie
-        return _identity(Path(f"/proc/{pid}/ns/net")) == self._netns
+        return netns_identity(Path(f"/proc/{pid}/ns/net")) == self._netns
 
     def _heard(self, name: str, file: _File, left: Quota) -> list[_Claim]:
         """What the entries of a file say. Mostly it says the same as before, and one reading is all that it
@@ -536,12 +536,6 @@ def _header(fd: int, status: os.stat_result) -> Header:
     if status.st_size < HEADER.size + header.capacity * ENTRY.size:
         raise _Refused("truncated")
     return header
-
-
-def _identity(netns: Path) -> tuple[int, int]:
-    """Tells network namespaces apart."""
-    status = netns.stat()
-    return status.st_dev, status.st_ino
 
 
 def _publisher(fd: int) -> tuple[int, int] | None:

@@ -23,12 +23,11 @@ from hostbpf import SOURCES
 from hostbpf.clock import SlotClock
 from hostbpf.flow import netns_cookie
 from hostbpf.rates import schedules as slots
-from hostbpf.rates import sockets
 from hostbpf.rates.enforcers import NAMES, Enforcers, Name, choose, enforcing, kernel_has
 from hostbpf.rates.htb import BUCKETS
 from hostbpf.rates.meter import metered
 from hostbpf.rates.schedules import NEVER, Enforcer, Schedules, TimedSchedule
-from hostbpf.rates.sockets import Socket
+from hostbpf.rates.sockets import Descriptor, Socket, SocketDiag
 from machine.errors import BadInput, EntrainError, MissingTool
 from machine.record import Record
 from tests.hostbpf.conftest import A, B, Connection, Pair, or_skip
@@ -88,11 +87,10 @@ class Paced:
         self.looks = 0
         idle = tmp_path / "idle"
         idle.write_text("0")
-        found = Socket(self.flow, "slot_cubic", 1, 0)
         monkeypatch.setattr("hostbpf.rates.enforcers._IDLE_SETTING", str(idle))
-        monkeypatch.setattr(sockets, "find", lambda flow, netns: found)
-        monkeypatch.setattr(sockets, "opened", lambda wanted: {self.flow: self})
-        self.enforcers = Enforcers(choose("pacing"), cast(Any, Interface()), CLOCK, None, record)
+        self.enforcers = Enforcers(
+            choose("pacing"), cast(Any, Interface()), CLOCK, None, record, cast(Any, self)
+        )
         follow = self.enforcers._follow
 
         def counted() -> int:
@@ -100,6 +98,14 @@ class Paced:
             return follow()
 
         monkeypatch.setattr(self.enforcers, "_follow", counted)
+
+    def find(self, flow: Flow) -> Socket:
+        """As `SocketDiag`'s."""
+        return Socket(flow, "slot_cubic", 1, 0)
+
+    def opened(self, wanted: list[Socket]) -> dict[Flow, Paced]:
+        """As `SocketDiag`'s."""
+        return {each.flow: self for each in wanted}
 
     def wake(self) -> bool:
         """As a descriptor's."""
@@ -477,3 +483,59 @@ def test_silent_socket_goes_on_at_once_when_its_schedule_changes(
                 while arrived < 50_000:
                     arrived += len(connection.receiver.recv(1 << 20))
                 connection.transfer(200_000)
+
+
+@pytest.mark.root
+def test_who_gives_a_flow_its_first_schedule_waits_for_no_other_thread(
+    pair: Pair, tmp_path: Path, connect: Callable[..., Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler goes before all else on its processor. A thread that it starts does not, so while others
+    like it are busy, it would not come back for many slots."""
+    with (
+        or_skip(slots.pacing_registered()) as registered,
+        Record("test-enforcers", records=tmp_path / "records") as record,
+        enforcing("eth0", pair.index_a, CLOCK, registered, record, netns=pair.a) as enforcers,
+    ):
+        flow = Flow.of(connect("slot_cubic").sender)
+        starters: list[threading.Thread] = []
+        start = threading.Thread.start
+
+        def noted(thread: threading.Thread) -> None:
+            starters.append(threading.current_thread())
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", noted)
+        Schedules(registered, CLOCK, netns=0, enforcement=enforcers).set(flow, CLOCK.slot(), [100.0])
+        until(lambda: enforcers.assign(flow) == (Enforcer.PACING, True))
+    assert threading.current_thread() not in starters
+
+
+@pytest.mark.root
+def test_sockets_are_looked_for_in_their_namespaces_processes_first(
+    pair: Pair, connect: Callable[..., Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are found in others, too: that of this test's socket is not this process's."""
+    sender = connect("cubic").sender
+    wanted = Socket(Flow.of(sender), "cubic", os.fstat(sender.fileno()).st_ino, 0)
+    opened = {wanted.flow: Descriptor(wanted.flow, os.getpid(), sender.fileno())}
+    looked_at: list[Path] = []
+    iterdir = Path.iterdir
+
+    def noted(path: Path) -> Iterator[Path]:
+        looked_at.append(path)
+        return iterdir(path)
+
+    with subprocess.Popen(["ip", "netns", "exec", pair.a, "sleep", "60"]) as other:
+        own, others = (Path(f"/proc/{pid}") for pid in (os.getpid(), other.pid))
+        places = []
+        try:
+            until(lambda: (others / "ns/net").readlink() != (own / "ns/net").readlink())
+            monkeypatch.setattr(Path, "iterdir", noted)
+            for netns in (pair.a, None):
+                looked_at.clear()
+                with contextlib.closing(SocketDiag(netns)) as diag:
+                    assert diag.opened([wanted]) == opened
+                places.append((others / "fd" in looked_at, looked_at[-1] == own / "fd"))
+        finally:
+            other.kill()
+    assert places == [(True, True), (False, True)]
