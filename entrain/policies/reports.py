@@ -54,6 +54,10 @@ class HostReport:
     """Rate of the host's link."""
     skew_ms: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """By other host's address: how much earlier its slots begin (lower and upper bound)."""
+    late_ms: tuple[float, ...] = ()
+    """How much later than planned rounds of decisions began (the latest few thousand)."""
+    link_s: Mapping[str, float] = field(default_factory=dict)
+    """What became of the host's link, in seconds: see `hostbpf.scheduling.thread.LinkTime`."""
 
     @property
     def cpu_share(self) -> float | None:
@@ -79,6 +83,8 @@ class HostReport:
             "events": list(self.events),
             "negotiation_ms": percentiles(self.negotiation_ms),
             "decision_ms": percentiles(self.decision_ms),
+            "late_ms": percentiles(self.late_ms),
+            "link_s": dict(self.link_s),
             "seconds": self.seconds,
             "cpu_s": self.cpu_s,
             "cpu_share": self.cpu_share,

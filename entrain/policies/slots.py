@@ -122,6 +122,8 @@ def _report(host: str, link_mbps: float, before: Seen | str, after: Seen | str) 
         status.carrier_bytes - before.status.carrier_bytes,
         link_mbps,
         {peer: (skew.low_ms, skew.high_ms) for peer, skew in status.skews.items()},
+        tuple(status.scheduling.late_ms),
+        dict(status.scheduling.link_s),
     )
 
 

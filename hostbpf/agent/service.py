@@ -9,6 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -248,6 +249,8 @@ def _scheduling(scheduler: HostScheduler | None) -> Any:
         events=list(scheduler.events),
         negotiation_ms=[1e3 * each for each in list(scheduler.delays.negotiation)],
         decision_ms=[1e3 * each for each in list(scheduler.delays.decision)],
+        late_ms=[1e3 * each for each in list(scheduler.delays.late)],
+        link_s=asdict(scheduler.link),
     )
 
 

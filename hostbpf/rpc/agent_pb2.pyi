@@ -75,7 +75,7 @@ class Skew(_message.Message):
     def __init__(self, low_ms: _Optional[float] = ..., high_ms: _Optional[float] = ...) -> None: ...
 
 class Scheduling(_message.Message):
-    __slots__ = ("counts", "events", "negotiation_ms", "decision_ms")
+    __slots__ = ("counts", "events", "negotiation_ms", "decision_ms", "late_ms", "link_s")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -83,15 +83,26 @@ class Scheduling(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class LinkSEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     NEGOTIATION_MS_FIELD_NUMBER: _ClassVar[int]
     DECISION_MS_FIELD_NUMBER: _ClassVar[int]
+    LATE_MS_FIELD_NUMBER: _ClassVar[int]
+    LINK_S_FIELD_NUMBER: _ClassVar[int]
     counts: _containers.ScalarMap[str, int]
     events: _containers.RepeatedScalarFieldContainer[str]
     negotiation_ms: _containers.RepeatedScalarFieldContainer[float]
     decision_ms: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, counts: _Optional[_Mapping[str, int]] = ..., events: _Optional[_Iterable[str]] = ..., negotiation_ms: _Optional[_Iterable[float]] = ..., decision_ms: _Optional[_Iterable[float]] = ...) -> None: ...
+    late_ms: _containers.RepeatedScalarFieldContainer[float]
+    link_s: _containers.ScalarMap[str, float]
+    def __init__(self, counts: _Optional[_Mapping[str, int]] = ..., events: _Optional[_Iterable[str]] = ..., negotiation_ms: _Optional[_Iterable[float]] = ..., decision_ms: _Optional[_Iterable[float]] = ..., late_ms: _Optional[_Iterable[float]] = ..., link_s: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class SetScheduleRequest(_message.Message):
     __slots__ = ("flow", "slot", "rates_mbps")

@@ -217,10 +217,28 @@ class _State:
 
 @dataclass
 class Delays:
-    """How long the latest negotiations and decisions took, seconds."""
+    """Of the latest negotiations, decisions and rounds, seconds."""
 
     negotiation: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     decision: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    late: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    """How much later than planned the latest rounds began."""
+
+
+@dataclass
+class LinkTime:
+    """What became of the host's link, in seconds at the rate that flows schedule of it."""
+
+    wanted: float = 0.0
+    """In which a flow had something to send."""
+    scheduled: float = 0.0
+    """What flows had scheduled by the time at which they could send it."""
+    no_data: float = 0.0
+    """What of that they did not send because they had no more data."""
+    still: float = 0.0
+    """What they did not send because they stood still."""
+    behind: float = 0.0
+    """What they did not send although they had data: their sockets or paths were slower."""
 
 
 def slot_schedulers() -> dict[str, type[SlotScheduler]]:
@@ -284,6 +302,9 @@ class HostScheduler:
         self.counts: Counter[str] = Counter()
         self.events: deque[str] = deque(maxlen=EVENTS)
         self.delays = Delays()
+        self.link = LinkTime()
+        self._looked_ns = 0  # in the last round
+        self._wanted = False  # a flow had something to send then
 
     def run(self, stop: threading.Event) -> None:
         """Take rounds until `stop` is set; then let all flows go."""
@@ -307,6 +328,7 @@ class HostScheduler:
         while not self._begun and not stop.is_set():
             left = due - time.monotonic()
             if left <= 0.0:
+                self.delays.late.append(-left)
                 break
             self._wait(min(left, STOPPED_WITHIN_S))
         self._begun = False
@@ -353,6 +375,9 @@ class HostScheduler:
         planned = sum(each.schedule.rate(slot) for each in self._states.values())
         room = another and planned < FULL * self._capacity
         sending = [each for each in sent.values() if self._has_something_to_send(each, received, clock, slot)]
+        if self._wanted:
+            self.link.wanted += (now - self._looked_ns) / 1e9
+        self._looked_ns, self._wanted = now, bool(sending)
         ranks = self._ranks(sending, _left(sent.values()), slot)
         places = dict(
             zip(ranks, self._scheduler.places(np.array(list(ranks.values()))).tolist(), strict=True)
@@ -381,7 +406,7 @@ class HostScheduler:
             state.waited = True
             sends = self._coming(entry, received, slot) > 0.0
         if not sends or self._stands_still(entry, state, clock):
-            self._rest(entry.flow, state, slot)
+            self._rest(entry, state, clock, slot)
             return False
         return True
 
@@ -439,7 +464,7 @@ class HostScheduler:
                 row = rows.pop(answer.flow)
                 self._decide(due[row], row, answer, view, these)
         for row in rows.values():
-            self._do_without(due[row], view.slot)
+            self._do_without(due[row], view.clock, view.slot)
 
     def _decide(self, entry: FlowProgress, row: int, answer: PathLoads, view: _View, these: Round) -> None:
         state = self._states[entry.flow]
@@ -465,7 +490,7 @@ class HostScheduler:
         self.counts["decisions"] += 1
         change = np.abs(rates - state.schedule.seen_from(answer.slot)).max()
         if state.schedule is NOTHING or change > SAME * self._capacity:
-            self._put(entry, state, answer.slot, rates)
+            self._put(entry, state, view.clock, answer.slot, rates)
         state.others = float(these.flows["others"][row])
 
     def _share(self, state: _State, answer: PathLoads) -> float:
@@ -523,7 +548,22 @@ class HostScheduler:
         rates = np.array([[self._link], [allowed / seconds], [achieved / seconds], [state.others]])
         state.observed = self._scheduler.observed(state.observed, *rates)
 
-    def _put(self, entry: FlowProgress, state: _State, slot: int, rates: Floats) -> None:
+    def _account(self, entry: FlowProgress, state: _State, clock: SlotClock) -> None:
+        """Note what has become of the flow's schedule, which ends now."""
+        if state.schedule is NOTHING:
+            return
+        allowed = state.schedule.allows(state.since_ns, self._now_ns(), clock)
+        unsent = (allowed - (entry.carried - state.carried)) / self._capacity
+        self.link.scheduled += allowed / self._capacity
+        if state.still:
+            self.link.still += unsent
+        elif state.waited or entry.phase is not Phase.COMMUNICATING or entry.done >= entry.ready:
+            self.link.no_data += unsent
+        else:
+            self.link.behind += unsent
+
+    def _put(self, entry: FlowProgress, state: _State, clock: SlotClock, slot: int, rates: Floats) -> None:
+        self._account(entry, state, clock)
         self._host.limit(entry.flow, slot, rates)
         self._loads.tell(entry.flow, slot, rates)
         state.schedule = Schedule(slot, rates)
@@ -534,7 +574,7 @@ class HostScheduler:
 
     # -- without a decision
 
-    def _do_without(self, entry: FlowProgress, slot: int) -> None:
+    def _do_without(self, entry: FlowProgress, clock: SlotClock, slot: int) -> None:
         """The path has not answered: keep the last schedule while it sends, then take an equal share of the
         host's link, then leave the flow to TCP."""
         state = self._states[entry.flow]
@@ -549,16 +589,18 @@ class HostScheduler:
                 why = "".join(f"; {each}" for each in self._loads.problems().values())
                 what = f"its path has not answered for {PATIENCE} slots; left to TCP{why}"
                 self.say(f"{_name(entry)}: {what}")
+                self._account(entry, state, clock)
                 self._release(entry.flow, state)
         elif state.unanswered > 1 and state.schedule.rate(slot) <= 0.0:
             self.counts["equal_shares"] += 1
             share = np.zeros(LANES)
             share[:SHARED] = self._capacity / len(self._states)  # no more: others see it as reserved
-            self._put(entry, state, slot, share)
+            self._put(entry, state, clock, slot, share)
 
-    def _rest(self, flow: Flow, state: _State, slot: int) -> None:
+    def _rest(self, entry: FlowProgress, state: _State, clock: SlotClock, slot: int) -> None:
         """The flow has nothing to send: take back what it has planned. When it sends again, it begins at a
         rate, because a whole window at once would overflow queues that others have planned to use."""
+        flow = entry.flow
         if flow in self._resting and state.schedule is NOTHING and state.paused - slot >= RENEWED:
             return  # all is done
         state.slot = -1
@@ -568,6 +610,7 @@ class HostScheduler:
             state.paused = slot + LANES
         if state.schedule.seen_from(slot).any():
             self._loads.tell(flow, slot, np.zeros(LANES))
+        self._account(entry, state, clock)
         state.schedule = NOTHING
 
     def _release(self, flow: Flow, state: _State) -> None:

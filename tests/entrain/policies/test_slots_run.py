@@ -57,5 +57,7 @@ def test_agents_schedule_the_jobs_of_an_experiment(tmp_path: Path, loads: str) -
     for host in run["scheduling"]:
         assert host["counts"]["decisions"] > 0
         assert host["negotiation_ms"]["p50"] > 0
+        assert host["link_s"]["wanted"] > 0
+        assert host["late_ms"]["p50"] >= 0
     assert (out / "delays.csv").exists()
     assert (out / "overhead.png").stat().st_size > 10_000

@@ -72,7 +72,7 @@ def run(combination: Combination) -> RunResult:
         (
             HostReport(
                 *("h1", ("begun",), {"decisions": 1}, {"sent": 2}, (1.0,), (0.5,), 10.0, 1.2, 99, 100.0),
-                {"10.1.1.2": (-0.5, 0.5)},
+                *({"10.1.1.2": (-0.5, 0.5)}, (0.1,), {"wanted": 2.5}),
             ),
         ),
         {"anything": [1, 2.5, None, "else"]},

@@ -124,11 +124,11 @@ class Bench:
     def rates(self, flow: Flow = FLOW) -> Floats:
         return self.host.schedules[flow][1]
 
-    def send(self, count: int) -> None:
-        """Rounds after each of which all flows send what they have planned."""
+    def send(self, count: int, part: float = 1.0) -> None:
+        """Rounds after each of which all flows send what they have planned, or a part of it."""
         for _ in range(count):
             self.rounds()
-            sent = [round(self.planned(each.flow) * SLOT_S / ROUNDS_MAX) for each in self.flows]
+            sent = [round(self.planned(each.flow) * SLOT_S / ROUNDS_MAX * part) for each in self.flows]
             self.flows = [
                 replace(each, done=each.done + more, carried=each.carried + more)
                 for each, more in zip(self.flows, sent, strict=True)
@@ -496,6 +496,24 @@ def test_others_have_the_slots_of_a_flow_that_stands_still_until_it_goes_on(benc
     bench.flows = [sending(OTHER, 10**9, job="other", pid=2), *bench.flows]
     bench.slot()
     assert bench.rates()[1] + bench.rates(OTHER)[1] == pytest.approx(PAYLOAD * LINE, abs=2 * RATE_UNIT)
+
+
+@pytest.mark.parametrize("part", [1.0, 0.6])
+def test_what_becomes_of_the_links_time_is_told(bench: Bench, part: float) -> None:
+    """Whether a flow sends what it has scheduled, or a part of it. For what it schedules after its last byte,
+    it has no data."""
+    bench.flows = [sending(total=20 * SLOT_BYTES)]
+    count = 8 * ROUNDS_MAX
+    bench.send(count, part)
+    sent = bench.flows[0].carried / (PAYLOAD * LINE)
+    bench.flows = [replace(bench.flows[0], phase=Phase.COMPUTING)]
+    bench.rounds(2)
+    link = bench.scheduler.link
+    assert link.wanted == pytest.approx(count * SLOT_S / ROUNDS_MAX)
+    assert link.scheduled <= link.wanted * 1.001
+    assert link.scheduled - link.behind - link.no_data - link.still == pytest.approx(sent, abs=1e-3)
+    assert link.behind == pytest.approx((1.0 - part) * link.scheduled, abs=SLOT_S)
+    assert -1e-3 <= link.no_data <= SLOT_S
 
 
 @contextlib.contextmanager
