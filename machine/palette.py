@@ -56,6 +56,8 @@ SPARE = ("#6699CC", "#994455", "#997700", "#EECC66", "#004488", "#EE99AA")
 JOBS = ("#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#44BB99", "#BBCC33", "#99DDFF")
 """Colours of an experiment's jobs, in order (Tol's "light")."""
 
+_JOB_HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "----")
+
 CROSS = "#444444"
 """Colour of cross traffic."""
 
@@ -106,8 +108,26 @@ _LOOKS: dict[str, tuple[Line, str]] = {
     "recmp": ((0, (8, 2, 8, 2, 2, 2)), "X"),
     "ecmp": ("-", "x"),
     "ocs-relaxed": ("--", "<"),
+    "reno": ("-", "o"),
+    "cubic": ((0, (10, 3)), "<"),
+    "dctcp": (":", "x"),
+    "bbr": ((0, (8, 2, 2, 2, 2, 2)), "D"),
+    "mltcp_reno": ("--", "s"),
+    "mltcp_cubic": ((0, (3, 1, 1, 1, 1, 1)), "v"),
+    "mltcp_dctcp": ((0, (1, 1, 1, 1, 1, 1)), "P"),
+    "mltcp": ("--", "s"),
+    "aalo": ((0, (4, 1, 4, 1, 1, 1)), "H"),
+    "d-clas": ((0, (5, 1, 1, 1, 1, 1)), "h"),
+    "d-clas-job": ((0, (5, 1, 1, 1)), "h"),
+    "varys": ((0, (6, 2)), "*"),
+    "fifo": ((0, (8, 2, 8, 2, 2, 2)), "X"),
+    "fair": (":", "p"),
+    "mcs": ("-.", "<"),
+    "mcs-steps": ((0, (2, 1)), "<"),
+    "ccml": ((0, (1, 2)), ">"),
+    "ccml-equal": ((0, (1, 3)), ">"),
 }
-"""Line and marker of strategies: their lines meet in one picture, also in grey."""
+"""Lines and markers that tell apart, in grey, too, what is drawn together in colours of similar lightness."""
 
 _OTHER_VARIANT: tuple[Line, str, str] = ((0, (5, 4)), "D", "+++")
 
@@ -151,3 +171,9 @@ def _split(name: str) -> tuple[str, str]:
 def job(place: int) -> str:
     """Return the colour of a job, by its index in the experiment's list."""
     return JOBS[place % len(JOBS)]
+
+
+def job_style(place: int) -> Style:
+    """Return the style of a job: for lines in grey, jobs differ in marker, and for areas in hatch."""
+    hatch = _JOB_HATCHES[place % len(_JOB_HATCHES)]
+    return Style(job(place), marker="osv^DPX"[place % 7], hatch=hatch)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from machine.interval import interval
-from machine.palette import JOBS, SPARE, style
+from machine.palette import JOBS, SPARE, job_style, style
 from simulation.experiments.parrot import PAPER_GAIN, PAPER_GBPS, PAPER_TO_BOUND, PAPER_WITHIN
 from simulation.results import (
     LABELS,
@@ -350,8 +350,10 @@ def _timelines(summary: Summary, results: Sequence[Result]) -> Figure:
         for j, rates in enumerate(timeline.gbit_s):
             mean = np.convolve(rates, np.ones(SMOOTHED) / SMOOTHED, mode="same")
             time = (np.arange(len(rates)) + 0.5) * timeline.bin_s
-            axis.fill_between(time, mean, color=JOBS[j], alpha=0.45, lw=0)
-            axis.plot(time, mean, color=JOBS[j], lw=1.2, label=f"job {j + 1}")
+            hatch = job_style(j).hatch
+            area: dict[str, Any] = {"fc": JOBS[j], "ec": "black", "hatch": hatch, "alpha": 0.45, "lw": 0}
+            axis.fill_between(time, mean, label=f"job {j + 1}", **area)
+            axis.plot(time, mean, color=JOBS[j], lw=1.2)
             for end in np.cumsum(timeline.iterations_s[j]):
                 if end < time[-1]:
                     axis.plot(end, 0.0, marker="^", color=JOBS[j], mec="black", ms=6, clip_on=False)
@@ -377,6 +379,9 @@ def _timelines(summary: Summary, results: Sequence[Result]) -> Figure:
                 look: dict[str, Any] = {
                     "color": JOBS[j],
                     "ls": "-" if at.policy == "unfair" else "--",
+                    "marker": job_style(j).marker,
+                    "ms": 4,
+                    "markevery": 0.1,
                 }
                 axis.step(
                     1e3 * np.sort(times), percent, where="post", label=f"{at.policy}, job {j + 1}", **look
@@ -384,7 +389,7 @@ def _timelines(summary: Summary, results: Sequence[Result]) -> Figure:
         axis.set_xlabel("iteration time (ms)")
         axis.set_ylabel("iterations (%)")
         axis.set_title(f"{model} model, all iterations", fontsize=9, loc="left")
-        axis.legend(fontsize=7)
+        axis.legend(fontsize=7, handlelength=4)
         axis.grid(alpha=0.3)
     return figure
 

@@ -21,13 +21,28 @@ from entrain.results.tables import label
 from entrain.results.values import RunResult, Summarized, scheduler, strategy, summarized
 from machine import palette
 from machine.interval import interval
-from machine.palette import style
+from machine.palette import Line, style
 
 BINS = 2000
 """Largest number of points of a curve of throughput; longer runs are shown in wider bins."""
 
-_SYMBOLS = {"s": "square", "^": "triangle-up", "v": "triangle-down", "x": "x", "D": "diamond", "P": "cross"}
+_SYMBOLS = {
+    "s": "square",
+    "^": "triangle-up",
+    "v": "triangle-down",
+    "<": "triangle-left",
+    "x": "x",
+    "D": "diamond",
+    "P": "cross",
+    "H": "hexagon2",
+    "h": "hexagon",
+}
 _DASHES = {"-": "solid", "--": "dash", "-.": "dashdot", ":": "dot"}
+
+
+def _dash(line: Line) -> str:
+    """Return a line style in Plotly's terms."""
+    return _DASHES[line] if isinstance(line, str) else ",".join(f"{length}px" for length in line[1])
 
 
 @dataclass(frozen=True)
@@ -94,7 +109,7 @@ def _iterations(runs: Sequence[RunResult]) -> Picture:
             name=name,
             mode="lines+markers" if shortest <= 50 else "lines",
             marker={"size": 5, "symbol": _SYMBOLS.get(look.marker, "circle")},
-            line={"color": look.colour, "dash": _DASHES.get(str(look.line), "longdash")},
+            line={"color": look.colour, "dash": _dash(look.line)},
         )
     figure.add_hline(y=1, line={"color": "black", "dash": "dash", "width": 1})
     _axes(figure, "iteration", "iteration time / ideal")

@@ -28,7 +28,7 @@ from entrain.results.values import (
 )
 from entrain.run.cross import NAME as CROSS
 from machine import palette
-from machine.palette import style
+from machine.palette import Style, style
 from machine.terminal import count
 
 SHOWN = 4
@@ -136,18 +136,19 @@ def throughput(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
         f"{experiment.name}: throughput of each job on {_busiest(runs[0])}, seed {runs[0].combination.seed}",
         fontsize=12,
     )
-    colours = {each.name: palette.job(place) for place, each in enumerate(experiment.jobs)}
+    looks = {each.name: palette.job_style(place) for place, each in enumerate(experiment.jobs)}
     if experiment.cross:
-        colours[CROSS] = palette.CROSS
+        looks[CROSS] = Style(palette.CROSS)
     routings = len({strategy(run.combination) for run in runs})
     for row, run in zip(axes, runs, strict=True):
         for place, (begin, end) in zip(row, parts, strict=True):
-            for job, colour in colours.items():
+            for job, look in looks.items():
                 for each in run.timeline.throughput:
                     if (each.link, each.job) == (_busiest(runs[0]), job):
                         times = np.arange(len(each.mbps)) * each.bin_ms / 1e3
-                        place.fill_between(times, each.mbps, step="post", color=colour, alpha=0.6, lw=0)
-                        place.step(times, each.mbps, where="post", color=colour, lw=1, label=job)
+                        area = {"fc": look.colour, "ec": "black", "hatch": look.hatch, "alpha": 0.6, "lw": 0}
+                        place.fill_between(times, each.mbps, step="post", label=job, **area)
+                        place.step(times, each.mbps, where="post", color=look.colour, lw=1)
             place.set_xlim(begin, end)
             place.grid(alpha=0.3)
         routing = f"{routing_name(strategy(run.combination))}\n" if routings > 1 else ""
@@ -158,7 +159,7 @@ def throughput(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
             place.set_title(name, fontsize=10)
     axes[0, 0].set_ylim(bottom=0)
     if handles := axes[0, 0].get_legend_handles_labels()[0]:
-        figure.legend(handles=handles, loc="outside lower center", fontsize=8, ncols=len(colours))
+        figure.legend(handles=handles, loc="outside lower center", fontsize=8, ncols=len(looks))
     for place in axes[-1]:
         place.set_xlabel("time (s)")
     return figure

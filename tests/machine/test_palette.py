@@ -14,7 +14,7 @@ from entrain.experiment import load_experiment
 from entrain.results.values import scheduler, strategy
 from entrain.trials import slot_rates
 from machine import palette
-from machine.palette import COLOURS, CROSS, JOBS, SPARE, style
+from machine.palette import COLOURS, CROSS, JOBS, SPARE, job_style, style
 from simulation.experiments.registry import EXPERIMENTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,6 +74,18 @@ def test_what_is_drawn_together_can_be_told_apart(picture: str, names: list[str]
         itertools.combinations({look.colour for look in looks}, 2), VISION
     ):
         assert np.linalg.norm(lab(a, vision) - lab(b, vision)) > DISTANCE, (a, b, vision)
+
+
+@pytest.mark.parametrize(("picture", "names"), [*pictures()])
+def test_lines_drawn_together_can_be_told_apart_in_grey(picture: str, names: list[str]) -> None:
+    for a, b in itertools.combinations(map(style, names), 2):
+        lighter = abs(lab(a.colour, "normal")[0] - lab(b.colour, "normal")[0])
+        assert lighter > DISTANCE or (a.line, a.marker) != (b.line, b.marker), (a, b)
+
+
+def test_jobs_can_be_told_apart_in_grey() -> None:
+    looks = [job_style(place) for place in range(len(JOBS))]
+    assert len({look.hatch for look in looks}) == len({look.marker for look in looks}) == len(JOBS)
 
 
 @pytest.mark.parametrize("vision", VISION)
