@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.browser import browsed, needs_browser
+
 ROOT = Path(__file__).resolve().parents[2]
 _LOADED = re.compile(
     r"""<(?:script|img|iframe)[^>]* src="https?://|<link[^>]* rel="(?:stylesheet|preconnect)" href="https?://"""
@@ -31,6 +33,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_page_of_docs_is_on_the_site(site: Path) -> None:
     for page in (ROOT / "docs").glob("*.md"):
         assert (site / f"{page.stem}.html").exists(), page
+
+
+def test_the_overview_has_every_page() -> None:
+    overview = (ROOT / "docs" / "index.md").read_text()
+    missing = {page.name for page in (ROOT / "docs").glob("*.md")} - set(re.findall(r"[\w-]+\.md", overview))
+    assert missing == {"index.md"}
+
+
+@needs_browser
+def test_the_search_finds_pages_that_are_opened_from_files(site: Path, tmp_path: Path) -> None:
+    page = browsed(f"{site.as_uri()}/index.html?q=headroom", tmp_path)
+    assert re.search(r'<a href="[^"]*/host\.html"[^>]*class="md-search-result__link"', page)
 
 
 def test_every_command_is_in_the_reference(site: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from scapy.layers.inet import IP
 from scapy.utils import rdpcap
 
-from tests.entrain.watch.browser import BROWSER, browsed, needs_browser
+from tests.browser import BROWSER, browsed, needs_browser
 
 pytestmark = pytest.mark.root
 
@@ -120,7 +120,7 @@ def test_a_browser_shows_what_is_sent(network: str, tmp_path: Path) -> None:
         start("exec", "--network", network, "h1", sys.executable, "-c", SEND) as sending,
         page_of(network) as url,
     ):
-        page = browsed(url, tmp_path, readings=8)
+        page = browsed(f"{url}?readings=8", tmp_path)
         sending.terminate()
     assert f"network {NAME}" in page and page.count("ready") >= 3
     used = {name: float(mbps) for name, mbps in re.findall(r"<title>(\S+): ([\d.]+) of 100 Mbit/s", page)}
@@ -162,7 +162,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Watched:
         watching = start("watch", "--json", "--network", f"{NAME}r", "--interval-ms", "200")
         if BROWSER:
             with page_of(f"{NAME}r") as url:
-                page = browsed(url, directory / "profile", readings=12)
+                page = browsed(f"{url}?readings=12", directory / "profile")
         out, said = watching.communicate(timeout=200)
         result = running.communicate(timeout=100)[0]
     assert running.returncode == 0

@@ -18,7 +18,7 @@ from controlplane.client import RunningNetwork
 from entrain.watch.source import Latest, Source
 from entrain.watch.web import Server
 from machine.errors import BadInput, EntrainError
-from tests.entrain.watch.browser import browsed, needs_browser
+from tests.browser import browsed, needs_browser
 from tests.entrain.watch.network import JOB, Controller
 
 Watched = tuple[RunningNetwork, Controller]
@@ -120,7 +120,7 @@ def test_without_the_page_there_are_metrics_alone(watched: Watched) -> None:
 @needs_browser
 def test_the_page_in_a_browser(watched: Watched, tmp_path: Path) -> None:
     with serving(watched[0]) as server:
-        page = browsed(server.url, tmp_path, readings=2)
+        page = browsed(f"{server.url}?readings=2", tmp_path)
     assert "run demo" in page and "leaf1-&gt;spine1" in page
     assert page.count("<svg") == 4, "topology, heat map, use over time, phases"
     assert JOB.replace("<", "&lt;").replace(">", "&gt;") in page
