@@ -1,4 +1,4 @@
-"""Changes the switch program: a counter of the packets that each port has marked with ECN.
+"""Changes the switch program: per port, how many packets it marked with ECN, and how long the queue was then.
 
     python examples/p4/count_marks.py OUT
 
@@ -17,23 +17,32 @@ from p4src.compile import compile_program
 PROGRAM = Path(p4src.__file__).parent
 
 CHANGES = (
-    # where the counters are declared
+    # where the counters are declared: a counter, and a register
     (
         "    counter(MAX_PORTS, CounterType.packets_and_bytes) port_out;\n",
-        "    counter(MAX_PORTS, CounterType.packets) marked;\n",
+        "    counter(MAX_PORTS, CounterType.packets) marked;\n    register<bit<32>>(MAX_PORTS) longest;\n",
     ),
     # where a packet is marked
     (
         "            hdr.ipv4.ecn = ECN_CONGESTED;\n",
-        "            marked.count((bit<32>)standard_metadata.egress_port);\n",
+        """\
+            marked.count((bit<32>)standard_metadata.egress_port);
+            bit<32> queued;
+            longest.read(queued, (bit<32>)standard_metadata.egress_port);
+            if ((bit<32>)standard_metadata.enq_qdepth > queued) {
+                longest.write((bit<32>)standard_metadata.egress_port, (bit<32>)standard_metadata.enq_qdepth);
+            }
+""",
     ),
 )
-"""For each place in egress.p4: a line that is there, and the line to add after it."""
+"""For each place in egress.p4: a line that is there, and what to add after it."""
 
 
 def change(directory: Path) -> Path:
     """Copy the program to `directory`, change it, and return the file to compile."""
-    shutil.copytree(PROGRAM, directory, ignore=shutil.ignore_patterns("build", "tna", "__pycache__"))
+    shutil.copytree(
+        PROGRAM, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns("build", "tna", "__pycache__")
+    )
     egress = directory / "v1model/egress.p4"
     text = egress.read_text()
     for line, added in CHANGES:

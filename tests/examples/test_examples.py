@@ -176,18 +176,20 @@ def test_the_ocs_driver_changes_circuits_and_says_what_is_refused(panel: str) ->
 
 
 def test_the_change_of_the_p4_program_still_fits(tmp_path: Path) -> None:
-    """Its lines are found in the program as it is now."""
-    program = module("p4", "count_marks")["change"](tmp_path / "p4")
-    text = (program.parent / "egress.p4").read_text()
-    assert text.count("marked") == 2
+    """Its lines are found in the program as it is now, and a second call begins with that program again."""
+    for _ in range(2):
+        program = module("p4", "count_marks")["change"](tmp_path / "p4")
+        text = (program.parent / "egress.p4").read_text()
+        assert text.count("marked") == 2
 
 
 @pytest.mark.p4c
-def test_the_changed_program_has_the_counter(tmp_path: Path) -> None:
+def test_the_changed_program_has_the_counter_and_the_register(tmp_path: Path) -> None:
     config, p4info = module("p4", "count_marks")["build"](tmp_path)
     names = [each["name"] for each in json.loads(config.read_text())["counter_arrays"]]
     assert "FabricEgress.marked" in names
     assert "FabricEgress.marked" in p4info.read_text()
+    assert "FabricEgress.longest" in p4info.read_text()
 
 
 @pytest.mark.parametrize("example", sorted(path.parent.name for path in EXAMPLES.glob("*/pyproject.toml")))
@@ -209,7 +211,7 @@ def test_a_network_runs_the_changed_program(tmp_path: Path) -> None:
         with pytest.raises(api.BadInput, match="no counter or register of this name"):
             network.counter("left", "marked")
         network.deploy(program=config, p4info=p4info)
-        assert network.counter("left", "marked") == {}
+        assert network.counter("left", "marked") == network.register("left", "longest") == {}
         h1, h2 = network.host("h1"), network.host("h2")
         with h2.running("iperf3", "-s", "-1"):
             h1.run("sysctl", "-q", "net.ipv4.tcp_ecn=1")
@@ -217,6 +219,7 @@ def test_a_network_runs_the_changed_program(tmp_path: Path) -> None:
             wait_for_port(h2, 5201)
             h1.run("iperf3", "-c", h2.address, "-t", "1")
         assert sum(packets for packets, _ in network.counter("left", "marked").values()) > 0
+        assert network.register("left", "longest").keys() == network.counter("left", "marked").keys()
 
 
 def wait_for_port(host: Any, port: int) -> None:
