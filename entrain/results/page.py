@@ -17,7 +17,11 @@ from machine.errors import BadInput
 from simulation import report
 from simulation.experiments.registry import EXPERIMENTS
 
-_TITLE = "# Results compared with the papers\n"
+_TITLE = """# Results compared with the papers
+
+This page compares what entrain measures with what the papers claim: first in one table, then figure by
+figure, with the commands that repeat each measurement.
+"""
 _METHOD = """The commands at the top of each section produced its figures. These commands write this page:
 
     for name in parrot-jct parrot-readings parrot-scale parrot-eta parrot-theta parrot-load parrot-ps \\
