@@ -32,6 +32,8 @@ void BPF_PROG(mltcp_cubic_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 {
 	struct mltcp_flow *flow = mltcp_flow_of(sk);
 	struct bictcp *cubic = inet_csk_ca(sk);
+	struct mltcp_gain gain =
+		mltcp_regaining(flow->gain, tcp_sk(sk)->prior_cwnd, tcp_sk(sk)->snd_ssthresh, CUBIC_BETA);
 	u32 looked = cubic->last_time, began = cubic->epoch_start;
 
 	if (tcp_in_slow_start(tcp_sk(sk))) {
@@ -40,7 +42,7 @@ void BPF_PROG(mltcp_cubic_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 	}
 	if (!tcp_is_cwnd_limited(sk))
 		return;
-	cubictcp_cong_avoid(sk, ack, mltcp_growth(sk, acked));
+	cubictcp_cong_avoid(sk, ack, mltcp_scale(&gain, &flow->credit, acked));
 	if (began && cubic->epoch_start == began)
 		cubic->epoch_start -= mltcp_warp(&flow->gain, &flow->variant, cubic->last_time - looked);
 }

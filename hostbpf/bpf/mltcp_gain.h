@@ -41,6 +41,23 @@ static inline __attribute__((always_inline)) __u32 mltcp_decreased(const struct 
 	return window > 2 ? window : 2;
 }
 
+// The gain after a window of `before` segments was decreased to `remained`, for CUBIC's growth where it follows Reno. To
+// have as large a window as Reno on average, that growth is 3 (1 - beta) / (1 + beta) segments per round trip, where
+// beta remains at a loss (RFC 9438, 4.3). With scaled decreases less may have remained than `beta` / 1024. What was given
+// up beyond that is then regained as fast as a CUBIC with that beta would do it.
+static inline __attribute__((always_inline)) struct mltcp_gain mltcp_regaining(struct mltcp_gain gain, __u32 before,
+									       __u32 remained, __u32 beta)
+{
+	__u64 ratio; // of the two growths, in 1/64
+
+	if ((__u64)remained * MLTCP_UNIT >= (__u64)before * beta)
+		return gain;
+	ratio = (__u64)(before - remained) * (MLTCP_UNIT + beta) * 64;
+	ratio /= (__u64)(before + remained) * (MLTCP_UNIT - beta);
+	gain.denominator = gain.denominator * 64 / ratio;
+	return gain;
+}
+
 // F times `acked` segments, rounded down; what rounding leaves is carried over in `credit`, so that nothing of
 // the growth is lost.
 static inline __attribute__((always_inline)) __u32 mltcp_scale(const struct mltcp_gain *gain, __u64 *credit,

@@ -107,6 +107,27 @@ def test_decrease_is_divided_by_the_gain(
     assert remains == max(2, window // 4, math.ceil(wanted))
 
 
+_REGAINING = struct.Struct("=IIQQIIIIQQ")
+BETA = Fraction(717, 1024)
+
+
+@pytest.mark.root
+@settings(max_examples=50, deadline=None)
+@given(sent=st.integers(1, 1 << 40), before=st.integers(2, 1 << 24), share=st.fractions(Fraction(1, 4), 1))
+def test_cubic_regains_what_a_scaled_decrease_took_beyond_its_own(
+    gain: Object, sent: int, before: int, share: Fraction
+) -> None:
+    """As fast as 3 (1 - beta) / (1 + beta) segments per round trip says for what remained (RFC 9438, 4.3),
+    times F. After a decrease by as much as plain CUBIC's or less, F alone is in force."""
+    remained = math.ceil(share * before)
+    question = _REGAINING.pack(1792, 256, sent, 1 << 40, before, remained, 717, 0, 0, 0)
+    answer = gain.programs["regaining"].test_run(ctx_in=question).ctx
+    *_, numerator, denominator = _REGAINING.unpack(answer)
+    factor = Fraction(numerator, denominator) / Fraction(7 * sent + (1 << 40), 4 << 40)
+    wanted = max(Fraction(1), Fraction(before - remained, before + remained) * (1 + BETA) / (1 - BETA))
+    assert wanted * Fraction(63, 64) < factor <= wanted * (1 + Fraction(1, 1 << 40))
+
+
 _WINDOW = struct.Struct("=III")
 WINDOW_MOST = 1 << 24
 INFINITE_SSTHRESH = 0x7FFFFFFF
