@@ -7,7 +7,8 @@ records and what these name. A line is fitted to each quantity after a warm-up. 
 slope is within three standard errors of 0, or amounts to less than `NOISE` of the mean over the whole time.
 
 The warm-up is long enough for two hours: by then the controller keeps as many jobs that are over as it ever
-does (`controlplane.ledger.KEPT`). In a shorter run its memory grows for that reason.
+does (`controlplane.ledger.KEPT`), and Python's garbage collector has gone through all objects. In a shorter
+run memory grows for these reasons.
 """
 
 from __future__ import annotations
