@@ -9,6 +9,11 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
+from softswitch.compiler.ir import load_program
+from softswitch.kernel.datapath import Datapath
+from tests.softswitch.fake_datapath import FakeDatapath
 from tests.softswitch.harness import DELETE, INSERT, Served, action, entry, l2, lpm, serving, ternary, update
 
 WARM_UP = 100
@@ -41,11 +46,11 @@ def in_use() -> tuple[int, int]:
 Once = Callable[[Served, Any], Awaitable[None]]
 
 
-def growth(once: Once) -> tuple[float, float]:
+def growth(once: Once, load: Callable[[bytes], Any]) -> tuple[float, float]:
     """Return by how many bytes and blocks this process grows each time that `once` runs."""
 
     async def measured() -> tuple[float, float]:
-        async with serving() as bench:
+        async with serving(load=load) as bench:
             controller = await bench.primary()
             for _ in range(WARM_UP):
                 await once(bench, controller)
@@ -57,6 +62,10 @@ def growth(once: Once) -> tuple[float, float]:
         return grown[0], grown[1]
 
     return asyncio.run(measured())
+
+
+def loaded(program: bytes) -> Datapath:
+    return Datapath.load(load_program(program), name="memory-test", netless=True)
 
 
 JOB = (
@@ -82,13 +91,14 @@ async def connection(bench: Served, _: Any) -> None:
     bench.controllers.remove(other)
 
 
-def test_memory_does_not_grow_with_jobs() -> None:
-    grown, blocks = growth(job)
+@pytest.mark.parametrize("load", [FakeDatapath, pytest.param(loaded, marks=pytest.mark.bpf)])
+def test_memory_does_not_grow_with_jobs(load: Callable[[bytes], Any]) -> None:
+    grown, blocks = growth(job, load)
     assert grown < MOST_BYTES
     assert blocks < MOST_BLOCKS
 
 
 def test_memory_does_not_grow_with_connections() -> None:
-    grown, blocks = growth(connection)
+    grown, blocks = growth(connection, FakeDatapath)
     assert grown < 5 * MOST_BYTES
     assert blocks < MOST_BLOCKS
