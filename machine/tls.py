@@ -27,8 +27,15 @@ CONTROLLER = "controller"
 OPERATORS = "operator"
 """The file name, without suffix, of the operator's certificate and key."""
 
-SERVER_OPTIONS = (("grpc.server_handshake_timeout_ms", 10_000),)
-"""Options of gRPC's servers: who connects and does not prove who he is does not stay."""
+MOST_CONNECTIONS = 4096
+"""Of a server at a time; more are closed at once."""
+
+SERVER_OPTIONS = (
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
+)
+"""Options of gRPC's servers: who connects and does not prove who he is does not stay, and all connections
+together take a bounded part of memory."""
 
 
 @dataclass(frozen=True)

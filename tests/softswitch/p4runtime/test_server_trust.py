@@ -14,6 +14,7 @@ from finsy.proto import p4r
 
 from ebpf.errors import CompilerError, EbpfError
 from machine.errors import EntrainError
+from machine.tls import SERVER_OPTIONS
 from softswitch.__main__ import _arguments, _Formatter
 from softswitch.contract import Full
 from softswitch.p4runtime import server
@@ -137,6 +138,33 @@ def test_calls_beyond_the_limit_are_refused_until_others_end(monkeypatch: pytest
                 with contextlib.suppress(grpc.aio.AioRpcError):  # the switch has yet to notice
                     await second.stub.Capabilities(p4r.CapabilitiesRequest())
                     break
+
+    run(scenario)
+
+
+def test_connections_beyond_the_limit_are_closed_until_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer = {**dict(SERVER_OPTIONS), "grpc.max_allowed_incoming_connections": 2}
+    monkeypatch.setattr(server, "SERVER_OPTIONS", tuple(fewer.items()))
+
+    async def scenario(bench: Served) -> None:
+        async def served() -> asyncio.StreamWriter | None:
+            """Connect. Return the connection, or None if the switch closes it."""
+            reader, writer = await asyncio.open_connection(*bench.address.split(":"))
+            with contextlib.suppress(ConnectionError):
+                if await reader.read(1):  # what gRPC says first
+                    return writer
+            writer.close()
+            return None
+
+        first, second = await served(), await served()
+        assert first is not None and second is not None
+        assert await served() is None
+        first.close()
+        async with asyncio.timeout(10):
+            while (third := await served()) is None:  # the switch has yet to notice
+                pass
+        second.close()
+        third.close()
 
     run(scenario)
 
