@@ -13,7 +13,10 @@ After each kill what was killed is started again, or the next start cleans up. C
 - `lost`: reservations that are gone, not what the caller was told, leaked, or without their table entries;
 - `silent`: exit statuses of 0 though something was lost.
 
-Kills are drawn from a seed; what they meet depends on the machine. A busy machine has stalls of its own.
+A busy machine has stalls of its own. So after each kill in the cluster `third` comes and goes likewise for as
+long, without a kill: `stalls_without_kill` are the stalls of that time.
+
+Kills are drawn from a seed; what they meet depends on the machine.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,16 +95,24 @@ collectives = ["ring"]
 
 @dataclass
 class Counts:
-    """What is counted, each with a line about it."""
+    """What is counted, each with a line about it. `calm` has the stalls while nothing is killed."""
 
     kills: Counter[str] = field(default_factory=Counter)
+    calm: list[str] = field(default_factory=list)
     found: dict[str, list[str]] = field(
         default_factory=lambda: {"leftovers": [], "stalls": [], "lost": [], "silent": []}
     )
 
     def add(self, key: str, kind: str, what: str) -> None:
         """Count something that should not be."""
-        self.found[key].append(f"kill {self.kills.total()} ({kind}): {what}")
+        self.found[key].append(self._line(kind, what))
+
+    def add_calm(self, what: str) -> None:
+        """Count a stall while nothing is killed."""
+        self.calm.append(self._line("after it", what))
+
+    def _line(self, kind: str, what: str) -> str:
+        return f"kill {self.kills.total()} ({kind}): {what}"
 
 
 # -- in a cluster
@@ -147,13 +158,32 @@ class Struck:
         began = time.monotonic_ns()
         concerned = KINDS_IN_CLUSTER[kind](self, moment, told)
         self._settle(kind, told)
-        for name in OTHERS.keys() - concerned:
-            longest = self._longest(name, began)
-            limit = self.calm_s[name] + SLOT_S
-            if longest > limit or not self._goes_on(name):
-                self.counts.add(
-                    "stalls", kind, f"{name} took {longest:.3f} s, and {limit - SLOT_S:.3f} s before"
-                )
+        others = OTHERS.keys() - concerned
+        for stall in self._stalls(others, began):
+            self.counts.add("stalls", kind, stall)
+        self._without(kind, moment, others, time.monotonic_ns() - began)
+
+    def _without(self, kind: str, moment: str, others: Collection[str], lasting_ns: int) -> None:
+        """Let `third` come and go likewise, without a kill, for as long."""
+        if moment in ("running", "leaving"):
+            self.running.submit("third", THIRD)
+            self.running.running("third")
+        began = time.monotonic_ns()
+        told: list[str] = []
+        self.meanwhile(moment, told, lambda: None)
+        self._settle(f"after {kind}", told)
+        time.sleep(max(0, began + lasting_ns - time.monotonic_ns()) / 1e9)
+        for stall in self._stalls(others, began):
+            self.counts.add_calm(stall)
+
+    def _stalls(self, jobs: Collection[str], since_ns: int) -> list[str]:
+        """Return a line about each of the jobs that has stalled since then."""
+        found = []
+        for name in jobs:
+            longest = self._longest(name, since_ns)
+            if longest > self.calm_s[name] + SLOT_S or not self._goes_on(name):
+                found.append(f"{name} took {longest:.3f} s, and {self.calm_s[name]:.3f} s before")
+        return found
 
     def _goes_on(self, name: str) -> bool:
         had = len(iterations(self.specs[name]))
@@ -531,6 +561,7 @@ def main(argv: Sequence[str]) -> None:
 
     counts = campaign(options.kinds, options.kills, options.seed, options.calm, tell)
     details = {"by_kind": dict(counts.kills), "seed": options.seed, "load_average": os.getloadavg()[0]}
-    show({"kills": counts.kills.total()}, counts.found, details if options.json else None)
+    found = {**counts.found, "stalls_without_kill": counts.calm}
+    show({"kills": counts.kills.total()}, found, details if options.json else None)
     if any(counts.found.values()):
         raise EntrainError("something was lost, left, silent or stalled")
