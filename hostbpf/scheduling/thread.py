@@ -450,7 +450,7 @@ class HostScheduler:
         siblings: dict[tuple[int, Role], int] = {}
         for row, each in enumerate(due):
             state = self._states[each.flow]
-            planned[row] = state.schedule.seen_from(view.slot)[: self._parameters.reserved]
+            planned[row] = [state.schedule.rate(view.slot + ahead) for ahead in range(planned.shape[1])]
             flow = flows[row]
             flow["link"] = self._link
             flow["rank"] = view.ranks[each.flow]
@@ -484,7 +484,8 @@ class HostScheduler:
         part = min(max(left_s / slot_s, LEAST_PART), 1.0)
         self._follow(these.flows[row], entry, answer, view.received, part * slot_s)
         rates = these.decide(row, answer.load, answer.headroom, answer.own, part)
-        rates[:SHARED] = np.maximum(rates[:SHARED], self._share(state, answer))
+        if share := self._share(state, answer):
+            rates[:SHARED] = np.maximum(rates[:SHARED], share)
         self.delays.decision.append(time.perf_counter() - began)
         self.delays.negotiation.append(answer.delay_s)
         self.counts["decisions"] += 1
@@ -501,13 +502,14 @@ class HostScheduler:
         announced for them need not come (docs/security.md).
         """
         share = FLOOR * self._capacity / len(self._states)
-        crowded = answer.headroom - (self._link - self._capacity) < share
+        enough = share + self._link - self._capacity
         near = self._parameters.reserved
-        if not crowded[:near].all():
+        soon, later = answer.headroom[:near].tolist(), answer.headroom[near : 2 * near].tolist()
+        if max(soon) >= enough:
             state.crowded = 0
         elif state.crowded_in != answer.slot:
             state.crowded_in = answer.slot
-            state.crowded += CROWDED // PATIENCE if near < LANES and crowded[near : 2 * near].all() else 1
+            state.crowded += CROWDED // PATIENCE if later and max(later) < enough else 1
             if state.crowded > CROWDED:
                 self.counts["crowded"] += 1
         return share if state.crowded > CROWDED else 0.0

@@ -7,6 +7,7 @@ one flow after the other in `Round.order`, and announces each schedule before it
 
 from __future__ import annotations
 
+import functools
 import math
 import zlib
 from dataclasses import dataclass
@@ -182,7 +183,12 @@ class Round:
 
     def has_turn(self, flow: int) -> bool:
         """Return whether the turn of row `flow` has come."""
-        return bool(self._scheduler.places(self.flows["rank"][flow : flow + 1])[0] <= self._passed)
+        return self._turns[flow]
+
+    @functools.cached_property
+    def _turns(self) -> list[bool]:
+        turns: list[bool] = (self._scheduler.places(self.flows["rank"]) <= self._passed).tolist()
+        return turns
 
     def decide(
         self, flow: int, path_load: Floats, headroom: Floats, own: Floats, part: float = 1.0
