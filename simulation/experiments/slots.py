@@ -211,6 +211,8 @@ DRAWS = 10
 """How often starts are drawn. With seed 0, the first are those of the live experiment's seeds."""
 LIVE_SLOTS: dict[str, dict[str, Any]] = {
     "slots": {"slot_s": 0.03},
+    "slots-now": {"slot_s": 0.03, "reserved": 1, "partial": 1},
+    "slots-at-once": {"slot_s": 0.03, "reserved": 1, "partial": 1, "hasten": True},
     "slots-15": {"slot_s": 0.015},
     "slots-15-now": {"slot_s": 0.015, "reserved": 1, "partial": 1},
     "slots-15-at-once": {"slot_s": 0.015, "reserved": 1, "partial": 1, "hasten": True},
