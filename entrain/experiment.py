@@ -48,7 +48,7 @@ from machine.toml import NAME, Strict, check, matching, one_of, read_toml
 from mininet_topos.links import Shaping
 from schedulers.placement.strategies import STRATEGIES
 from workloads.collectives import DDP
-from workloads.jobs import JobSpec, parse_job
+from workloads.jobs import UNSENT_BYTES, JobSpec, parse_job
 
 Kind = Literal["jobs", "slot-rates"]
 """Kind of experiment: jobs in a network, or slot rates on one host (`entrain.trials.slot_rates`)."""
@@ -135,6 +135,7 @@ class JobTable(Strict):
     servers: Annotated[int, Field(ge=0)] = 0
     microbatches: Annotated[int, Field(ge=0)] = 0
     parts: Annotated[int, Field(ge=0)] = 0
+    unsent_bytes: Annotated[int, Field(ge=4096, le=2**26)] = UNSENT_BYTES
 
 
 class CrossTable(Strict):

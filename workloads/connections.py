@@ -26,7 +26,7 @@ from machine.errors import EntrainError
 from wire.flow import Flow
 from wire.progress import Address
 from workloads.collectives import DDP
-from workloads.jobs import SOURCE_PORTS, JobSpec
+from workloads.jobs import SOURCE_PORTS, UNSENT_BYTES, JobSpec
 from workloads.pattern import Buffer
 from workloads.rendezvous import Control, JobFailed
 from workloads.tcp_counters import marks
@@ -40,8 +40,6 @@ _SEGMENT = 256 * 1024
 """Bytes that are received before they are added: about what fits into a CPU cache."""
 _SEND = 256 * 1024
 """Most bytes per call of send."""
-_NOTSENT_LOWAT = 128 * 1024
-"""Limit of unsent bytes in a socket: a larger backlog would delay the next step's DSCP and hold the lock."""
 _RCVLOWAT = 64 * 1024
 """Bytes that must have arrived before the rank is woken, to reduce wake-ups."""
 _RCVLOWAT_PART = 8
@@ -86,9 +84,17 @@ def flows_of(job: JobSpec) -> tuple[Flow, ...]:
 class Outgoing:
     """The connection to `peer` over which this rank sends."""
 
-    def __init__(self, sock: socket.socket, peer: int, where: str, epoll: select.epoll) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        peer: int,
+        where: str,
+        epoll: select.epoll,
+        unsent_bytes: int = UNSENT_BYTES,
+    ) -> None:
+        """At most `unsent_bytes` wait in the socket (`JobSpec.unsent_bytes`)."""
         self.peer, self.where, self.fd = peer, where, sock.fileno()
-        self._sock, self._epoll = sock, epoll
+        self._sock, self._epoll, self._unsent_bytes = sock, epoll, unsent_bytes
         self.flow: Address = (*sock.getsockname(), *sock.getpeername(), socket.IPPROTO_TCP)
         self._dscp = self._wanted_dscp = 0
         self._header = b""
@@ -96,7 +102,7 @@ class Outgoing:
         self._position = 0
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _NOTSENT_LOWAT)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
         epoll.register(self.fd, select.EPOLLOUT | select.EPOLLET)
 
     def begin(self, data: memoryview, iteration: int, step: int) -> None:
@@ -146,7 +152,7 @@ class Outgoing:
         self._sock.setsockopt(
             socket.IPPROTO_IP, socket.IP_TOS, self._wanted_dscp << 2
         )  # TCP keeps the ECN bits
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _NOTSENT_LOWAT)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, self._unsent_bytes)
         self._dscp = self._wanted_dscp
         return True
 
@@ -294,7 +300,9 @@ def connect_all(
     with _listen(job, rank) as listener:
         secret = bytes.fromhex(control.barrier("listening", lambda: secrets.token_hex(_SECRET_BYTES)))
         outgoing = {
-            peer: Outgoing(_connect(job, rank, peer, secret), peer, _where(job, peer), epoll)
+            peer: Outgoing(
+                _connect(job, rank, peer, secret), peer, _where(job, peer), epoll, job.unsent_bytes
+            )
             for peer in receivers
         }
         incoming: dict[int, Incoming] = {}

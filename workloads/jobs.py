@@ -18,6 +18,8 @@ from workloads.models import MODELS
 
 SOURCE_PORTS = range(16384, 32768)
 """Range of source ports: below the kernel's ephemeral ports, and without any port base."""
+UNSENT_BYTES = 128 * 1024
+"""The default of `JobSpec.unsent_bytes`."""
 
 
 class JobSpec(BaseModel):
@@ -70,6 +72,10 @@ class JobSpec(BaseModel):
     """The port on which every rank listens at its own address. Jobs on the same host need different ports."""
     congestion_control: str | None = None
     """TCP congestion control of the senders; default: the system's."""
+    unsent_bytes: Annotated[int, Field(ge=4096, le=2**26)] = UNSENT_BYTES
+    """The most that waits in a connection's socket because the kernel has not sent it yet. When half of it is
+    left, the kernel wakes the rank. A larger backlog bridges a longer wait for a processor, but delays the
+    next step's DSCP, and progress that is published is ahead of the network by as much."""
     mark: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """The mark (SO_MARK) of the job's sockets, by which MLTCP identifies the job. Marks need
     CAP_NET_ADMIN."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import select
 import socket
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workloads.connections import Incoming, Outgoing, PeerLost, raw
+
+SIOCOUTQNSD = 0x894B
+"""Asks a socket for the bytes that it has never sent."""
 
 
 @contextmanager
@@ -36,6 +40,22 @@ def on_the_wire(values: np.ndarray, iteration: int) -> bytearray:
             outgoing.advance()
             wire += right.recv(1 << 20)
         return wire
+
+
+def test_a_socket_takes_no_more_than_the_backlog_allows() -> None:
+    """Beyond what the peer's window takes."""
+    taken = []
+    for unsent_bytes in (4096, 1 << 20):
+        with pair() as (left, _, epoll):
+            left.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+            outgoing = Outgoing(left, 1, "there", epoll, unsent_bytes)
+            outgoing.begin(raw(np.zeros(1 << 22, np.int32)), 0, 0)
+            while epoll.poll(0.05):
+                assert not outgoing.advance()
+            unsent = int.from_bytes(fcntl.ioctl(left.fileno(), SIOCOUTQNSD, bytes(4)), "little")
+            assert unsent <= unsent_bytes + 65536  # what a packet takes at once
+            taken.append(unsent)
+    assert taken[1] > 2 * taken[0]
 
 
 def deliver(connection: Incoming, epoll: select.epoll) -> bool:
