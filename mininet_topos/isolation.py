@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from machine.errors import EntrainError
@@ -34,6 +34,19 @@ def enter(namespace: Path) -> None:
             raise EntrainError(f"cannot enter the network namespace {namespace}: {os.strerror(error)}")
     finally:
         os.close(handle)
+
+
+def inhabitants(homes: Iterable[int]) -> Iterator[int]:
+    """Yield the other processes in the network namespaces of the processes `homes`."""
+    homes, namespaces = set(homes), set[int]()
+    for each in homes:
+        with contextlib.suppress(OSError):  # it has been killed
+            namespaces.add(Path(f"/proc/{each}/ns/net").stat().st_ino)
+    for path in Path("/proc").glob("[0-9]*/ns/net"):
+        number = int(path.parts[2])
+        with contextlib.suppress(OSError):  # it has just ended
+            if number not in homes and path.stat().st_ino in namespaces:
+                yield number
 
 
 @contextlib.contextmanager

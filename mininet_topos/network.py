@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.topology import Host, Link, Topology
+from machine import record as records
 from machine.errors import BadInput, EntrainError
 from machine.process import Child, launch
 from machine.record import Record, Resource
@@ -33,6 +34,7 @@ from mininet_topos.base import Host as MininetHost
 from mininet_topos.base import Intf as MininetIntf
 from mininet_topos.base import Link as MininetLink
 from mininet_topos.base import Mininet
+from mininet_topos.isolation import inhabitants
 from mininet_topos.links import (
     Shaping,
     check_classifier,
@@ -199,6 +201,8 @@ class Network:
     def stop(self) -> None:
         """End every process in the network and remove it. Safe to call twice, and after a failed start."""
         self.end(list(self._children))
+        for stranger in inhabitants(host.pid for host in self.net.hosts):  # that a user left on a host
+            records.remove(records.process(stranger))
         for node in self.switches.values():  # all at once; `stop` waits for one
             node.ask_to_end()
         for node in self.switches.values():

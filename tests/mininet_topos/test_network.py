@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +119,23 @@ def test_hosts_have_their_addresses_and_nothing_stays(
         worker = network.popen(wanted.hosts[0].name, ["sleep", "600"])
     assert not made_by(wanted) & interfaces()
     assert [pid for pid in [*pids, worker.pid] if pid is not None and process_start(pid) is not None] == []
+
+
+def test_what_a_user_left_on_a_host_ends_with_the_network(
+    tmp_path: Path, record: Record, use: Callable[[type[SwitchNode]], None]
+) -> None:
+    use(Idle)
+    wanted = topology()
+    with Network(wanted, record, tmp_path) as network:
+        namespace = f"/proc/{network.net[wanted.hosts[0].name].pid}/ns/net"
+        left = subprocess.Popen(["nsenter", f"--net={namespace}", "sleep", "600"], start_new_session=True)
+        outside = subprocess.Popen(["sleep", "600"])
+        while Path(f"/proc/{left.pid}/comm").read_text() != "sleep\n":
+            time.sleep(0.01)
+    assert process_start(left.pid) is None
+    assert outside.poll() is None
+    outside.terminate()
+    outside.wait(timeout=10)
 
 
 def test_a_second_network_follows_at_once_under_the_same_names(
