@@ -87,6 +87,8 @@ def measure(rate_mbps: float, seconds: float, *, offloads: bool, loss: float = 0
         Object.open(compile_cached(SOURCE)) as obj,
         contextlib.ExitStack() as stack,
     ):
+        for name in (where.a, where.b):
+            relays.steer(link, "eth0", ["ip", "netns", "exec", name])
         relay = relays.start(record, link, ("left", "right"), Path(directory), netns=between)
         relay.child.wait_ready(relays.READY_TIMEOUT_S)
         obj.set_rodata("port", struct.pack("=H", SERVER[1]))

@@ -312,7 +312,8 @@ class Network:
             )
 
     def _make_links(self) -> None:
-        make, up, shape, relayed = [], [], [], []
+        make, up, shape = [], [], []
+        relayed: list[tuple[Link, tuple[str, str], list[tuple[str, list[str]]]]] = []
         plugs = self.topology.ocs.port_of if self.topology.ocs is not None else {}
         for link in self.topology.links:
             if (link.a, link.a_port) in plugs:
@@ -330,7 +331,8 @@ class Network:
                 make.append(f"link add {a} type veth peer name {inner[0]}")
                 make.append(f"link add {inner[1]} type veth peer name {b}{peer}")
                 up += [f"link set {each} up" for each in inner]
-                relayed.append((link, inner))
+                inside = [] if b_pid is None else ["nsenter", f"--net=/proc/{b_pid}/ns/net"]
+                relayed.append((link, inner, [(a, []), (b, inside)]))
             else:
                 make.append(f"link add {a} type veth peer name {b}{peer}")
             for end in (a, b) if b_pid is None else (a,):
@@ -354,7 +356,9 @@ class Network:
             ]
             _run(["sh", "-ec", "\n".join(map(_without_offloads, ends))])
         _batch("tc", shape)
-        for link, inner in relayed:
+        for link, inner, outer in relayed:
+            for end, inside in outer:
+                relays.steer(link, end, inside)
             self._relays.append(relays.start(self._record, link, inner, self.directory))
         for relay in self._relays:
             relay.child.wait_ready(relays.READY_TIMEOUT_S)

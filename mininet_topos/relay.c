@@ -3,6 +3,9 @@
 // Every frame that arrives at one interface leaves by the other DELAY_NS later, more or less up to JITTER_NS, in order.
 // Offloaded packets pass whole, with what the kernel has left to do on them (PACKET_VNET_HDR). The delay counts from
 // when the kernel received the frame, not from when this process had a processor. Says `ready` on standard output.
+//
+// Frames wait in the kernel, unread, and wake nobody: the relay sleeps until one is due, or until those in the kernel
+// have to be read.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -32,8 +35,11 @@
 #define LONGEST (1 << 18)        // of a frame, with the virtio header
 #define BUFFER (32 << 20)        // of the kernel, for frames that wait for this process
 #define ON_THE_WAY (256LL << 20) // bytes that this process keeps at most in each direction
-#define BATCH 32                 // frames from one side before the other one has its turn
-#define LATE_NS 10000            // of one bin of the histogram
+#define READ 32                  // frames at a time
+#define SENT 8
+#define REST_NS 50000      // of a sleep, at least: to wake up for each frame of a fast flow would cost more
+#define UNREAD_NS 10000000 // for which frames stay in the kernel at most: its clock may be set
+#define LATE_NS 10000      // of one bin of the histogram
 #define LATE_BINS 1000
 
 struct statistics { // as in relays.py
@@ -55,10 +61,12 @@ struct side {
 	int64_t due;                 // of the last one
 };
 
-static char buffer[LONGEST];
+static char buffers[READ][LONGEST];
+static struct side sides[2];
 static struct statistics *statistics;
 static int64_t delay, jitter;
 static uint64_t drawn;
+static int64_t emptied; // when there was no frame left to read
 
 static void fail(const char *what)
 {
@@ -122,84 +130,154 @@ static int64_t age(struct msghdr *message)
 	return result < 0 || result > NSEC_PER_SEC / 2 ? 0 : result;
 }
 
-// Returns the side of which a frame leaves next, or NULL.
-static struct side *next(struct side *sides)
+static bool is_due(const struct side *side)
 {
-	struct frame *left = sides[0].first, *right = sides[1].first;
-
-	if (!left)
-		return right ? &sides[1] : NULL;
-	return right && right->due < left->due ? &sides[1] : &sides[0];
+	return side->first && side->first->due <= now(CLOCK_MONOTONIC);
 }
 
-static bool is_due(struct side *sides)
+static void keep(struct side *side, struct msghdr *message, size_t length)
 {
-	struct side *first = next(sides);
-
-	return first && first->first->due <= now(CLOCK_MONOTONIC);
-}
-
-// Takes in one frame; returns whether there was one.
-static bool receive(struct side *side)
-{
-	char control[CMSG_SPACE(sizeof(struct timespec))];
-	struct iovec place = {buffer, sizeof(buffer)};
-	struct msghdr message = {
-		.msg_iov = &place, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
-	ssize_t length = recvmsg(side->socket, &message, MSG_TRUNC);
 	struct frame *frame;
 
-	if (length < 0)
-		return false; // none is left, or the interface went down: having been told of that clears it
-	if (length > LONGEST || side->held + length > ON_THE_WAY || !(frame = malloc(sizeof(*frame) + length))) {
+	if (length > LONGEST || side->held + (int64_t)length > ON_THE_WAY ||
+	    !(frame = malloc(sizeof(*frame) + length))) {
 		statistics->dropped++;
-		return true;
+		return;
 	}
 	frame->next = NULL;
-	frame->due = now(CLOCK_MONOTONIC) - age(&message) + delay;
+	frame->due = now(CLOCK_MONOTONIC) - age(message) + delay;
 	if (jitter)
 		frame->due += (int64_t)(draw() % (2 * jitter + 1)) - jitter;
 	if (frame->due < side->due)
 		frame->due = side->due;
 	side->due = frame->due;
 	frame->length = length;
-	memcpy(frame->bytes, buffer, length);
+	memcpy(frame->bytes, message->msg_iov->iov_base, length);
 	*side->last = frame;
 	side->last = &frame->next;
 	side->held += length;
-	return true;
 }
 
-// Lets out the first frame of what came in at `side`.
+// Reads up to READ frames; returns whether there may be more.
+static bool receive(struct side *side)
+{
+	char control[READ][CMSG_SPACE(sizeof(struct timespec))];
+	struct mmsghdr messages[READ];
+	struct iovec places[READ];
+	int count;
+
+	for (int i = 0; i < READ; i++) {
+		places[i] = (struct iovec){buffers[i], LONGEST};
+		messages[i].msg_hdr = (struct msghdr){.msg_iov = &places[i],
+						      .msg_iovlen = 1,
+						      .msg_control = control[i],
+						      .msg_controllen = sizeof(control[i])};
+	}
+	// An error that the interface went down is cleared by being told.
+	count = recvmmsg(side->socket, messages, READ, MSG_TRUNC, NULL);
+	for (int i = 0; i < count; i++)
+		keep(side, &messages[i].msg_hdr, messages[i].msg_len);
+	return count == READ;
+}
+
+// How many frames the kernel has dropped since it was last asked, because its buffer was full.
+static uint64_t lost(const struct side *side)
+{
+	struct tpacket_stats stats = {};
+	socklen_t size = sizeof(stats);
+
+	return getsockopt(side->socket, SOL_PACKET, PACKET_STATISTICS, &stats, &size) ? 0 : stats.tp_drops;
+}
+
+// Lets out up to SENT frames that are due of those that came in at `side`.
 static void deliver(struct side *side, int out)
 {
+	struct mmsghdr messages[SENT];
+	struct iovec places[SENT];
 	struct frame *frame = side->first;
-	int64_t late = (now(CLOCK_MONOTONIC) - frame->due) / LATE_NS;
+	int64_t time = now(CLOCK_MONOTONIC);
+	int count = 0, sent;
 
-	if (send(out, frame->bytes, frame->length, 0) < 0)
+	for (; count < SENT && frame && frame->due <= time; frame = frame->next, count++) {
+		places[count] = (struct iovec){frame->bytes, frame->length};
+		messages[count].msg_hdr = (struct msghdr){.msg_iov = &places[count], .msg_iovlen = 1};
+	}
+	sent = sendmmsg(out, messages, count, 0);
+	if (sent < 0) {
+		sent = 1;
 		statistics->dropped++;
-	else
-		statistics->passed++;
-	statistics->late[late < LATE_BINS ? late : LATE_BINS - 1]++;
-	side->first = frame->next;
+	} else {
+		statistics->passed += sent;
+	}
+	time = now(CLOCK_MONOTONIC);
+	while (sent--) {
+		int64_t late = (time - side->first->due) / LATE_NS;
+
+		statistics->late[late < LATE_BINS ? late : LATE_BINS - 1]++;
+		frame = side->first;
+		side->first = frame->next;
+		side->held -= frame->length;
+		free(frame);
+	}
 	if (!side->first)
 		side->last = &side->first;
-	side->held -= frame->length;
-	free(frame);
 }
 
-// Waits until a frame arrives or is due.
-static void await(struct side *sides)
+// The time by which what arrives after `emptied` has to be read. None of it is due earlier than this.
+static int64_t unread_until(void)
+{
+	int64_t least = (delay - jitter) / 2;
+
+	return emptied + (least < UNREAD_NS ? least : UNREAD_NS);
+}
+
+// Sends what is due and reads what has arrived. Returns when there is something to do again; INT64_MAX: when a frame
+// arrives.
+static int64_t work(void)
+{
+	int64_t next = INT64_MAX;
+
+	for (bool more = true; more;) {
+		int64_t time;
+
+		for (int i = 0; i < 2; i++) {
+			if (is_due(&sides[i]))
+				deliver(&sides[i], sides[!i].socket);
+		}
+		more = is_due(&sides[0]) || is_due(&sides[1]);
+		time = now(CLOCK_MONOTONIC);
+		if (more || ((sides[0].first || sides[1].first) && time < unread_until()))
+			continue;
+		for (int i = 0; i < 2; i++) {
+			more |= receive(&sides[i]);
+			statistics->dropped += lost(&sides[i]);
+		}
+		if (!more)
+			emptied = time;
+	}
+	for (int i = 0; i < 2; i++) {
+		if (sides[i].first && sides[i].first->due < next)
+			next = sides[i].first->due;
+	}
+	return next < INT64_MAX && next > unread_until() ? unread_until() : next;
+}
+
+// Waits until there is something to do, or, if `until` is INT64_MAX, until a frame arrives.
+static void await(int64_t until)
 {
 	struct pollfd ready[] = {{sides[0].socket, POLLIN, 0}, {sides[1].socket, POLLIN, 0}};
-	struct side *first = next(sides);
-	int64_t left = first ? first->first->due - now(CLOCK_MONOTONIC) : 0;
-	struct timespec patience = {left / NSEC_PER_SEC, left % NSEC_PER_SEC};
+	int64_t rested = now(CLOCK_MONOTONIC) + REST_NS;
+	struct timespec at;
 
-	if (left < 0)
+	if (until == INT64_MAX) {
+		if (poll(ready, 2, -1) < 0 && errno != EINTR)
+			fail("poll");
 		return;
-	if (ppoll(ready, 2, first ? &patience : NULL, NULL) < 0 && errno != EINTR)
-		fail("poll");
+	}
+	if (until < rested)
+		until = rested;
+	at = (struct timespec){until / NSEC_PER_SEC, until % NSEC_PER_SEC};
+	clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
 }
 
 static void map_statistics(const char *path)
@@ -217,7 +295,6 @@ static void map_statistics(const char *path)
 int main(int argc, char **argv)
 {
 	struct sched_param urgent = {1};
-	struct side sides[2] = {};
 
 	if (argc != 7) {
 		fprintf(stderr, "usage: relay LEFT RIGHT DELAY_NS JITTER_NS SEED STATISTICS\n");
@@ -234,28 +311,11 @@ int main(int argc, char **argv)
 	// Memory that is given back has to be asked for, and faulted in, again.
 	mallopt(M_TRIM_THRESHOLD, ON_THE_WAY);
 	mallopt(M_MMAP_THRESHOLD, 2 * LONGEST);
+	mlockall(MCL_CURRENT);
 	prctl(PR_SET_TIMERSLACK, 1);
 	sched_setscheduler(0, SCHED_RR, &urgent); // where that is allowed
-	mlockall(MCL_CURRENT);
 	printf("ready\n");
 	fflush(stdout);
-	for (;;) {
-		bool left = false;
-
-		while (is_due(sides)) {
-			struct side *first = next(sides);
-
-			deliver(first, sides[first == &sides[0]].socket);
-		}
-		// Taking frames in can wait: their time counts from when the kernel had them.
-		for (int i = 0; i < 2; i++) {
-			int taken = 0;
-
-			while (taken < BATCH && !is_due(sides) && receive(&sides[i]))
-				taken++;
-			left |= taken == BATCH || is_due(sides);
-		}
-		if (!left)
-			await(sides);
-	}
+	for (;;)
+		await(work());
 }

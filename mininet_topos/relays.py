@@ -1,7 +1,8 @@
 """Links with a delay where the kernel has no netem: a process per link passes each frame on, later.
 
 The process is `relay.c`, compiled when it is first needed. 300 Mbit/s without offloads are 25,000 full frames
-per second and direction: in Python, one frame in and out takes longer than there is time.
+per second and direction: in Python, one frame in and out takes longer than there is time. It has one
+processor, and another one receives what it sends (`steer`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import struct
 import subprocess
 import tempfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,15 +82,51 @@ def start(
     Call it in the main thread, whose end ends the process. It logs and counts in `directory`. Use
     `child.wait_ready` before sending.
     """
-    name = f"{link.a}-{link.a_port}-{link.b}-{link.b_port}"
+    name = _name(link)
     statistics = directory / f"relay-{name}.bin"
     delay_ns, jitter_ns = (round((each or 0) * 1e6) for each in (link.delay_ms, link.jitter_ms))
     seed = zlib.crc32(name.encode())
     inside = ["ip", "netns", "exec", netns] if netns else []
-    command = [*inside, compiled(), *ends, delay_ns, jitter_ns, seed, statistics]
+    processor = ["taskset", "--cpu-list", _processors(link)[0]]
+    command = [*inside, *processor, compiled(), *ends, delay_ns, jitter_ns, seed, statistics]
     what = f"the relay of link {link.a}-{link.b}"
     log = directory / f"relay-{name}.log"
     return Relay(launch(record, what, [str(each) for each in command], log=log, tells=True), statistics)
+
+
+def steer(link: Link, interface: str, inside: Sequence[str] = ()) -> None:
+    """Let another processor than that of the relay receive what the relay of `link` sends to `interface`.
+
+    Otherwise the relay's does it within each call that sends, and frames that are due wait for TCP. It is one
+    processor, so that frames stay in order. `inside` is how a command begins that runs in the interface's
+    namespace. Without CONFIG_RPS in the kernel, nothing is changed. Raises EntrainError where that fails.
+    """
+    own, other = _processors(link)
+    if own == other:
+        return
+    file = f"/sys/class/net/{interface}/queues/rx-0/rps_cpus"
+    # sysfs shows the interfaces of the namespace in which it was mounted
+    script = f"umount --lazy /sys; mount -t sysfs none /sys; [ ! -e {file} ] || echo {_mask(other)} > {file}"
+    command = [*inside, "unshare", "--mount", "sh", "-ec", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise EntrainError(f"{interface}: cannot choose the processor that receives: {done.stderr.strip()}")
+
+
+def _name(link: Link) -> str:
+    return f"{link.a}-{link.a_port}-{link.b}-{link.b_port}"
+
+
+def _processors(link: Link) -> tuple[int, int]:
+    """Return the processor of a link's relay, and that of the receivers."""
+    processors = sorted(os.sched_getaffinity(0))
+    index = zlib.crc32(_name(link).encode())
+    return processors[index % len(processors)], processors[(index + 1) % len(processors)]
+
+
+def _mask(processor: int) -> str:
+    """Return the mask of one processor as the kernel reads it: in hexadecimal groups of 32."""
+    return ",".join([f"{1 << processor % 32:x}", *["0" * 8] * (processor // 32)])
 
 
 def inner_ends(outer: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
 import threading
 import time
@@ -36,6 +37,8 @@ def relayed(pair: Pair, tmp_path: Path, delay_ms: float, jitter_ms: float = 0.0)
     link = Link("left", 0, "right", 0, 1000.0, 0, delay_ms=delay_ms, jitter_ms=jitter_ms)
     with Record("test-relays", records=tmp_path / "relays") as record:
         between = pair.a.replace("tha", "thx")
+        for name in (pair.a, pair.b):
+            relays.steer(link, "eth0", ["ip", "netns", "exec", name])
         relay = relays.start(record, link, ("left", "right"), tmp_path, netns=between)
         relay.child.wait_ready(relays.READY_TIMEOUT_S)
         yield relay
@@ -105,6 +108,27 @@ def test_a_stream_arrives_as_it_was_and_offloaded_packets_pass_whole(
     assert not passed.dropped
     frames = size / 1448
     assert passed.frames < frames if offloads else passed.frames >= frames
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="there is one processor")
+def test_one_processor_relays_and_another_receives(pair: Pair, tmp_path: Path) -> None:
+    with relayed(pair, tmp_path, 1.0) as relay:
+        own = os.sched_getaffinity(relay.child.process.pid)
+        masks = [
+            pair.run(name, "cat", "/sys/class/net/eth0/queues/rx-0/rps_cpus") for name in (pair.a, pair.b)
+        ]
+    received = int(masks[0].replace(",", ""), 16)
+    assert len(own) == received.bit_count() == 1
+    assert not received & (1 << own.pop())
+    assert masks[0] == masks[1]
+
+
+@pytest.mark.parametrize("processor", [0, 5, 31, 32, 70])
+def test_a_mask_is_read_as_the_kernel_writes_it(processor: int) -> None:
+    """In groups of 32 bits, the highest first."""
+    groups = relays._mask(processor).split(",")
+    assert sum(int(group, 16) << 32 * place for place, group in enumerate(reversed(groups))) == 1 << processor
+    assert all(len(group) == 8 for group in groups[1:])
 
 
 def test_it_ends_with_its_owner(pair: Pair, tmp_path: Path) -> None:
