@@ -203,6 +203,10 @@ static void deliver(struct side *side, int out)
 		messages[count].msg_hdr = (struct msghdr){.msg_iov = &places[count], .msg_iovlen = 1};
 	}
 	sent = sendmmsg(out, messages, count, 0);
+	if (sent < 0 && errno == ENOBUFS) { // the receiving processor has enough to do; the frames stay due
+		clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){0, REST_NS}, NULL);
+		return;
+	}
 	if (sent < 0) {
 		sent = 1;
 		statistics->dropped++;
