@@ -86,6 +86,8 @@ _VARIANTS: dict[str, tuple[Line, str, str]] = {
     "15-now": ("-.", "^", "\\\\\\"),
     "15-at-once": ((0, (3, 1, 1, 1, 1, 1)), "v", "xxx"),
     "horizon": (":", "x", "..."),
+    "now": ((0, (1, 1, 1, 1, 1, 1)), "P", "ooo"),
+    "at-once": ((0, (5, 1, 1, 1, 1, 1)), "d", "+++"),
     # policies that run with several congestion controls
     "reno": ("-", "o", ""),
     "cubic": ("-.", "^", "\\\\\\"),
