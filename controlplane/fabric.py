@@ -257,6 +257,8 @@ class Fabric:
                 counters[by_id[entry.counter_id]][entry.index.index] = entry.data
             counted = {}
             for port in switch.ports:
+                if not all(port.number in by_port for by_port in counters.values()):
+                    raise EntrainError(f"{switch.name}: does not say what port {port.number} has counted")
                 into, out = (by_port[port.number] for by_port in counters.values())
                 counted[switch.name, port.number] = PortCounters(
                     now, into.packet_count, into.byte_count, out.packet_count, out.byte_count

@@ -154,6 +154,9 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):  # type: ignore[misc]
         self.reads += 1
         kinds = {entity.WhichOneof("entity") for entity in request.entities}
         found = [entity for entity in self.entities.values() if entity.WhichOneof("entity") in kinds]
+        found += [
+            entity for entity in request.entities if entity.counter_entry.HasField("index")
+        ]  # all are 0
         yield p4r.ReadResponse(entities=found)
 
     async def Write(self, request: Any, context: Any) -> Any:  # noqa: N802

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from finsy.proto import U128, p4r
@@ -434,3 +435,23 @@ def test_a_store_that_is_something_else_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(EntrainError, match="is not a state file"):
         Store(tmp_path / "state")
+
+
+def test_a_switch_that_does_not_tell_what_a_port_counted_is_named() -> None:
+    class Silent(FakeSwitch):
+        async def Read(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+            if not any(entity.counter_entry.HasField("index") for entity in request.entities):
+                async for answer in super().Read(request, context):
+                    yield answer
+
+    async def counters(make: type[FakeSwitch]) -> set[tuple[str, int]]:
+        kind = FakeKind(make, Pipeline.load())
+        async with switches(kind, dumbbell(1)) as (topology, _), Fabric(topology, kind.pipeline) as fabric:
+            await fabric.apply(desired_state(topology, FabricPolicy("ecmp")))
+            return set(await fabric.counters())
+
+    assert asyncio.run(counters(FakeSwitch)) == {
+        (s.name, p.number) for s in dumbbell(1).switches for p in s.ports
+    }
+    with pytest.raises(EntrainError, match="left: does not say what port 1 has counted"):
+        asyncio.run(counters(Silent))
