@@ -226,8 +226,7 @@ class Admission:
                 entry = self._put(replace(entry, phase="leaving", outcome=outcome), "leaving")
         number = entry.id
         await self.settled()
-        found = self._entries.get(number)
-        return self._status(found or next(each for each in self._ledger.past() if each.id == number))
+        return self._status(self._entries.get(number) or self._ledger.entry(number))
 
     def owner_of(self, name: str) -> str:
         """Return whose a job is; empty for operators'. Raises BadInput if there is no such job."""

@@ -156,9 +156,15 @@ class Ledger:
         """Return the jobs that are over, the latest last."""
         return self._select(f"{_IS_OVER} ORDER BY end_s, id")
 
-    def _select(self, where: str) -> list[Entry]:
+    def entry(self, number: int) -> Entry:
+        """Return the job with this id. Raises LookupError if the file has none, or no longer."""
+        for found in self._select("id = ?", number):
+            return found
+        raise LookupError(f"{self.path}: there is no job with id {number}")
+
+    def _select(self, where: str, *values: object) -> list[Entry]:
         with self._errors():
-            rows = self._database.execute(f"SELECT id, {', '.join(_COLUMNS)} FROM job WHERE {where}")
+            rows = self._database.execute(f"SELECT id, {', '.join(_COLUMNS)} FROM job WHERE {where}", values)
             return [_entry(row) for row in rows]
 
     def _belongs_to(self, cluster: Cluster) -> None:
