@@ -34,6 +34,7 @@ from schedulers.placement.strategies import STRATEGIES
 from tests.controlplane.fake_switch import FakeSwitch
 from tests.controlplane.kinds import FakeKind
 from tests.controlplane.test_fabric import switches
+from tests.controlplane.test_loads import LoadTable
 from tests.permissions import let_others_pass
 
 TOPOLOGY = leaf_spine(2, 2, 2)
@@ -69,7 +70,9 @@ Ask = Callable[..., Awaitable[grpc.StatusCode]]
 @asynccontextmanager
 async def api_of(directory: Path, access: Access) -> AsyncIterator[tuple[Controller, int | None]]:
     """A controller of a cluster of fake switches, with its API at `directory`/api.sock."""
-    async with switches(FakeKind(FakeSwitch, Pipeline.load()), TOPOLOGY) as (served, _):
+    async with switches(FakeKind(FakeSwitch, Pipeline.load()), TOPOLOGY) as (served, fakes):
+        for fake in fakes.values():
+            fake.answer = LoadTable({1: {1234: 70}})
         setup = ClusterSetup(cluster_of(served, 1), STRATEGIES["vclos"])
         ledger = Ledger(directory / "jobs", setup.cluster)
         async with (
