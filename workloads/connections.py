@@ -16,6 +16,7 @@ import secrets
 import select
 import socket
 import struct
+import sys
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -52,8 +53,16 @@ _SECRET_BYTES = 32
 """Length of a job's secret, which rank 0 draws and tells the others over the rendezvous."""
 
 
+_TOLD = 10
+"""Refused connections that a rank tells of."""
+
+
 class PeerLost(EntrainError):
     """A connection to another rank broke."""
+
+
+class Stranger(EntrainError):
+    """Who connects is no rank of the job from which one is missing."""
 
 
 def source_port(job: JobSpec, src: int, dst: int, attempt: int) -> int:
@@ -306,6 +315,7 @@ def connect_all(
             for peer in receivers
         }
         incoming: dict[int, Incoming] = {}
+        strangers = 0
         deadline = time.monotonic() + job.timeout_s
         poll = select.poll()
         for sock in (listener, *control.sockets):
@@ -317,9 +327,13 @@ def connect_all(
                 peers = ", ".join(f"{peer} at {job.hosts[peer]}" for peer in sorted(missing))
                 raise JobFailed(f"rank {rank}: no connection from rank {peers} within {job.timeout_s:g} s")
             if any(fd == listener.fileno() for fd, _ in events):
-                accepted = _accept(listener, rank, missing, secret)
-                if accepted:
-                    sock, peer, address = accepted
+                try:
+                    sock, peer, address = _accept(listener, rank, missing, secret)
+                except Stranger as error:
+                    strangers += 1
+                    if strangers <= _TOLD:
+                        print(f"workloads: job {job.name}, rank {rank}: {error}", file=sys.stderr, flush=True)
+                else:
                     incoming[peer] = Incoming(sock, peer, address, job.dtype, epoll)
     control.barrier("connected")
     return outgoing, incoming
@@ -414,16 +428,20 @@ def _set_mark(sock: socket.socket, mark: int) -> None:
 
 def _accept(
     listener: socket.socket, rank: int, senders: Collection[int], secret: bytes
-) -> tuple[socket.socket, int, tuple[str, int]] | None:
-    """Accept a peer's connection. Return it with rank and address, or None unless it is one of `senders`."""
+) -> tuple[socket.socket, int, tuple[str, int]]:
+    """Accept a connection. Return it with rank and address. Raises Stranger if it is none of `senders`."""
     sock, address = listener.accept()
     sock.settimeout(_HELLO_TIMEOUT_S)
+    why = "it does not say which rank it is"
     with contextlib.suppress(OSError):
         hello = sock.recv(_HELLO.size, socket.MSG_WAITALL)
-        if len(hello) == _HELLO.size:
-            magic, peer, proof = _HELLO.unpack(hello)
-            known = magic == _MAGIC and peer in senders
-            if known and hmac.compare_digest(proof, _proof(secret, peer, rank)):
+        if len(hello) == _HELLO.size and hello.startswith(_MAGIC):
+            _, peer, proof = _HELLO.unpack(hello)
+            if not hmac.compare_digest(proof, _proof(secret, peer, rank)):
+                why = f"it says it is rank {peer}, and does not know the job's secret"
+            elif peer not in senders:
+                why = f"no connection of rank {peer} is expected"
+            else:
                 return sock, peer, (address[0], address[1])
     sock.close()
-    return None
+    raise Stranger(f"refused a connection from {address[0]}:{address[1]}: {why}")

@@ -35,11 +35,11 @@ from machine.explain import suggestion
 from machine.plugins import extended
 from schedulers.compiled import Floats
 from schedulers.slots.host import (
-    FLOOR,
     FLOW,
     GROUP,
     SCHEDULERS,
     SMALLEST_FIRST,
+    Doubt,
     Parameters,
     Round,
     SlotScheduler,
@@ -64,8 +64,6 @@ PATIENCE = 4
 """Slots without an answer from the path after which a flow is left to TCP."""
 SHARED = 2
 """Slots of an equal share that a flow takes without an answer: this one, and the next up to its turn."""
-CROWDED = 64
-"""Slots in a row without room for half of the link after which a flow takes its share of that half."""
 GRAIN = 128 * 1024
 """Bytes in which progress advances: what a socket takes at once (TCP_NOTSENT_LOWAT)."""
 LEAST_PART = 0.05
@@ -209,10 +207,8 @@ class _State:
     """Slots in a row in which the path did not answer at once."""
     asked_in: int = -1
     """The last of them."""
-    crowded: int = 0
-    """Slots in a row in which the path had no room for its share (`HostScheduler._share`)."""
-    crowded_in: int = -1
-    """The last of them."""
+    doubt: Doubt = field(default_factory=Doubt)
+    """Whether it believes what others have announced."""
 
 
 @dataclass
@@ -484,7 +480,11 @@ class HostScheduler:
         part = min(max(left_s / slot_s, LEAST_PART), 1.0)
         self._follow(these.flows[row], entry, answer, view.received, part * slot_s)
         rates = these.decide(row, answer.load, answer.headroom, answer.own, part)
-        if share := self._share(state, answer):
+        share = state.doubt.share(
+            answer.slot, answer.headroom, self._link, self._parameters, len(self._states)
+        )
+        if share:
+            self.counts["crowded"] += 1
             rates[:SHARED] = np.maximum(rates[:SHARED], share)
         self.delays.decision.append(time.perf_counter() - began)
         self.delays.negotiation.append(answer.delay_s)
@@ -493,26 +493,6 @@ class HostScheduler:
         if state.schedule is NOTHING or change > SAME * self._capacity:
             self._put(entry, state, view.clock, answer.slot, rates)
         state.others = float(these.flows["others"][row])
-
-    def _share(self, state: _State, answer: PathLoads) -> float:
-        """Return the rate, bytes/s, that a flow takes whether or not there is room.
-
-        It is 0 while its path has room, and for `CROWDED` slots without. Who plans as this host does leaves
-        room in the slots after those that it reserves. Without any there, a slot counts as many: what is
-        announced for them need not come (docs/security.md).
-        """
-        share = FLOOR * self._capacity / len(self._states)
-        enough = share + self._link - self._capacity
-        near = self._parameters.reserved
-        soon, later = answer.headroom[:near].tolist(), answer.headroom[near : 2 * near].tolist()
-        if max(soon) >= enough:
-            state.crowded = 0
-        elif state.crowded_in != answer.slot:
-            state.crowded_in = answer.slot
-            state.crowded += CROWDED // PATIENCE if later and max(later) < enough else 1
-            if state.crowded > CROWDED:
-                self.counts["crowded"] += 1
-        return share if state.crowded > CROWDED else 0.0
 
     def _follow(
         self, flow: np.void, entry: FlowProgress, answer: PathLoads, received: _Received, left_s: float
@@ -547,6 +527,7 @@ class HostScheduler:
             return
         allowed = state.schedule.allows(state.since_ns, now, clock)
         achieved = min(entry.carried - state.carried + GRAIN, allowed)
+        state.doubt.observe(allowed, achieved)
         rates = np.array([[self._link], [allowed / seconds], [achieved / seconds], [state.others]])
         state.observed = self._scheduler.observed(state.observed, *rates)
 

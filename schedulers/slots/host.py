@@ -29,6 +29,12 @@ WINDOW = 4
 FLOOR = 0.5
 """The bound B is at least this part of the line rate: a fair share beside one flow that nobody plans. Without
 it every slot in which that flow took more would lower what is asked for in the next."""
+CROWDED = 64
+"""Slots in a row without room for half of the link after which a flow doubts that what is announced comes."""
+BEYOND = 16
+"""As how many of them a slot counts in which there is no room later either, where agents do not plan yet."""
+RETRY = 16
+"""Slots after which such a flow tries again whether its path carries more than half of the link."""
 SHORT = 0.98
 """A flow that achieved less than this part of its plan was held back by its path."""
 PAYLOAD = 0.95
@@ -157,6 +163,56 @@ class SlotScheduler:
         carried = np.clip(achieved + others, FLOOR * line, line)
         last = np.where(achieved < SHORT * planned, carried, line)
         return np.concatenate([seen[:, 1:], last[:, None]], axis=1)
+
+
+@dataclass
+class Doubt:
+    """Whether what others have announced on a flow's path comes: it need not (docs/security.md).
+
+    In the paper a flow without headroom waits. So whoever announces the rate of a link and sends nothing
+    would stop every flow on it. Here a flow waits for `CROWDED` slots; then it takes its part of half of the
+    link, whatever is announced. If its path carries that, it takes its part of all of the link, for as long
+    as the path carries that too: if others do send what they have announced, for one slot in `RETRY`.
+    """
+
+    slots: int = 0
+    """Slots in a row in which the path had no room."""
+    last: int = -1
+    """The last of them."""
+    carried: bool = False
+    """Whether the path has carried what the flow took although there was no room."""
+    all: bool = False
+    """Whether that was all of the link."""
+    retry: int = -1
+    """The slot from which on the flow may take that."""
+
+    def observe(self, allowed: float, achieved: float) -> None:
+        """Note how much (bytes) of what its schedule allowed a flow that had data has sent."""
+        self.carried = achieved >= SHORT * allowed > 0.0
+
+    def share(self, slot: int, headroom: Floats, link: float, parameters: Parameters, flows: int) -> float:
+        """Return the rate, bytes/s, that the flow takes whether or not there is room; 0 while it waits.
+
+        `headroom` (K,) is that of its path from `slot` on, without its own part. `link` is the rate of its
+        host's link, on which there are so many `flows`.
+        """
+        line = parameters.payload * link
+        share = FLOOR * line / flows
+        enough = share + link - line
+        near = parameters.reserved
+        soon, later = headroom[:near].tolist(), headroom[near : 2 * near].tolist()
+        if max(soon) >= enough:
+            self.slots = 0
+        elif self.last != slot:
+            self.last = slot
+            self.slots += BEYOND if later and max(later) < enough else 1
+        if self.slots <= CROWDED:
+            self.carried = False
+            return 0.0
+        if self.all and not self.carried:
+            self.retry = slot + RETRY
+        self.all = self.carried and slot >= self.retry
+        return line / flows if self.all else share
 
 
 class Round:

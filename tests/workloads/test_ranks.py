@@ -366,7 +366,10 @@ def with_impostors(job, rank):
     return listener
 c._listen = with_impostors
 """
-    assert run_job(patch=patch, ranks=3).returncode == 0
+    result = run_job(patch=patch, ranks=3)
+    assert result.returncode == 0
+    assert "rank 1: refused a connection from 127" in result.stderr
+    assert "it says it is rank 0, and does not know the job's secret" in result.stderr
 
 
 def test_two_jobs_start_together_when_told_to(job_file: JobFile, tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from hostbpf.carriers.carriers import Feedback
 from hostbpf.clock import SlotClock
 from hostbpf.scheduling.loads import RATE_UNIT, HostOnly, PathLoads, Wait
 from hostbpf.scheduling.monitor import Direction, FlowProgress, Phase, Role
-from hostbpf.scheduling.thread import CROWDED, GRAIN, PATIENCE, ROUNDS_MAX, HostScheduler, rounds
+from hostbpf.scheduling.thread import GRAIN, PATIENCE, ROUNDS_MAX, HostScheduler, rounds
 from schedulers.compiled import Floats
-from schedulers.slots.host import FLOOR, PAYLOAD, RESERVED
+from schedulers.slots.host import BEYOND, CROWDED, FLOOR, PAYLOAD, RESERVED, RETRY
 from tests.hostbpf.taps import wait_until
 from wire.flow import Flow
 from wire.slot_header import LANES, Kind, SlotHeader
@@ -429,7 +429,9 @@ def test_a_flow_for_which_there_is_no_room_waits(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ahead", "patience"), [(LANES, PATIENCE), (RESERVED, CROWDED)], ids=["far ahead", "as hosts plan"]
+    ("ahead", "patience"),
+    [(LANES, CROWDED // BEYOND), (RESERVED, CROWDED)],
+    ids=["far ahead", "as hosts plan"],
 )
 def test_a_path_without_room_for_long_is_shared(bench: Bench, ahead: int, patience: int) -> None:
     """Somebody has announced all of it, and may not send: half of the link is taken all the same."""
@@ -442,6 +444,23 @@ def test_a_path_without_room_for_long_is_shared(bench: Bench, ahead: int, patien
     bench.loads.room = math.inf
     bench.slot()
     assert bench.rates()[:2] == pytest.approx(PAYLOAD * LINE)
+
+
+@pytest.mark.parametrize("sent", [0.0, 1.0], ids=["nothing", "all"])
+def test_a_flow_takes_more_than_half_of_a_full_path_if_others_do_not_send_what_they_announce(
+    bench: Bench, sent: float
+) -> None:
+    """Of two flows that both want all of a link, each gets half."""
+    bench.loads.room = 0.0
+    bench.flows = [sending(total=10**10)]
+    bench.send((CROWDED // BEYOND + 2) * ROUNDS_MAX)
+    carries = PAYLOAD * LINE * (1.0 - sent / 2.0)
+    planned = []
+    for _ in range(3 * RETRY * ROUNDS_MAX):
+        planned.append(bench.planned(FLOW) / (PAYLOAD * LINE))
+        bench.send(1, min(1.0, carries / bench.planned(FLOW)))
+    assert set(np.round(planned, 3)) <= {FLOOR, 1.0}
+    assert np.mean(planned) == 1.0 if sent == 0.0 else np.mean(planned) < 0.6
 
 
 def test_a_flow_begins_at_a_rate_until_it_has_decided(bench: Bench) -> None:
