@@ -8,13 +8,15 @@ on a cluster experiment with circuits, or one of its processes.
 After each kill what was killed is started again, or the next start cleans up. Counted are
 
 - `leftovers`: processes, records and what records name, that are there afterwards;
-- `stalls`: iterations of a job that does not need what was killed, longer by more than a slot than the
-  longest one while nothing was killed;
+- `stalls`: kills after which an iteration of a job that does not need what was killed took longer, by more
+  than a slot, than each one while nothing was killed;
 - `lost`: reservations that are gone, not what the caller was told, leaked, or without their table entries;
 - `silent`: exit statuses of 0 though something was lost.
 
-A busy machine has stalls of its own. So after each kill in the cluster `third` comes and goes likewise for as
-long, without a kill: `stalls_without_kill` are the stalls of that time.
+A machine delays iterations by itself, and the longest of many is longer than that of few. So after each kill
+in the cluster `third` comes and goes likewise for as long, without a kill. `delayed` counts iterations that
+took longer than the median one by more than a slot, at most one per job and kill, and `delayed_without_kill`
+the same for the times without a kill.
 
 Kills are drawn from a seed; what they meet depends on the machine.
 """
@@ -28,6 +30,7 @@ import os
 import random
 import secrets
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -93,26 +96,62 @@ collectives = ["ring"]
 """
 
 
+@dataclass(frozen=True)
+class Longest:
+    """A job's longest iteration after a kill, or in as much time without one."""
+
+    kill: str
+    job: str
+    killed: bool
+    seconds: float
+    median_s: float
+
+    @property
+    def line(self) -> str:
+        """What is said of it."""
+        when = "" if self.killed else " without a kill"
+        return f"{self.kill}: {self.job} took {self.seconds:.3f} s{when}, in the median {self.median_s:.3f} s"
+
+
 @dataclass
 class Counts:
-    """What is counted, each with a line about it. `calm` has the stalls while nothing is killed."""
+    """What is counted, each with a line about it."""
 
     kills: Counter[str] = field(default_factory=Counter)
-    calm: list[str] = field(default_factory=list)
-    found: dict[str, list[str]] = field(
+    longest: list[Longest] = field(default_factory=list)
+    lines: dict[str, list[str]] = field(
         default_factory=lambda: {"leftovers": [], "stalls": [], "lost": [], "silent": []}
     )
 
     def add(self, key: str, kind: str, what: str) -> None:
         """Count something that should not be."""
-        self.found[key].append(self._line(kind, what))
+        self.lines[key].append(f"{self._kill(kind)}: {what}")
 
-    def add_calm(self, what: str) -> None:
-        """Count a stall while nothing is killed."""
-        self.calm.append(self._line("after it", what))
+    def took(self, kind: str, job: str, killed: bool, seconds: float, median_s: float) -> None:
+        """Note a job's longest iteration."""
+        self.longest.append(Longest(self._kill(kind), job, killed, seconds, median_s))
 
-    def _line(self, kind: str, what: str) -> str:
-        return f"kill {self.kills.total()} ({kind}): {what}"
+    def _kill(self, kind: str) -> str:
+        return f"kill {self.kills.total()} ({kind})"
+
+    def found(self) -> dict[str, list[str]]:
+        """Return what should not be, with the iterations that only the kills can have made longer."""
+        calm: dict[str, float] = {}
+        for each in self.longest:
+            if not each.killed:
+                calm[each.job] = max(each.seconds, calm.get(each.job, 0.0))
+        stalls = [
+            each.line for each in self.longest if each.killed and each.seconds > calm[each.job] + SLOT_S
+        ]
+        return {**self.lines, "stalls": self.lines["stalls"] + stalls}
+
+    def delayed(self, killed: bool) -> list[str]:
+        """Return a line about each iteration that took longer than the median one by more than a slot."""
+        return [
+            each.line
+            for each in self.longest
+            if each.killed == killed and each.seconds > each.median_s + SLOT_S
+        ]
 
 
 # -- in a cluster
@@ -132,21 +171,23 @@ class Struck:
             self.specs[name] = running.start_ranks(name)[0]
         give_way()  # with all that is started from now on: in a cluster it has machines of its own
         self.held = {name: self._job(name).placement for name in OTHERS}
-        began = time.monotonic_ns()
+        self.began = time.monotonic_ns()
         time.sleep(calm_s)
-        running.until(lambda: all(self._longest(name, began) for name in OTHERS), "iterations")
-        self.calm_s = {name: self._longest(name, began) for name in OTHERS}
+        running.until(lambda: all(self._seconds(name, self.began) for name in OTHERS), "iterations")
+        for name in OTHERS:
+            self._took("before", name, False, self.began)
 
     def _job(self, name: str) -> Any:
         jobs = self.running.ask("ListJobs", ListJobsRequest()).jobs
         return next((job for job in jobs if job.name == name), None)
 
-    def _longest(self, name: str, since_ns: int) -> float:
-        """Return the longest iteration that ended after `since_ns`, in s; 0 without one."""
-        return (
-            max((end - begin for begin, end in iterations(self.specs[name]) if end > since_ns), default=0)
-            / 1e9
-        )
+    def _seconds(self, name: str, since_ns: int) -> list[float]:
+        """Return how long each iteration took that ended after `since_ns`, in s."""
+        return [(end - begin) / 1e9 for begin, end in iterations(self.specs[name]) if end > since_ns]
+
+    def _took(self, kind: str, name: str, killed: bool, since_ns: int) -> None:
+        longest = max(self._seconds(name, since_ns), default=0.0)
+        self.counts.took(kind, name, killed, longest, statistics.median(self._seconds(name, self.began)))
 
     def strike(self, kind: str) -> None:
         """Kill once, at a random moment of `third`'s life, start anew, and count."""
@@ -159,8 +200,7 @@ class Struck:
         concerned = KINDS_IN_CLUSTER[kind](self, moment, told)
         self._settle(kind, told)
         others = OTHERS.keys() - concerned
-        for stall in self._stalls(others, began):
-            self.counts.add("stalls", kind, stall)
+        self._go_on(kind, others, True, began)
         self._without(kind, moment, others, time.monotonic_ns() - began)
 
     def _without(self, kind: str, moment: str, others: Collection[str], lasting_ns: int) -> None:
@@ -173,17 +213,14 @@ class Struck:
         self.meanwhile(moment, told, lambda: None)
         self._settle(f"after {kind}", told)
         time.sleep(max(0, began + lasting_ns - time.monotonic_ns()) / 1e9)
-        for stall in self._stalls(others, began):
-            self.counts.add_calm(stall)
+        self._go_on(kind, others, False, began)
 
-    def _stalls(self, jobs: Collection[str], since_ns: int) -> list[str]:
-        """Return a line about each of the jobs that has stalled since then."""
-        found = []
+    def _go_on(self, kind: str, jobs: Collection[str], killed: bool, since_ns: int) -> None:
+        """Make sure that each of the jobs goes on, and note its longest iteration since then."""
         for name in jobs:
-            longest = self._longest(name, since_ns)
-            if longest > self.calm_s[name] + SLOT_S or not self._goes_on(name):
-                found.append(f"{name} took {longest:.3f} s, and {self.calm_s[name]:.3f} s before")
-        return found
+            if not self._goes_on(name):
+                self.counts.add("stalls", kind, f"{name} does not go on")
+            self._took(kind, name, killed, since_ns)
 
     def _goes_on(self, name: str) -> bool:
         had = len(iterations(self.specs[name]))
@@ -488,18 +525,26 @@ def outlive(started: dict[int, str | None]) -> list[int]:
 
 
 def _clean(token: str, kind: str, counts: Counts, paths: Sequence[Path]) -> None:
-    """Do what the next start does, and count what is left."""
+    """Do what the next start does, and count what is left.
+
+    The kernel takes a process's environment, by which we know it, a moment before its locks, by which others
+    know that it lives. So it may need a few next starts.
+    """
     named = [each for _, _, owned, alive in records() if not alive for each in owned if each.kind == "netns"]
     clean_stale()
     for pid in outlive({pid: process_start(pid) for pid in carrying(token)}):
         counts.add("leftovers", kind, f"process {pid}: {command_of(pid)!r}")
-    clean_stale()  # of those that have ended meanwhile
+
+    def dead() -> list[tuple[Path, int]]:
+        clean_stale()
+        return [(path, len(owned)) for path, _, owned, alive in records() if not alive]
+
+    _await(lambda: not dead(), GONE_S)
     for path in (*paths, *(Path("/run/netns") / each.name for each in named)):
         if path.exists():
             counts.add("leftovers", kind, f"{path}")
-    for path, _, owned, alive in records():
-        if not alive:
-            counts.add("leftovers", kind, f"{path} names {len(owned)} resources")
+    for path, number in dead():
+        counts.add("leftovers", kind, f"{path} names {number} resources")
 
 
 # -- the campaign
@@ -561,7 +606,8 @@ def main(argv: Sequence[str]) -> None:
 
     counts = campaign(options.kinds, options.kills, options.seed, options.calm, tell)
     details = {"by_kind": dict(counts.kills), "seed": options.seed, "load_average": os.getloadavg()[0]}
-    found = {**counts.found, "stalls_without_kill": counts.calm}
-    show({"kills": counts.kills.total()}, found, details if options.json else None)
-    if any(counts.found.values()):
+    wrong = counts.found()
+    delayed = {"delayed": counts.delayed(killed=True), "delayed_without_kill": counts.delayed(killed=False)}
+    show({"kills": counts.kills.total()}, wrong | delayed, details if options.json else None)
+    if any(wrong.values()):
         raise EntrainError("something was lost, left, silent or stalled")
