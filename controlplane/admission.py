@@ -217,7 +217,7 @@ class Admission:
         job.
         """
         entry = self._find(name)
-        if entry.phase == "waiting" and entry.id not in self._leaving:
+        if entry.id in self._queue.waiting(self._clock()):  # and not about to be admitted
             self._over(entry, outcome)
             self._queue.withdraw(entry.id)
         else:
@@ -460,6 +460,8 @@ class Admission:
         await self._leave_all()
         failed: EntrainError | None = None
         for number, outcome in self._queue.start(self._clock()):
+            if number in self._leaving:  # cancelled while others were admitted
+                continue
             if failed is not None:
                 self._queue.put_back(number, self._clock())
                 continue
@@ -507,8 +509,9 @@ class Admission:
         if entry.phase == "running":  # it was to leave while it was admitted
             over: Over = "cancelled" if self._leaving[number] == "cancelled" else "ended"
             entry = self._put(replace(entry, phase="leaving", outcome=over), "leaving")
-        await self._switches.apply(self._tenants())
-        self._tell(entry, "no tables")
+        if entry.placement is not None:  # it has begun to be admitted
+            await self._switches.apply(self._tenants())
+            self._tell(entry, "no tables")
         if self._circuits is not None and entry.placement is not None and entry.placement.circuits:
             await self._circuits.release(entry.name)
             self._tell(entry, "no circuits")

@@ -66,6 +66,7 @@ class World:
     async def apply(self, tenants: Sequence[Tenant]) -> None:
         before = dict(self.tables)
         for name in self.tables:
+            await asyncio.sleep(0)  # others may ask meanwhile
             try:
                 self.point(f"before {name}")
                 if any(map(self.dead, tenants)):
@@ -494,6 +495,44 @@ def test_a_job_that_is_cancelled_while_it_is_admitted_leaves_nothing(tmp_path: P
             world.agrees(admission)
             await submit(admission, "b", 16)
             assert phases(admission) == {"b": "running"}
+
+    run(test)
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_whenever_one_of_several_jobs_is_cancelled_it_leaves_nothing(name: str, tmp_path: Path) -> None:
+    """Three are admitted in one turn, and the second one fails at first."""
+
+    async def cancelled_at(moment: int) -> bool:
+        world = World(tmp_path / f"jobs{moment}")
+        async with world.controller() as admission:
+            asked: list[asyncio.Task[JobStatus]] = []
+            points = itertools.count()
+
+            def at_point(what: str) -> None:
+                if next(points) == moment:
+                    asked.append(asyncio.ensure_future(admission.end(name, "cancelled")))
+
+            world.at_point = at_point
+            failures = iter([True])
+            world.dead = lambda tenant: tenant.name == "b" and next(failures, False)
+            for each in ("a", "b", "c"):
+                await admission.submit(Request(each, 4))
+            while set(phases(admission).values()) != {"running"}:
+                await admission.settled()
+            if asked:
+                assert (await asked[0]).entry.phase == "cancelled"
+            world.agrees(admission)
+            others = {"a", "b", "c"} - ({name} if asked else set())
+            assert phases(admission) == dict.fromkeys(others, "running")
+            assert admission.free_gpus == CLUSTER.gpus - 4 * len(others)
+            return bool(asked)
+
+    async def test() -> None:
+        moment = 0
+        while await cancelled_at(moment):
+            moment += 1
+        assert moment > 20
 
     run(test)
 

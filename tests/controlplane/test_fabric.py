@@ -412,8 +412,9 @@ def test_a_refused_pipeline_is_told_in_the_targets_words(kind: FakeKind) -> None
 def test_pipeline_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
     p4info = tmp_path / "other.p4info.txtpb"
     config = tmp_path / "other.json"
-    with pytest.raises(BadInput, match="no such file"):
-        Pipeline.load(p4info, config)
+    for missing in (p4info, Path("x" * 1000)):
+        with pytest.raises(BadInput, match="no such file"):
+            Pipeline.load(missing, config)
     good = Path("p4src/build/fabric.p4info.txtpb").read_text()
     p4info.write_text(good.replace('"FabricIngress.route"', '"FabricIngress.path"'))
     config.write_text("{")
