@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -317,9 +318,14 @@ async def apply_routing(fabric: Fabric, policy: FabricPolicy) -> list[Applied]:
 
 @contextlib.asynccontextmanager
 async def serving(
-    service: api_grpc.ControllerServicer, socket: Path, access: Access
+    service: api_grpc.ControllerServicer,
+    socket: Path,
+    access: Access,
+    outside: Callable[[Callable[[], int]], int] = lambda call: call(),
 ) -> AsyncIterator[int | None]:
     """Within, serve the API on a Unix socket, and at `access.listen`, whose port it yields.
+
+    `outside` makes a call in the network namespace where that address is.
 
     Only its owner can use the socket, or with users in `access`, all users of this machine can connect, and
     each gets the rights of his role. Raises EntrainError for an address that is taken, and BadInput for
@@ -339,7 +345,7 @@ async def serving(
         server.add_insecure_port(f"unix:{own}")
         if access.listen is not None:
             try:
-                port = add_port(server, access.listen, access.identity)
+                port = outside(functools.partial(add_port, server, access.listen, access.identity))
             except RuntimeError as error:
                 raise EntrainError(
                     f"{access.listen}: cannot be served; choose another address for [controller], listen"

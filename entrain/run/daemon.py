@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from controlplane.roles import Access, load_access
 from controlplane.routing import Routing
 from controlplane.store import Store
 from controlplane.topology import Target, Topology
+from ebpf.namespaces import in_netns
 from entrain.experiment import load_network
 from entrain.live_cluster import CIRCUITS, circuits_of, load_setup, servers_of
 from entrain.run.controller import make_directory
@@ -63,11 +65,14 @@ def hold(
     directory = NETWORKS / topology.name
     with ending_once() as ignore_signals, Record(f"up-{topology.name}") as record:
         make_directory(directory, record)
-        with private_namespace(record) as namespace:
+        with Path("/proc/thread-self/ns/net").open() as home, private_namespace(record) as namespace:
+            outside = functools.partial(in_netns, home.fileno())
             network = Network(topology, record, directory, namespace=namespace, servers=servers)
             with network:
                 asyncio.run(
-                    _serve(network, topology, routing, namespace, directory, tell, began, setup, access)
+                    _serve(
+                        network, topology, routing, namespace, directory, tell, began, setup, access, outside
+                    )
                 )
                 ignore_signals()
 
@@ -82,6 +87,7 @@ async def _serve(
     began: float,
     setup: ClusterSetup | None,
     access: Access,
+    outside: Callable[[Callable[[], int]], int],
 ) -> None:
     log = (directory / LOG).open("a", buffering=1)
 
@@ -106,7 +112,7 @@ async def _serve(
     ) as controller:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, controller.stopped.set)
-        async with serving(controller, directory / SOCKET, controller.access):
+        async with serving(controller, directory / SOCKET, controller.access, outside):
             for stream in (1, 2):  # the parent exits now, so later output goes to the log
                 os.dup2(log.fileno(), stream)
             with _restarting(network, controller.note):

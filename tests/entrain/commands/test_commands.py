@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -382,6 +383,27 @@ def test_down_and_a_crash_leave_nothing(topology: Path) -> None:
     assert {"netns", "process", "path"} <= {resource["kind"] for resource in removed}
     assert leftovers() == []
     assert f"no network '{OTHER}' is up" in entrain("down", "--network", OTHER, status=1).stderr
+
+
+@pytest.mark.root
+def test_a_certificate_opens_the_controller_to_other_machines(
+    topology: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        where = f"127.0.0.1:{free.getsockname()[1]}"
+    topology.write_text(f'{TOPOLOGY}certificates = "certs"\n[controller]\nlisten = "{where}"\n')
+    entrain("certs", str(topology), str(topology.parent / "certs"), "--reader", "eve")
+    entrain("up", str(topology))
+    try:
+        assert "set ENTRAIN_IDENTITY" in entrain("loads", "--network", where, status=2).stderr
+        monkeypatch.setenv("ENTRAIN_IDENTITY", str(topology.parent / "certs" / "eve"))
+        assert len(entrain_json("loads", "--network", where)["ports"]) == 12
+        assert "needs the role operator" in entrain("down", "--network", where, status=1).stderr
+        monkeypatch.setenv("ENTRAIN_IDENTITY", str(topology.parent / "certs" / "h1"))
+        assert "has no role" in entrain("loads", "--network", where, status=1).stderr
+    finally:
+        monkeypatch.delenv("ENTRAIN_IDENTITY", raising=False)
+        entrain("down", "--network", OTHER)
 
 
 @pytest.mark.root
