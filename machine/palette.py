@@ -131,6 +131,33 @@ _LOOKS: dict[str, tuple[Line, str]] = {
 }
 """Lines and markers that tell apart, in grey, too, what is drawn together in colours of similar lightness."""
 
+_HATCHES = {
+    "cubic": "---",
+    "dctcp": "...",
+    "bbr": "+++",
+    "mltcp": "///",
+    "mltcp_cubic": "xxx",
+    "mltcp_dctcp": "ooo",
+    "aalo": "|||",
+    "d-clas": "x-x-",
+    "d-clas-job": "|\\|\\",
+    "fair": "OO",
+    "varys": "***",
+    "fifo": "|||",
+    "mcs": "---",
+    "mcs-steps": "-/-/",
+    "ccml": "|||",
+    "ccml-equal": "|/|/",
+    "best": "***",
+    "ocs-vclos": "///",
+    "recmp": "xxx",
+    "least-loaded": "---",
+    "crux": "...",
+    "balanced-ecmp": "+++",
+    "ocs-relaxed": "\\\\\\",
+}
+"""Hatches that tell apart, in grey, too, the bars that are drawn together in colours of similar lightness."""
+
 _OTHER_VARIANT: tuple[Line, str, str] = ((0, (5, 4)), "D", "+++")
 
 
@@ -142,6 +169,18 @@ class Style:
     line: Line = "-"
     marker: str = "o"
     hatch: str = ""
+
+    @property
+    def ink(self) -> str:
+        """What shows on the colour: white, or black on a light colour."""
+        return "black" if _luminance(self.colour) > 0.5 else "white"
+
+
+def _luminance(colour: str) -> float:
+    """Return the relative luminance of a colour in sRGB, 0 to 1 (WCAG 2.2)."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def style(name: str) -> Style:
@@ -157,7 +196,7 @@ def style(name: str) -> Style:
     colour = COLOURS.get(family) or SPARE[zlib.crc32(family.encode()) % len(SPARE)]
     line, marker, hatch = _VARIANTS.get(variant, _OTHER_VARIANT)
     line, marker = _LOOKS.get(name, (line, marker))
-    return Style(colour, line, marker, hatch)
+    return Style(colour, line, marker, _HATCHES.get(name, hatch))
 
 
 def _split(name: str) -> tuple[str, str]:

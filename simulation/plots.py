@@ -251,7 +251,8 @@ def _readings(summary: Summary) -> Figure:
         looks = [style(name) for name in names]
         colours, hatches = [look.colour for look in looks], [look.hatch for look in looks]
         ratios = [row.figures.to_bound for row in here]
-        bars = axis.barh(names, ratios, color=colours, hatch=hatches, edgecolor="white", lw=0)
+        inks = [look.ink for look in looks]
+        bars = axis.barh(names, ratios, color=colours, hatch=hatches, edgecolor=inks, lw=0)
         clear = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
         axis.bar_label(bars, fmt="%.2f", fontsize=7, padding=2, bbox=clear)
         for policy, ratio in papers.items():
@@ -474,7 +475,7 @@ def _snapshots(summary: Summary) -> Figure:
                 0.8 / len(here),
                 color=look.colour,
                 hatch=look.hatch,
-                edgecolor="white",
+                edgecolor=look.ink,
                 label=row.at.policy,
             )
         axis.set_xticks(range(len(here[0].figures.shifts_s)))
@@ -521,7 +522,7 @@ def _models(summary: Summary) -> Figure | None:
         place = np.arange(len(mixes)) + (i - (len(policies) - 1) / 2) * 0.8 / len(policies)
         change = [100.0 * (mean[mix, policy] / mean[mix, "fair"] - 1.0) for mix in mixes]
         look = style(policy)
-        shape: dict[str, Any] = {"color": look.colour, "hatch": look.hatch, "edgecolor": "white", "lw": 0}
+        shape: dict[str, Any] = {"color": look.colour, "hatch": look.hatch, "edgecolor": look.ink, "lw": 0}
         bars = axes[0].bar(place, change, 0.8 / len(policies), label=policy, **shape)
         axes[0].bar_label(bars, fmt="%+.0f", fontsize=6, padding=2, rotation=90)
     axes[0].margins(y=0.15)
@@ -544,7 +545,7 @@ def _groups(varied: str, summary: Summary) -> Figure:
     for i, policy in enumerate(policies):
         mine = {getattr(row.at, varied): row.figures for row in rows if row.at.policy == policy}
         place = np.arange(len(values)) + (i - (len(policies) - 1) / 2) * width
-        shape: dict[str, Any] = {"color": style(policy).colour, "hatch": ("", "///", "...", "xxx")[i % 4]}
+        look = style(policy)
         found = [interval(mine[value].draws_jct_s or (mine[value].mean_jct_s,)) for value in values]
         bars = axes[0].bar(
             place,
@@ -552,9 +553,10 @@ def _groups(varied: str, summary: Summary) -> Figure:
             width,
             label=policy,
             yerr=[each.half or 0.0 for each in found],
+            color=look.colour,
+            hatch=look.hatch,
             edgecolor="black",
             lw=0.5,
-            **shape,
         )
         axes[0].bar_label(bars, fmt="%.1f", fontsize=7, padding=1)
     alone = {getattr(row.at, varied): row.figures.mean_alone_s for row in rows}
@@ -682,6 +684,21 @@ def _collisions(summary: Summary) -> Figure:
 
 
 QUESTIONS = {
+    "parrot-jct": "Which coflow policy completes 60 jobs first? (Parrot, figures 5 and 6)",
+    "parrot-readings": "Who should get leftover bandwidth? (Parrot, in all readings of the paper)",
+    "parrot-scale": "How far must the workload be scaled down? (Parrot)",
+    "parrot-eta": "How often should flows be observed? (Parrot, figure 7)",
+    "parrot-theta": "How much of a link may jobs occupy at most? (Parrot, figure 8)",
+    "parrot-load": "What does each policy lose as 100 jobs arrive more often? (Parrot, figure 9)",
+    "parrot-ps": "Does the number of parameter servers matter? (Parrot, figure 10)",
+    "parrot-live": "How long would the live experiment's jobs take with exact rates? (Parrot)",
+    "slots-jct": "How long do jobs on servers with 8 GPUs take? (slot scheduler, figure 15a)",
+    "slots-models": "Which models gain by slots?",
+    "slots-tau": "How long should a slot be?",
+    "slots-latency": "How long does a decision take? (slot scheduler, figure 15b)",
+    "coflow-fb2010": "How long do Facebook's coflows take?",
+    "mltcp-two-jobs": "Do two identical jobs on one link come to take turns? (MLTCP)",
+    "pollux-jct": "How long do the workloads of Pollux's authors take?",
     "slots-bound": "How long would the live experiment's jobs take with exact rates?",
     "slots-load": "How long would jobs that queue for GPUs take with exact rates?",
     "cassini-unfairness": "Which jobs gain when DCQCN shares a link unfairly? (Cassini, chapter 3)",

@@ -64,7 +64,9 @@ def _distributions(path: Path, experiment: Experiment, runs: Sequence[RunResult]
     seeds = len({run.combination.seed for run in runs})
     number = len(runs[0].jobs)
     figure.suptitle(
-        f"{experiment.name}: {count(number, 'job')}, {count(seeds, 'seed')}, measured", fontsize=13
+        f"How long do jobs wait and run?\n{experiment.name}: {count(number, 'job')}, {count(seeds, 'seed')}, "
+        "measured",
+        fontsize=13,
     )
     figure.savefig(path, dpi=140)
     plt.close(figure)
@@ -113,7 +115,7 @@ def _occupancy(path: Path, experiment: Experiment, runs: Sequence[RunResult]) ->
         axis.set_title(f"{routing_name(name)}: GPUs that jobs hold", fontsize=10, loc="left")
     axes[-1, 0].set_xlabel("time since the first arrival (s)")
     figure.suptitle(
-        f"{experiment.name}: when each GPU was in use, seed {first[0].combination.seed}", fontsize=13
+        f"When is each GPU in use?\n{experiment.name}, seed {first[0].combination.seed}", fontsize=13
     )
     figure.savefig(path, dpi=140)
     plt.close(figure)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from pydantic import JsonValue, ValidationError
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from entrain.experiment import Combination, Experiment
+from entrain.policies import policies
 from entrain.results import files
 from entrain.results.store import Store, differences, kind_of, read
 from entrain.results.tables import label
@@ -21,6 +24,7 @@ from machine.interval import Interval, interval, relative
 from machine.origin import listed
 
 Held = Store[Experiment, RunResult]
+Tables = Mapping[str, Mapping[str, JsonValue]]
 
 ALL_JOBS = "all jobs"
 
@@ -60,14 +64,36 @@ class Change:
 
 
 def settings(first: Held, second: Held) -> list[tuple[str, str, str]]:
-    """Return the keys in which two experiments differ, and both values as JSON."""
+    """Return the keys in which two experiments differ, and both values as JSON.
+
+    A policy's key that the version of one of them did not have counts with its default.
+    """
     there, here = (
-        files.NETWORK.experiment.dump_python(each.experiment, mode="json") for each in (first, second)
+        files.NETWORK.experiment.dump_python(_completed(each.experiment), mode="json")
+        for each in (first, second)
     )
     found = [(where, json.dumps(a), json.dumps(b)) for where, a, b in differences(there, here)]
     before, after = (listed(run.origin for run in each.runs) for each in (first, second))
     if before != after:
         found.append(("(measured)", before, after))
+    return found
+
+
+def _completed(experiment: Experiment) -> Experiment:
+    """Return an experiment with all keys that its policies' tables have in this version."""
+    jobs = tuple(replace(job, tables=_with_defaults(job.tables)) for job in experiment.jobs)
+    unused: Tables = {name: {} for name, policy in policies().items() if policy.table}
+    return replace(experiment, jobs=jobs, tables=_with_defaults({**unused, **experiment.tables}))
+
+
+def _with_defaults(tables: Tables) -> Tables:
+    """Return policies' tables with their defaults. One that this version does not know stays as it is."""
+    known = policies()
+    found = dict(tables)
+    for name, table in tables.items():
+        if name in known and (model := known[name].table):
+            with contextlib.suppress(ValidationError):
+                found[name] = model.model_validate(table).model_dump(mode="json")
     return found
 
 

@@ -54,8 +54,8 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
     )
     table = SlotsTable.model_validate(experiment.tables.get(policy, {}))
     figure.suptitle(
-        f"{experiment.name}: scheduling overhead on {len(scheduled[0].scheduling)} hosts, {table.loads} "
-        f"loads, slots of {table.slot_ms:g} ms",
+        f"What does scheduling in slots cost?\n{experiment.name}: {len(scheduled[0].scheduling)} hosts, "
+        f"{table.loads} loads, slots of {table.slot_ms:g} ms",
         fontsize=13,
     )
     for run, line in zip(scheduled, itertools.cycle(("-", "--", "-.", ":"))):

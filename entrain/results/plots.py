@@ -112,8 +112,8 @@ def ideal_name(runs: Iterable[RunResult]) -> str:
 
 def _bar(group: _Group) -> dict[str, Any]:
     """Return the style of a group's bars."""
-    look = {"color": group.style.colour, "hatch": group.style.hatch}
-    return {**look, "edgecolor": "white", "lw": 0, "zorder": 2}
+    look = group.style
+    return {"color": look.colour, "hatch": look.hatch, "edgecolor": look.ink, "lw": 0, "zorder": 2}
 
 
 def _times(axes: Any, experiment: Experiment, groups: Sequence[_Group]) -> None:
@@ -158,7 +158,7 @@ def _completion(axes: Any, groups: Sequence[_Group]) -> None:
     axes.set_yticks(range(len(groups)), labels)
     axes.invert_yaxis()
     axes.set_xlim(left=0)
-    axes.set_xlabel("job completion time (s); bars: mean and 95 % interval over seeds, dots: jobs")
+    axes.set_xlabel("job completion time (s)\nbars: mean and 95 % interval over seeds, dots: jobs")
     axes.set_title("Completion time (lower is better)", fontsize=10)
     axes.grid(axis="x", alpha=0.3, zorder=0)
 

@@ -127,8 +127,9 @@ def read(kind: Kind[E, R], directory: Path) -> Store[E, R]:
 
 
 def found(directories: Iterable[Path]) -> list[Path]:
-    """Return the directories of results in `directories` and their subdirectories, sorted."""
-    return sorted({path.parent for each in directories for path in each.rglob(EXPERIMENT)})
+    """Return the directories of results in `directories` and their subdirectories, in the order given."""
+    every = (path.parent for each in directories for path in sorted(each.rglob(EXPERIMENT)))
+    return list(dict.fromkeys(every))
 
 
 def kind_of(directory: Path) -> str | None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,11 @@ def start(plan: Prepared) -> dict[str, Any] | None:
     """Bring the network up, and leave it running; return None if it is up already.
 
     Return `seconds`, `process_id`, `namespace`, and the number of resources of crashed runs that were
-    `removed`. Raises EntrainError and BadInput.
+    `removed`. Raises EntrainError (MissingTool without Mininet) and BadInput.
     """
     if os.geteuid() != 0:
         raise EntrainError("up creates namespaces and interfaces; run as root")
+    import_module("mininet_topos.base")
     removed = len(clean_stale())
     for network in running_networks():
         if network.name == plan.topology.name:

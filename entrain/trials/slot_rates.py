@@ -309,7 +309,7 @@ def draw(path: Path, name: str, results: Sequence[TrialResult]) -> None:
     figure, axes = plt.subplots(
         len(results), 1, figsize=(10, 2.4 * len(results)), layout="constrained", squeeze=False
     )
-    figure.suptitle(f"{name}: wanted and measured rate of one flow, a new random rate in every slot")
+    figure.suptitle(f"Does a flow keep to its rates?\n{name}: one flow, a new random rate in every slot")
     for place, result in zip(axes[:, 0], results, strict=True):
         slots = [each for each in result.outcome.slots if each.flow == 0][:SHOWN]
         scale = 8 / result.trial.slot_ms / 1e3  # bytes in a slot to Mbit/s

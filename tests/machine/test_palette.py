@@ -83,6 +83,13 @@ def test_lines_drawn_together_can_be_told_apart_in_grey(picture: str, names: lis
         assert lighter > DISTANCE or (a.line, a.marker) != (b.line, b.marker), (a, b)
 
 
+@pytest.mark.parametrize(("picture", "names"), [*pictures()])
+def test_bars_drawn_together_can_be_told_apart_in_grey(picture: str, names: list[str]) -> None:
+    for a, b in itertools.combinations(map(style, names), 2):
+        lighter = abs(lab(a.colour, "normal")[0] - lab(b.colour, "normal")[0])
+        assert lighter > DISTANCE or a.hatch != b.hatch, (a, b)
+
+
 def test_jobs_can_be_told_apart_in_grey() -> None:
     looks = [job_style(place) for place in range(len(JOBS))]
     assert len({look.hatch for look in looks}) == len({look.marker for look in looks}) == len(JOBS)

@@ -174,3 +174,23 @@ def test_a_format_without_plots_is_refused(make: Make) -> None:
     done = CliRunner().invoke(command, [str(make("first", 200)), "--format", "svg"])
     assert done.exit_code == 2
     assert "--draw" in done.output
+
+
+def test_a_key_that_an_older_version_did_not_have_is_no_difference(make: Make) -> None:
+    """An older version wrote no table of a policy that it did not have, and no key that it did not know."""
+    newer, older = make("newer", 200), make("older", 200)
+    path = older / "experiment.json"
+    content = json.loads(path.read_text())
+    tables = content["experiment"]["tables"]
+    del tables["parrot"], tables["slots"]["scheduler"]
+    path.write_text(json.dumps(content))
+    assert comparison.settings(held(newer), held(older)) == []
+    tables["slots"]["slot_ms"] = 30.0
+    path.write_text(json.dumps(content))
+    assert comparison.settings(held(newer), held(older)) == [("tables.slots.slot_ms", "60.0", "30.0")]
+
+
+def test_the_first_directory_given_is_the_first(make: Make) -> None:
+    later, earlier = make("z", 200, 400, 600), make("a", 189.9, 390.0, 590.1)
+    done = CliRunner().invoke(command, [str(later), str(earlier)], catch_exceptions=False)
+    assert "shorter" in done.output and "longer" not in done.output
