@@ -103,15 +103,62 @@ static __always_inline u32 window_for(const struct tcp_sock *tp, u64 rate)
 	return rate * ((tp->srtt_us >> 3) * 1000ULL + ACK_NS) / NSEC_PER_SEC / tp->mss_cache + 2;
 }
 
+static __always_inline u32 larger(u32 a, u32 b)
+{
+	return a > b ? a : b;
+}
+
+// The window that a scheduled flow keeps at a loss while hardly anything of it queues; 0: the loss is congestion. The
+// schedule has made room for the flow, so a loss without a queue is chance (a bit error), and says nothing about the path.
+// No more than the schedule needs: what slow start has piled up beyond that may be the reason of the loss.
+static __always_inline u32 window_kept(const struct sock *sk)
+{
+	const struct pacing *pacing = pacing_of(sk);
+	const struct tcp_sock *tp = tcp_sk(sk);
+	u64 rtt_us = tp->srtt_us >> 3, least_us = tp->rtt_min.s[0].v;
+
+	if (!pacing->slot_ns || !rtt_us)
+		return 0;
+	if (rtt_us > least_us && pacing->rate * (rtt_us - least_us) > (u64)QUEUED_MAX * USEC_PER_SEC)
+		return 0;
+	return window_for(tp, pacing->rate);
+}
+
+// Whether the kernel decides by itself what may be in flight: it sends lost segments again, or reduces the window.
+static __always_inline bool in_reduction(const struct sock *sk)
+{
+	u8 state = BPF_CORE_READ_BITFIELD(inet_csk(sk), icsk_ca_state);
+
+	return state == TCP_CA_Recovery || state == TCP_CA_CWR;
+}
+
 // A new rate is a new promise that there is room for it: the window shall not be what limits the flow. If there is no
 // room after all, the next loss halves the window as ever, until the next slot.
 static __always_inline void widen_window(struct sock *sk, u64 rate)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
-	u32 window = window_for(tp, rate);
 
-	if (tp->snd_cwnd < window && BPF_CORE_READ_BITFIELD(inet_csk(sk), icsk_ca_state) == TCP_CA_Open)
-		tp->snd_cwnd = window;
+	if (BPF_CORE_READ_BITFIELD(inet_csk(sk), icsk_ca_state) == TCP_CA_Open)
+		tp->snd_cwnd = larger(tp->snd_cwnd, window_for(tp, rate));
+	else if (in_reduction(sk))
+		tp->snd_ssthresh = larger(tp->snd_ssthresh, window_kept(sk));
+}
+
+// While it sends lost segments again, the kernel keeps in flight what was in flight when it noticed the loss (RFC 6937):
+// what the rate of that time needs. At random loss a large window always has some to send again, so a flow would not
+// come up to a higher rate. If the loss is chance, the window that was decided on (`ssthresh`) holds at once; the rate
+// still paces it.
+static __always_inline void keep_window(struct sock *sk)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+	u32 window;
+
+	if (!in_reduction(sk))
+		return;
+	window = window_kept(sk);
+	if (window > tp->snd_ssthresh)
+		window = tp->snd_ssthresh;
+	tp->snd_cwnd = larger(tp->snd_cwnd, window);
 }
 
 // Where the rate changes within a slot, what counts is from now on; a flow keeps at most a burst that it is ahead.
@@ -174,6 +221,7 @@ static __always_inline u32 pace(struct sock *sk)
 	open_window(sk);
 	if (changed)
 		widen_window(sk, rate);
+	keep_window(sk);
 	allowed = rate * (now - pacing->origin_ns) / NSEC_PER_SEC;
 	ahead = (s64)(sent - pacing->origin) + burst / 2 - (s64)allowed;
 	// The application had nothing to send: no burst to make up for it. Else the processor was late.
@@ -189,27 +237,6 @@ static __always_inline u32 pace(struct sock *sk)
 	if (!sk->sk_pacing_rate)
 		sk->sk_pacing_rate = 1;
 	return segments;
-}
-
-// The window that a scheduled flow keeps at a loss while hardly anything of it queues; 0: the loss is congestion. The
-// schedule has made room for the flow, so a loss without a queue is chance (a bit error), and says nothing about the path.
-// No more than the schedule needs: what slow start has piled up beyond that may be the reason of the loss.
-static __always_inline u32 window_kept(const struct sock *sk)
-{
-	const struct pacing *pacing = pacing_of(sk);
-	const struct tcp_sock *tp = tcp_sk(sk);
-	u64 rtt_us = tp->srtt_us >> 3, least_us = tp->rtt_min.s[0].v;
-
-	if (!pacing->slot_ns || !rtt_us)
-		return 0;
-	if (rtt_us > least_us && pacing->rate * (rtt_us - least_us) > (u64)QUEUED_MAX * USEC_PER_SEC)
-		return 0;
-	return window_for(tp, pacing->rate);
-}
-
-static __always_inline u32 larger(u32 a, u32 b)
-{
-	return a > b ? a : b;
 }
 
 SEC("struct_ops")
