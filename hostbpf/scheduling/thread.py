@@ -531,11 +531,12 @@ class HostScheduler:
         rates = np.array([[self._link], [allowed / seconds], [achieved / seconds], [state.others]])
         state.observed = self._scheduler.observed(state.observed, *rates)
 
-    def _account(self, entry: FlowProgress, state: _State, clock: SlotClock) -> None:
-        """Note what has become of the flow's schedule, which ends now."""
-        if state.schedule is NOTHING:
+    def _replace(self, schedule: Schedule, entry: FlowProgress, state: _State, clock: SlotClock) -> None:
+        """Note what has become of the flow's schedule, in whose place `schedule` comes."""
+        before, state.schedule = state.schedule, schedule
+        if before is NOTHING:
             return
-        allowed = state.schedule.allows(state.since_ns, self._now_ns(), clock)
+        allowed = before.allows(state.since_ns, self._now_ns(), clock)
         unsent = (allowed - (entry.carried - state.carried)) / self._capacity
         self.link.scheduled += allowed / self._capacity
         if state.still:
@@ -546,10 +547,9 @@ class HostScheduler:
             self.link.behind += unsent
 
     def _put(self, entry: FlowProgress, state: _State, clock: SlotClock, slot: int, rates: Floats) -> None:
-        self._account(entry, state, clock)
         self._host.limit(entry.flow, slot, rates)
         self._loads.tell(entry.flow, slot, rates)
-        state.schedule = Schedule(slot, rates)
+        self._replace(Schedule(slot, rates), entry, state, clock)
         state.paused = -1
         state.since_ns = self._now_ns()
         state.carried = entry.carried
@@ -572,8 +572,9 @@ class HostScheduler:
                 why = "".join(f"; {each}" for each in self._loads.problems().values())
                 what = f"its path has not answered for {PATIENCE} slots; left to TCP{why}"
                 self.say(f"{_name(entry)}: {what}")
-                self._account(entry, state, clock)
-                self._release(entry.flow, state)
+                self._host.release(entry.flow)
+                self._replace(NOTHING, entry, state, clock)
+                state.paused = -1
         elif state.unanswered > 1 and state.schedule.rate(slot) <= 0.0:
             self.counts["equal_shares"] += 1
             share = np.zeros(LANES)
@@ -593,13 +594,7 @@ class HostScheduler:
             state.paused = slot + LANES
         if state.schedule.seen_from(slot).any():
             self._loads.tell(flow, slot, np.zeros(LANES))
-        self._account(entry, state, clock)
-        state.schedule = NOTHING
-
-    def _release(self, flow: Flow, state: _State) -> None:
-        self._host.release(flow)
-        state.schedule = NOTHING
-        state.paused = -1
+        self._replace(NOTHING, entry, state, clock)
 
     def _drop(self, flow: Flow) -> None:
         """The flow has ended, or its process has, or it says what cannot be."""
