@@ -28,6 +28,7 @@ from schedulers.coflow.parrot import Parrot
 from schedulers.coflow.rivals import LeastCompletedCoflows
 from schedulers.coflow.view import View
 from schedulers.slots.roles import Role
+from tests.attempts import undisturbed
 from wire.flow import Flow
 
 PUSH, PULL = Role.AGGREGATION, Role.BROADCAST
@@ -244,27 +245,34 @@ class _Future:
         self.result = result
 
 
-def coordinated(agents: dict[str, FakeAgent], decider: Decider, stop: threading.Event) -> Coordinator:
-    coordinator = Coordinator(agents, decider, 0.04)  # type: ignore[arg-type]
+def coordinated(
+    agents: dict[str, FakeAgent], decider: Decider, stop: threading.Event, interval_s: float = 0.04
+) -> Coordinator:
+    coordinator = Coordinator(agents, decider, interval_s)  # type: ignore[arg-type]
     coordinator.run(stop)
     return coordinator
 
 
 def test_rates_are_renewed_twice_an_interval_for_an_interval() -> None:
-    stop = threading.Event()
 
-    def enough() -> None:
-        if len(agent.rates) >= 5:
-            stop.set()
+    def decisions_and_renewals() -> tuple[int, int]:
+        stop = threading.Event()
 
-    agent = FakeAgent([transfer(flow(1, 2), "a")], enough)
-    coordinator = coordinated({"h1": agent}, Decider(Parrot(), links_of, capacity(2, 8e6)), stop)
-    assert agent.leases_ms == {40.0}
-    assert agent.rates[0] == {flow(1, 2): pytest.approx(8e6 / MBPS)}
-    assert coordinator.told.updates == len(agent.rates)
-    heard = agent.calls.count("ListTransfers")
-    assert heard <= len(agent.rates) / RENEWALS + 1
-    assert coordinator.told.unanswered == 0
+        def enough() -> None:
+            if len(agent.rates) >= 5:
+                stop.set()
+
+        agent = FakeAgent([transfer(flow(1, 2), "a")], enough)
+        decider = Decider(Parrot(), links_of, capacity(2, 8e6))
+        coordinator = coordinated({"h1": agent}, decider, stop, 0.2)
+        assert agent.leases_ms == {200.0}
+        assert agent.rates[0] == {flow(1, 2): pytest.approx(8e6 / MBPS)}
+        assert coordinator.told.updates == len(agent.rates)
+        assert coordinator.told.unanswered == 0
+        return agent.calls.count("ListTransfers"), len(agent.rates)
+
+    # a coordinator that had no processor for some turns decides early
+    undisturbed(decisions_and_renewals, lambda found: found[0] <= found[1] / RENEWALS + 1)
 
 
 def test_an_agent_that_does_not_answer_does_not_stop_the_others() -> None:
@@ -299,6 +307,6 @@ def test_a_coordinator_that_fails_fails_the_run(tmp_path: Path) -> None:
     decider = Decider(Broken(), links_of, capacity(2))
     session = Coordinated(Coordinator({"h1": agent}, decider, 0.04), {}, tmp_path)  # type: ignore[dict-item]
     with session.working():
-        agent.asked.wait(20)
+        agent.asked.wait(60)
         with pytest.raises(EntrainError, match="the coordinator failed: ZeroDivisionError"):
             session.report()

