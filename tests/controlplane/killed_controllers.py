@@ -83,7 +83,7 @@ class Controllers:
         for one in self._all:
             one.terminate()
         for one in self._all:
-            one.wait(30)
+            one.wait(60)
             assert one.stdout is not None
             one.stdout.close()
 
@@ -119,7 +119,7 @@ def ask(network: RunningNetwork, method: str, request: Any) -> Any:
 
 def agreement(network: RunningNetwork) -> dict[str, Any]:
     """What jobs have once all run, and how many entries of any switch would have to change for that."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         jobs = ask(network, "ListJobs", ListJobsRequest())
         phases = {job.name: job.phase for job in jobs.jobs}
@@ -155,7 +155,7 @@ def main() -> None:
                     ask(network, "Cancel", CancelRequest(name="b"))
                 else:
                     ask(network, "Submit", JobRequest(name="b", gpus=4))
-            status = present.wait(30)
+            status = present.wait(60)
             (state / "fault").write_text("")
             present = controllers.primary()
             print(json.dumps({"fault": fault, "status": status, **agreement(network)}), flush=True)

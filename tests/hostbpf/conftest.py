@@ -109,10 +109,10 @@ def connect(pair: Pair) -> Iterator[Callable[..., Connection]]:
             sender = stack.enter_context(in_netns(pair.a, socket.socket))
             sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, mark)
-            sender.settimeout(20)
+            sender.settimeout(60)
             sender.connect(listener.getsockname())
             receiver = stack.enter_context(listener.accept()[0])
-            receiver.settimeout(20)
+            receiver.settimeout(60)
             listener.close()
             return Connection(sender, receiver)
 

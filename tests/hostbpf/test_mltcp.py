@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -35,7 +35,8 @@ ROOT = Path(__file__).parents[2]
 BURST = 400_000
 SEGMENTS = 375
 ATTEMPTS = 5
-COMPUTE_S = 0.25  # the computing phase: longer than any stall of a busy machine within a burst
+COMPUTE_S = 0.25
+"""The computing phase."""
 
 
 @pytest.fixture(scope="module")
@@ -276,33 +277,48 @@ def test_bytes_arrive_unchanged(jobs: Jobs, connect: Callable[..., Connection], 
     connection.transfer(3_000_000)
 
 
+def iterate(connections: Sequence[Connection], number: int, compute_s: float) -> bool:
+    """Let a job send BURST over each connection so often, and compute in between. Return whether that took as
+    long as it should: a busy machine may keep the job from sending for as long as the job computes."""
+    computing, sending = [], []
+    for again in range(number):
+        began = time.monotonic()
+        if again:
+            time.sleep(compute_s)
+        computed = time.monotonic()
+        for connection in connections:
+            connection.transfer(BURST)
+        computing.append(computed - began)
+        sending.append(time.monotonic() - computed)
+    return max(sending) < compute_s / 4 and max(computing) < compute_s * 1.5
+
+
 @pytest.mark.root
 def test_iterations_and_their_bytes(jobs: Jobs, connect: Callable[..., Connection]) -> None:
     """Bytes are the job's, over its connections; pauses longer than the threshold begin an iteration."""
-    jobs.set_params(11, Params(total_bytes=2 * BURST, gap_ms=COMPUTE_S * 500))
-    connections = [connect("mltcp_reno", 11), connect("mltcp_reno", 11)]
-    for _ in range(4):
-        for connection in connections:
-            connection.transfer(BURST)
-        time.sleep(COMPUTE_S)
-    ((key, state),) = [(key, state) for key, state in jobs.states.items() if key.job == 11]
+    for attempt in range(ATTEMPTS):
+        mark, compute_s = 110 + attempt, COMPUTE_S * 2**attempt
+        jobs.set_params(mark, Params(total_bytes=2 * BURST, gap_ms=compute_s * 500))
+        if iterate([connect("mltcp_reno", mark), connect("mltcp_reno", mark)], 4, compute_s):
+            break
+    ((key, state),) = [(key, state) for key, state in jobs.states.items() if key.job == mark]
     assert state.iteration == 3
     assert state.bytes == state.last_bytes == 2 * BURST
-    jobs.remove(11)
+    jobs.remove(mark)
     assert key not in jobs.states
 
 
 @pytest.mark.root
 def test_learning_finds_total_and_gap(jobs: Jobs, connect: Callable[..., Connection]) -> None:
-    jobs.set_params(12, Params())
-    connection = connect("mltcp_cubic", 12)
-    for _ in range(8):
-        connection.transfer(BURST)
-        time.sleep(COMPUTE_S)
-    (state,) = (state for key, state in jobs.states.items() if key.job == 12)
+    for attempt in range(ATTEMPTS):
+        mark, compute_s = 120 + attempt, COMPUTE_S * 2**attempt
+        jobs.set_params(mark, Params())
+        if iterate([connect("mltcp_cubic", mark)], 8, compute_s):
+            break
+    (state,) = (state for key, state in jobs.states.items() if key.job == mark)
     assert state.total_bytes == BURST
     assert state.shortest_gap_ns / 2 < state.gap_ns < state.shortest_gap_ns
-    jobs.remove(12)
+    jobs.remove(mark)
 
 
 @pytest.mark.root
@@ -323,7 +339,7 @@ def without_slow_start(pair: Pair, connect: Callable[..., Connection]) -> None:
     first.transfer(1000)
     first.sender.close()
     first.receiver.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while "ssthresh" not in pair.run(pair.a, "ip", "tcp_metrics", "show"):
         assert time.monotonic() < deadline
         threading.Event().wait(0.01)
@@ -385,7 +401,7 @@ def test_registration_ends_with_a_killed_process() -> None:
     assert "slot_reno" in available_congestion_controls()
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while "slot_reno" in available_congestion_controls():
         assert time.monotonic() < deadline
         threading.Event().wait(0.01)

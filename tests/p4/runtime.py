@@ -16,7 +16,7 @@ from finsy import P4Schema
 from finsy.p4entity import decode_entity, decode_stream, encode_entities, encode_updates
 from finsy.proto import p4r, p4r_grpc, rpc_status
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 _QUICK = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)]
 
 

@@ -43,7 +43,7 @@ class Live:
 
     def write(self, *updates: Any) -> None:
         self.stub.Write(
-            p4r.WriteRequest(device_id=DEVICE, election_id=U128.encode(1), updates=updates), timeout=30
+            p4r.WriteRequest(device_id=DEVICE, election_id=U128.encode(1), updates=updates), timeout=60
         )
 
     def next(self, kind: str) -> Any:
@@ -86,7 +86,7 @@ def test_packets_to_the_controller_and_back(pairs: list[tuple[str, str]]) -> Non
         out.packet.payload = FRAME[::-1]
         out.packet.metadata.add(metadata_id=1, value=b"\x02")
         switch.send(out)
-        switch.hosts[1].settimeout(10)
+        switch.hosts[1].settimeout(60)
         while switch.hosts[1].recv(4096) != FRAME[::-1]:
             pass
 

@@ -74,12 +74,12 @@ class Process:
         )
         assert self.popen.stdout is not None
         line = self.popen.stdout.readline()
-        assert line.startswith("ready grpc="), line + self.popen.communicate(timeout=30)[1]
+        assert line.startswith("ready grpc="), line + self.popen.communicate(timeout=100)[1]
         self.address = line.split()[1].removeprefix("grpc=")
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.popen.send_signal(number)
-        self.popen.communicate(timeout=30)
+        self.popen.communicate(timeout=100)
         return self.popen.returncode
 
 
@@ -169,7 +169,7 @@ def packet_socket(interface: str) -> socket.socket:
 
 
 def arrives(
-    sender: socket.socket, receiver: socket.socket, frame: bytes = FRAME, timeout_s: float = 5
+    sender: socket.socket, receiver: socket.socket, frame: bytes = FRAME, timeout_s: float = 30
 ) -> bool:
     """Whether a frame that is sent arrives."""
     sender.send(frame)

@@ -35,7 +35,7 @@ def on_the_wire(values: np.ndarray, iteration: int) -> bytearray:
         outgoing = Outgoing(left, 1, "there", epoll)
         outgoing.begin(raw(values), iteration, 0)
         wire = bytearray()
-        right.settimeout(5)
+        right.settimeout(30)
         while len(wire) < 32 + values.nbytes:
             outgoing.advance()
             wire += right.recv(1 << 20)
@@ -61,7 +61,7 @@ def test_a_socket_takes_no_more_than_the_backlog_allows() -> None:
 def deliver(connection: Incoming, epoll: select.epoll) -> bool:
     """Advance until it is complete, waiting on events alone; False when no event comes."""
     while not connection.advance():
-        if not epoll.poll(5):
+        if not epoll.poll(30):
             return False
     return True
 
@@ -118,7 +118,7 @@ def test_the_rest_of_a_transfer_wakes_the_receiver(elements: int, first: int, re
         left.sendall(wire[first:])
         complete = False
         while not complete:
-            assert epoll.poll(5), f"not woken for the last {len(wire) - incoming.moved} bytes"
+            assert epoll.poll(30), f"not woken for the last {len(wire) - incoming.moved} bytes"
             complete = incoming.advance()
         assert (target == values).all()
 
@@ -150,7 +150,7 @@ def test_a_transfer_larger_than_all_buffers_waits_for_the_receiver() -> None:
         assert not outgoing.advance()  # the kernel does not take 40 MB
         sent = received = False
         while not (sent and received):
-            assert epoll.poll(5)
+            assert epoll.poll(30)
             sent = sent or outgoing.advance()
             received = received or incoming.advance()
         assert (target == values).all()
@@ -164,7 +164,7 @@ def test_transfers_one_after_another_are_kept_apart() -> None:
         for step, part in enumerate(parts):  # the sender is five steps ahead of the receiver
             outgoing.begin(raw(part), 0, step)
             while not outgoing.advance():
-                assert epoll.poll(5)
+                assert epoll.poll(30)
         for step, part in enumerate(parts):
             target = np.zeros(1000, np.int32)
             incoming.begin(target, True, 0, step)

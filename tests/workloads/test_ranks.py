@@ -104,14 +104,14 @@ def test_jobs_start_one_by_one_as_they_are_ordered(job_file: JobFile, tmp_path: 
             pipe.write(f"{path}\n")
             pipe.flush()
             job = load_job(path)
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while len(ends(job)) < ranks:
                 assert time.monotonic() < deadline
                 assert server.poll() is None
                 time.sleep(0.01)
             assert set(ends(job).values()) == {0}
         server.terminate()
-        assert server.wait(10) == 0
+        assert server.wait(60) == 0
 
 
 def test_a_server_sends_back_what_all_workers_have_sent(run_job: RunJob, tmp_path: Path) -> None:

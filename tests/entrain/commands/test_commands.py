@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -12,7 +13,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +95,7 @@ with socket.create_server(("10.2.1.2", 5000)) as server:
 """
 ASK = """
 import socket
-with socket.create_connection(("10.2.1.2", 5000), timeout=20) as peer:
+with socket.create_connection(("10.2.1.2", 5000), timeout=60) as peer:
     peer.sendall(b"from ")
     print(peer.recv(100).decode())
 """
@@ -105,9 +107,17 @@ def talk() -> str:
         assert server.stdout is not None
         assert server.stdout.readline() == "listening\n"
         with on_host("h1", ASK) as client:
-            answer, _ = client.communicate(timeout=30)
-        server.wait(30)
+            answer, _ = client.communicate(timeout=100)
+        server.wait(100)
     return answer.strip()
+
+
+def until_logged(log: Path, condition: Callable[[str], bool]) -> None:
+    """Wait until the text of a log fulfils a condition."""
+    deadline = time.monotonic() + 100
+    while not condition(text := log.read_text()):
+        assert time.monotonic() < deadline, text[-3000:]
+        time.sleep(0.05)
 
 
 def leftovers() -> list[str]:
@@ -164,7 +174,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
     sender.bind(("10.1.2.2", 0))  # h2's
     for _ in range(3):
         sender.sendto(b"", ("10.2.1.2", 9))
-print(socket.create_connection(("10.2.1.2", 5000), timeout=20).recv(1))
+print(socket.create_connection(("10.2.1.2", 5000), timeout=60).recv(1))
 """
 
 
@@ -176,9 +186,9 @@ def test_drops_are_shown_where_they_happened_with_their_reason(network: str) -> 
         assert server.stdout is not None
         server.stdout.readline()
         with on_host("h1", FORGE) as client:
-            client.communicate(timeout=30)
+            client.communicate(timeout=100)
         assert client.returncode == 0
-        server.wait(30)
+        server.wait(100)
     after = entrain_json("drops", "--network", NAME)["switches"]
     assert after["leaf1"].pop("FORGED_SOURCE") == before["leaf1"].pop("FORGED_SOURCE") + 3
     assert after == before
@@ -234,7 +244,7 @@ with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire:
 def test_what_a_carrier_plans_is_read_on_each_link_of_its_path(network: str) -> None:
     entrain("deploy", "--target", network, "--network", NAME, "--routing", "source")
     with on_host("h1", CARRIER) as sender:
-        assert sender.wait(60) == 0
+        assert sender.wait(100) == 0
     path = {("leaf1", 3), ("spine1", 2), ("leaf2", 1)}  # f(1) is the first uplink
     watch = [
         sys.executable,
@@ -284,14 +294,11 @@ def test_a_host_whose_carriers_are_refused_is_shown_and_reported(
 
     before = refused().get(reason, 0)
     log = RECORDS / "networks" / NAME / "controller.log"
-    with subprocess.Popen(["tail", "-n", "0", "-F", str(log)], stdout=subprocess.PIPE, text=True) as follow:
-        with on_host("h1", forge) as sender:
-            assert sender.wait(60) == 0
-        assert follow.stdout is not None
-        for line in follow.stdout:
-            if "h1 at port 1: carriers refused" in line and reason in line:
-                break
-        follow.terminate()
+    told = re.compile(rf"h1 at port 1: carriers refused.*{reason}")
+    earlier = len(told.findall(log.read_text()))
+    with on_host("h1", forge) as sender:
+        assert sender.wait(100) == 0
+    until_logged(log, lambda text: len(told.findall(text)) > earlier)
     assert refused()[reason] > before
     assert f"{reason}:" in entrain("loads", "--network", NAME).stdout
 
@@ -306,16 +313,8 @@ def test_a_killed_switch_is_started_and_set_again(network: str) -> None:
     log = RECORDS / "networks" / NAME / "controller.log"
     before = log.read_text().count("leaf1: ready")
     os.kill(int(leaf1), signal.SIGKILL)
-    follow = subprocess.Popen(["tail", "-n", "+1", "-F", str(log)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert follow.stdout is not None
-        ready = 0
-        while ready <= before and select.select([follow.stdout], [], [], 60)[0]:
-            ready += "leaf1: ready" in follow.stdout.readline()
-    finally:
-        follow.kill()
-        follow.wait()
-    assert ready == before + 1
+    until_logged(log, lambda text: text.count("leaf1: ready") > before)
+    assert log.read_text().count("leaf1: ready") == before + 1
     assert "was killed by SIGKILL" in log.read_text()
     applied = entrain_json("deploy", "--target", network, "--network", NAME)["switches"]
     assert all(switch["inserted"] == switch["modified"] == switch["deleted"] == 0 for switch in applied)
@@ -328,7 +327,7 @@ def test_a_second_controller_is_told_who_is_primary(network: str, topology: Path
     command = ["ip", "netns", "exec", namespace, sys.executable, "-m", "entrain.cli", "deploy"]
     done = subprocess.run(
         [*command, "--target", network, "--topology", str(topology)],
-        capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
+        capture_output=True, text=True, cwd=ROOT, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert f"another controller is primary: process {controller_pid()}" in done.stderr
@@ -448,7 +447,7 @@ def test_an_interrupt_while_coming_up_leaves_nothing(topology: Path, after_s: fl
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(after_s)
         process.send_signal(signal.SIGINT)
-        process.wait(60)
+        process.wait(100)
     if process.returncode == 0:  # it was faster
         entrain("down", "--network", OTHER)
     assert leftovers() == []
@@ -513,12 +512,12 @@ def test_each_writing_shell_takes_over_and_the_one_before_is_refused(network: st
     """However soon they follow one another; and the refused one does not blame itself."""
     with writing_shell() as first, writing_shell() as second:
         # BMv2 makes the first one primary again when the second one ends, so it writes before that.
-        _, err = first.communicate(INSERT, timeout=60)
+        _, err = first.communicate(INSERT, timeout=100)
         assert first.returncode == 1
         assert "the switch refused 1 writes" in err
         assert "PERMISSION_DENIED" in err
         assert f"process {first.pid}" not in err
-        _, err = second.communicate(f"{INSERT}\nte.delete()\n", timeout=60)
+        _, err = second.communicate(f"{INSERT}\nte.delete()\n", timeout=100)
         assert second.returncode == 0, err
 
 

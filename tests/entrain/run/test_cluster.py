@@ -248,7 +248,7 @@ def test_a_slot_scheduler_schedules_jobs_that_come_and_go(tmp_path: Path) -> Non
 
 
 JOBS = """job,gpus,arrival_s,duration_s,pattern,model
-first,8,0,0.5,all-to-all,moe
+first,8,0,1.5,all-to-all,moe
 second,4,0,0.5,ring,resnet50
 third,12,0.1,0.5,halving-doubling,vgg16
 """

@@ -105,7 +105,7 @@ class Run:
 
     def until(self, condition: Callable[[], object]) -> None:
         """Wait for something to be the case while it runs."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 100
         while not condition():
             self.look()
             assert self.process.poll() is None, self.process.communicate()[1]
@@ -122,7 +122,7 @@ class Run:
         assert not self.journal.exists()
         assert not self.directory.exists()
         assert not self.namespace.exists()
-        _, alive = psutil.wait_procs(list(self.descendants), timeout=10)
+        _, alive = psutil.wait_procs(list(self.descendants), timeout=60)
         assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
@@ -151,7 +151,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     for each in started:
         if each.process.poll() is None:
             each.process.terminate()
-            each.process.wait(30)
+            each.process.wait(100)
 
 
 def uplinks_by_hash(text: str, directory: Path) -> tuple[int, Counter[str]]:

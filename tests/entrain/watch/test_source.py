@@ -71,7 +71,7 @@ def test_agents_of_other_machines_are_asked_over_tls_and_must_be_their_hosts(
 def test_a_network_that_ends_says_so(watched: Watched) -> None:
     network, controller = watched
     latest = Latest(Source(network, 50))
-    number, _ = latest.wait(0, 30)
+    number, _ = latest.wait(0, 100)
     controller.ended.set()
     with pytest.raises(Ended, match=r"demo has ended: its run is over; `entrain report DIR`"):
         while True:
@@ -82,7 +82,7 @@ def test_all_readers_share_one_reading(watched: Watched) -> None:
     network, controller = watched
     latest = Latest(Source(network, 50))
     for _ in range(3):
-        latest.wait(1, 30)
+        latest.wait(1, 100)
     assert controller.watching == 1
 
 

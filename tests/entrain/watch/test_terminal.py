@@ -22,7 +22,7 @@ def play(network: RunningNetwork, act: Act, width: int = 80) -> None:
 
     async def all_of_it() -> None:
         latest = Latest(Source(network, 200))
-        latest.wait(2, 30)
+        latest.wait(2, 100)
         app = Watch(latest)
         async with app.run_test(size=(width, 30)):
             await until(lambda: app.snapshot is not None)

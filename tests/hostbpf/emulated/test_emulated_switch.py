@@ -330,19 +330,19 @@ def test_a_host_plans_for_its_own_address_only(
         def plan(flow: Flow) -> None:
             hop = pb.Hop(flow=rpc.message_of(flow), port=1)
             schedules = [pb.Schedule(hop=hop, slot=present.slot, rates=[5])]
-            stub.UpdateSchedule(pb.UpdateScheduleRequest(schedules=schedules), timeout=10)
+            stub.UpdateSchedule(pb.UpdateScheduleRequest(schedules=schedules), timeout=60)
 
         plan(own)
         for refused in (
             lambda: plan(others),
-            lambda: stub.ForgetFlow(pb.ForgetFlowRequest(flows=[rpc.message_of(others)]), timeout=10),
+            lambda: stub.ForgetFlow(pb.ForgetFlowRequest(flows=[rpc.message_of(others)]), timeout=60),
         ):
             with pytest.raises(grpc.RpcError) as raised:
                 refused()
             assert raised.value.code() == grpc.StatusCode.PERMISSION_DENIED
             assert "its own addresses only" in raised.value.details()
         asked = pb.FetchFeedbackRequest(slot=present.slot, hops=[pb.Hop(flow=rpc.message_of(others), port=1)])
-        assert stub.FetchFeedback(asked, timeout=10).loads[0].load[0] == 5
+        assert stub.FetchFeedback(asked, timeout=60).loads[0].load[0] == 5
 
 
 def test_who_has_no_certificate_gets_no_answer(
@@ -350,7 +350,7 @@ def test_who_has_no_certificate_gets_no_answer(
 ) -> None:
     with serving(certified[0], present) as address, grpc.insecure_channel(address) as plain:
         with pytest.raises(grpc.RpcError) as raised:
-            EmulatedSwitchStub(plain).FetchFeedback(pb.FetchFeedbackRequest(), timeout=10)
+            EmulatedSwitchStub(plain).FetchFeedback(pb.FetchFeedbackRequest(), timeout=60)
         assert raised.value.code() == grpc.StatusCode.UNAVAILABLE
 
 

@@ -17,10 +17,9 @@ pytestmark = pytest.mark.root
 PAUSE_S = 0.2
 
 
-def longest(told: list[Wait]) -> Wait:
-    return max(
-        (each for each in told if each.cause != Cause.REPEATED), key=lambda each: each.until_ns - each.from_ns
-    )
+def longest(told: list[Wait], cause: Cause) -> Wait:
+    """Not of all causes: on a busy machine a flow also waits for a processor, and that may be longer."""
+    return max((each for each in told if each.cause == cause), key=lambda each: each.until_ns - each.from_ns)
 
 
 def test_a_sender_that_writes_nothing_is_told_apart(pair: Pair, connect: Callable[..., Connection]) -> None:
@@ -29,10 +28,9 @@ def test_a_sender_that_writes_nothing_is_told_apart(pair: Pair, connect: Callabl
         connection.transfer(10_000)
         time.sleep(PAUSE_S)
         connection.transfer(10_000)
-        wait = longest(waits.take())
+        wait = longest(waits.take(), Cause.DATA)
         assert not waits.take()
     assert wait.flow == Flow.of(connection.sender)
-    assert wait.cause == Cause.DATA
     assert wait.until_ns - wait.from_ns >= PAUSE_S * 1e9 / 2  # it may have begun late
 
 
@@ -49,7 +47,7 @@ def test_a_receiver_that_does_not_read_is_told_apart(pair: Pair, connect: Callab
         while written:
             written -= len(connection.receiver.recv(1 << 20))
         told = waits.take()
-    wait = longest([each for each in told if each.cause == Cause.RECEIVER])
+    wait = longest(told, Cause.RECEIVER)
     assert wait.until_ns - wait.from_ns >= PAUSE_S * 1e9 / 2
 
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.root
 CLOCK = SlotClock.shared(100)
 RATE_MBPS = 10.0
 LOSS, DELAY_S = 0.01, 0.02  # where TCP gets some 4 Mbit/s
-WARM, MEASURED, ROUNDS = 10, 20, 3  # slots, and how often a busy machine may try
+WARM, MEASURED, ROUNDS = 10, 20, 10  # slots, and how often a busy machine may try
 RECOVERY = 3  # TCP_CA_Recovery: lost segments are sent again
 INFO = struct.Struct("=xB66xI8xI")  # of struct tcp_info: the state, the round trip (microseconds), the window
 MSS = 1448

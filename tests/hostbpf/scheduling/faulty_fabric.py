@@ -59,7 +59,7 @@ TABLES = {
     }
 }
 NONSENSE = """
-import sys, time
+import sys
 from wire.progress import Phase, Publisher
 source, port, destination, other = sys.argv[1:]
 with Publisher("nonsense") as publisher:
@@ -68,7 +68,7 @@ with Publisher("nonsense") as publisher:
     entries[0].update(0, Phase.COMMUNICATING, 10**9, 10**9, 0)  # somebody else's flow
     entries[1].update(0, Phase.COMMUNICATING, 10, 5, 7)  # more done than ready
     print("published", flush=True)
-    time.sleep(60)
+    sys.stdin.read()
 """
 
 
@@ -197,6 +197,7 @@ def switch_restarted(bench: Bench) -> dict[str, Any]:
 def packets_lost(bench: Bench) -> dict[str, Any]:
     with lossy([port.ifindex for port in bench.network.fabric_ports()], 0.3) as loss:
         time.sleep(2)
+        until(lambda: loss.count().lost > 0)
         lost = loss.count().lost
     return {"again": bench.go_on("one", "two"), "lost": lost}
 
@@ -210,6 +211,7 @@ def nonsense_progress(bench: Bench) -> dict[str, Any]:
     flow = [record["src_ip"], str(record["src_port"]), record["dst_ip"], str(record["dst_port"])]
     process = subprocess.Popen(
         ["nsenter", f"--net={bench.netns('h1')}", sys.executable, "-c", NONSENSE, *flow],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "ENTRAIN_PROGRESS": str(bench.directory / "progress")},
         text=True,
@@ -217,10 +219,15 @@ def nonsense_progress(bench: Bench) -> dict[str, Any]:
     assert process.stdout is not None
     process.stdout.readline()
     again = bench.go_on("one", "two")
-    counts = dict(bench.status("h1").scheduling.counts)
+
+    def refused() -> list[str]:
+        return sorted(name for name in bench.status("h1").scheduling.counts if name.startswith("refused"))
+
+    until(lambda: all(any(why in each for each in refused()) for why in ("claimed twice", "more done than")))
+    found = refused()
     process.kill()
-    process.wait()
-    return {"again": again, "refused": sorted(name for name in counts if name.startswith("refused"))}
+    process.communicate()
+    return {"again": again, "refused": found}
 
 
 def clock_stepped(bench: Bench) -> dict[str, Any]:
@@ -263,18 +270,23 @@ def job_killed(bench: Bench) -> dict[str, Any]:
         os.kill(int(pid), signal.SIGKILL)
     launcher.wait()
     again = bench.go_on("one")
-    left = [path.name for path in (bench.directory / "progress").glob("two*.progress")]
+
+    def left() -> list[str]:
+        return [path.name for path in (bench.directory / "progress").glob("two*.progress")]
+
+    until(lambda: not left() and bench.status("h2").flows == 0)  # an agent looks in each of its turns
     return {
         "again": again,
         "flows": bench.status("h2").flows,
-        "left": left,
+        "left": left(),
         "failed": launcher.returncode != 0,
     }
 
 
 def tables_empty(bench: Bench) -> dict[str, Any]:
-    """With the last job gone, nothing is planned any more K slots later."""
+    """With the last job gone, nothing is planned any more K slots after its agents have noticed."""
     bench.jobs["one"].launcher.end()
+    until(lambda: not any(bench.status(name).flows for name in ("h1", "h3")))
     time.sleep((LANES + 1) * SLOT_MS / 1e3)
     return {"planned_mbps": bench.planned()}
 

@@ -44,7 +44,7 @@ class Wire:
         self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
         self.socket.bind((self.far_end, 3))
         self.socket.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
-        self.socket.settimeout(5)
+        self.socket.settimeout(30)
 
     def send(self, frame: bytes) -> None:
         self.socket.send(frame)
@@ -159,7 +159,7 @@ def test_a_frame_with_offloads_can_be_cut_anywhere(offload: tuple[int, ...]) -> 
         wire.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
         wire.socket.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
         wire.socket.bind((wire.far_end, 3))
-        wire.socket.settimeout(5)
+        wire.socket.settimeout(30)
         try:
             datapath.add_port(1, wire.ifindex)
             transport = UDP() if offload == UDP_SUM else TCP()
@@ -198,9 +198,9 @@ def transfer(name: str, address: str, size: int) -> None:
     try:
         assert sink.stdout is not None and sink.stdout.readline().strip() == "ready"
         source = ["ip", "netns", "exec", f"{name}h1", sys.executable, "-c", _SOURCE, address, str(size)]
-        subprocess.run(source, check=True, timeout=60)
+        subprocess.run(source, check=True, timeout=100)
         assert sink.stdout.readline().split() == [str(size), "ok"]
-        assert sink.wait(timeout=10) == 0
+        assert sink.wait(timeout=60) == 0
     finally:
         sink.kill()
         sink.wait()
@@ -216,7 +216,7 @@ def datagrams(name: str) -> None:
     try:
         assert sink.stdout is not None and sink.stdout.readline().strip() == "ready"
         source = ["ip", "netns", "exec", f"{name}h1", sys.executable, "-c", _DATAGRAM_SOURCE]
-        subprocess.run(source, check=True, timeout=60)
+        subprocess.run(source, check=True, timeout=100)
         assert sink.stdout.readline().strip() == str(list(range(40)))
     finally:
         sink.kill()
@@ -287,7 +287,7 @@ import hashlib, socket
 listener = socket.create_server(("10.9.0.2", 5000))
 print("ready", flush=True)
 connection, _ = listener.accept()
-connection.settimeout(30)
+connection.settimeout(60)
 total, seen = 0, hashlib.sha256()
 while data := connection.recv(1 << 20):
     total += len(data)
@@ -300,7 +300,7 @@ _DATAGRAM_SINK = """
 import socket
 sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 sink.bind(("10.9.0.2", 5001))
-sink.settimeout(10)
+sink.settimeout(60)
 print("ready", flush=True)
 print([len(sink.recv(1000)) for _ in range(40)], flush=True)
 """
@@ -315,7 +315,7 @@ for size in range(40):
 _SOURCE = """
 import socket, sys
 size = int(sys.argv[2])
-connection = socket.create_connection((sys.argv[1], 5000), timeout=10)
+connection = socket.create_connection((sys.argv[1], 5000), timeout=60)
 connection.sendall((bytes(range(251)) * (size // 251 + 1))[:size])
 connection.close()
 """

@@ -346,7 +346,7 @@ def test_a_controller_may_go_while_its_pipeline_is_set() -> None:
 
     def load(program: bytes) -> FakeDatapath:
         started.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return FakeDatapath(program)
 
     async def scenario(bench: Served) -> None:
