@@ -61,7 +61,8 @@ class LoadSource(Protocol):
         """
 
     def answers(self, timeout_s: float) -> Iterator[PathLoads]:
-        """Answers as they come, until all flows have one or `timeout_s` is over.
+        """Answers as they come, until all flows have one, or until `timeout_s` after the last was asked.
+        After so long, no flow is asked about any more.
 
         Decide and `tell` before taking the next one: it counts what was told so far, so that the flows of
         a host do not all plan on the same headroom. A later call gives what comes late.
@@ -226,7 +227,7 @@ class InBand:
         self._slot = 0
         self._waiting: deque[Flow] = deque()  # not probed yet
         self._probed: dict[Flow, float] = {}  # when
-        self._next_probe = 0.0
+        self._last_probe = 0.0
         self._arrived: deque[tuple[float, Feedback]] = deque()
         self._problems: dict[str, str] = {}
 
@@ -251,15 +252,19 @@ class InBand:
 
     def answers(self, timeout_s: float) -> Iterator[PathLoads]:
         """See LoadSource."""
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
         while self._waiting or self._probed:
             if not self._arrived:
                 now = time.monotonic()
-                if now >= deadline:
+                until = self._last_probe + (self._patience_s if self._waiting else timeout_s)
+                if now < until:
+                    self._wait(until - now)
+                elif not self._waiting:
                     return
-                if now >= self._next_probe:
+                elif now < began + timeout_s:
                     self._probe_next()
-                self._wait((min(deadline, self._next_probe) if self._waiting else deadline) - now)
+                else:
+                    self._waiting.clear()
                 continue
             at, feedback = self._arrived.popleft()
             asked = self._probed.get(feedback.flow)
@@ -272,9 +277,7 @@ class InBand:
     def _probe_next(self) -> None:
         if self._waiting:
             flow = self._waiting.popleft()
-            now = time.monotonic()
-            self._next_probe = now + self._patience_s
-            self._probed[flow] = now
+            self._last_probe = self._probed[flow] = time.monotonic()
             try:
                 self._carriers.probe(flow)
                 self._problems.pop(str(flow), None)

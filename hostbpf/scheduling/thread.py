@@ -57,7 +57,11 @@ ROUND_NS = 10_000_000
 PHASES = 0.7
 """Part of a round over which hosts spread theirs; later ones would be answered in the next slot."""
 ANSWER_PART = 0.9
-"""Part of a round for which answers are awaited."""
+"""Part of a round for which answers are awaited; on long paths it is `ANSWER_TRIPS`, if that is longer."""
+ANSWER_TRIPS = 2.0
+"""Mean times of an answer of late for which answers are awaited at least."""
+MEAN_OF = 8
+"""Answers over which that mean is taken."""
 IDLE_SLOTS = 2
 """Slots between rounds while no flow has anything to send."""
 PATIENCE = 4
@@ -299,6 +303,7 @@ class HostScheduler:
         self.events: deque[str] = deque(maxlen=EVENTS)
         self.delays = Delays()
         self.link = LinkTime()
+        self._answer_s = 0.0  # mean time of an answer
         self._looked_ns = 0  # in the last round
         self._wanted = False  # a flow had something to send then
 
@@ -455,7 +460,8 @@ class HostScheduler:
         these = self._scheduler.round(flows, np.arange(len(due)), planned, view.passed)
         rows = {due[row].flow: row for row in these.order}
         self._loads.ask(list(rows), view.slot)
-        for answer in self._loads.answers(view.clock.slot_ns / 1e9 / rounds(view.clock) * ANSWER_PART):
+        round_s = view.clock.slot_ns / 1e9 / rounds(view.clock)
+        for answer in self._loads.answers(max(ANSWER_PART * round_s, ANSWER_TRIPS * self._answer_s)):
             if answer.slot == view.slot and answer.flow in rows:
                 row = rows.pop(answer.flow)
                 self._decide(due[row], row, answer, view, these)
@@ -488,6 +494,7 @@ class HostScheduler:
             rates[:SHARED] = np.maximum(rates[:SHARED], share)
         self.delays.decision.append(time.perf_counter() - began)
         self.delays.negotiation.append(answer.delay_s)
+        self._answer_s += (answer.delay_s - self._answer_s) / MEAN_OF
         self.counts["decisions"] += 1
         change = np.abs(rates - state.schedule.seen_from(answer.slot)).max()
         if state.schedule is NOTHING or change > SAME * self._capacity:

@@ -7,10 +7,11 @@ import json
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -377,6 +378,36 @@ def test_a_lost_carrier_leaves_its_flow_without_an_answer_and_no_other(
     carriers.lose = set()
     carriers.probe(lost)
     assert [each.flow for each in source.answers(0.0)] == [lost], "a late answer is one"
+
+
+def test_on_a_long_path_all_flows_have_the_same_time_for_their_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Later ones are asked about after the patience for those before them."""
+    CLOCK.slot += 10 * LANES
+    now_s, way_s, timeout_s = 0.0, 0.008, 0.01
+    under_way: deque[tuple[float, Feedback]] = deque()
+
+    def wait(longest_s: float) -> None:
+        nonlocal now_s
+        end_s = now_s + longest_s
+        if under_way and under_way[0][0] <= end_s:
+            now_s, feedback = under_way.popleft()
+            source.deliver(feedback)
+        else:
+            now_s = end_s
+
+    monkeypatch.setattr("hostbpf.scheduling.loads.time", SimpleNamespace(monotonic=lambda: now_s))
+    carriers = Announcing(Fabric())
+    carriers.deliver = lambda feedback: under_way.append((now_s + way_s, feedback))
+    source = InBand(carriers, LINE, wait)
+    asked = [flow("h1", "h3", port) for port in range(3)]
+    source.ask(asked, CLOCK.slot)
+    assert [each.flow for each in source.answers(timeout_s)] == asked
+    carriers.lose = set(asked)
+    source.ask(asked, CLOCK.slot)
+    assert not list(source.answers(timeout_s))
+    assert now_s < 4 * timeout_s, "it ends"
 
 
 def test_feedback_of_a_slot_before_is_no_answer(probing: tuple[Announcing, InBand]) -> None:

@@ -548,6 +548,22 @@ def running(bench: Bench) -> Iterator[threading.Event]:
         thread.join()
 
 
+def test_answers_that_take_long_are_awaited_for_longer_than_a_round(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took_s, timeouts, answers = SLOT_S / ROUNDS_MAX, [], bench.loads.answers
+
+    def late(timeout_s: float) -> Iterator[PathLoads]:
+        timeouts.append(timeout_s)
+        return (each._replace(delay_s=took_s) for each in answers(timeout_s))
+
+    monkeypatch.setattr(bench.loads, "answers", late)
+    bench.flows = [sending(total=10**9)]
+    for _ in range(20):
+        bench.slot()
+    assert timeouts[0] < took_s < timeouts[-1] < 2.5 * took_s
+
+
 def test_a_flow_that_begins_to_send_decides_before_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """While all rest, rounds are far apart: here an hour."""
     monkeypatch.setattr("hostbpf.scheduling.thread.IDLE_SLOTS", round(3600 / SLOT_S))
