@@ -52,9 +52,10 @@ def _set_up_cache() -> bool:
     return os.access(directory, os.W_OK)
 
 
-_CACHED = _set_up_cache()
+CACHED = _set_up_cache()
+"""Whether machine code is kept; if not, each process compiles anew."""
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile `function` on first use, with IEEE arithmetic (results repeat bit for bit), cached on disk."""
-    return cast("Callable[P, R]", numba.njit(cache=_CACHED)(function))
+    return cast("Callable[P, R]", numba.njit(cache=CACHED)(function))

@@ -205,6 +205,7 @@ def changes(found: Sequence[Change], first: str, second: str) -> Picture:
     )
     figure.add_vline(x=0, line={"color": "black", "width": 1})
     _axes(figure, f"change from {escape(first)} to {escape(second)} (%)", "")
+    figure.update_yaxes(autorange="reversed")  # from the top, as in the table
     figure.update_layout(height=160 + 40 * len(shown))
     return Picture(
         f"What has changed from {first} to {second}?",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import secrets
@@ -318,6 +319,13 @@ def metrics(agent: Agent) -> str:
         "# HELP entrain_carriers_total Packets with a slot header, by what became of them.",
         "# TYPE entrain_carriers_total counter",
         *(f'entrain_carriers_total{{event="{name}"}} {value}' for name, value in counts.items()),
+        "# HELP entrain_skew_seconds Bounds of how much earlier another host's slots begin, by its address.",
+        "# TYPE entrain_skew_seconds gauge",
+        *(
+            f'entrain_skew_seconds{{host="{peer}",bound="{bound}"}} {skew_ns / 1e9}'
+            for peer, offset in agent.skews().items()
+            for bound, skew_ns in zip(("low", "high"), offset, strict=True)
+        ),
         "# HELP entrain_mltcp_iterations_total Iterations of an MLTCP job, by job and network namespace.",
         "# TYPE entrain_mltcp_iterations_total counter",
     ]
@@ -325,6 +333,13 @@ def metrics(agent: Agent) -> str:
         for key, state in states.items():
             labels = f'job="{job}",netns="{key.netns}"'
             lines.append(f"entrain_mltcp_iterations_total{{{labels}}} {state.iteration}")
+    if agent.scheduler is not None:
+        lines += [
+            "# HELP entrain_scheduling_total What the scheduler did, and what progress it refused.",
+            "# TYPE entrain_scheduling_total counter",
+        ]
+        found = {"decisions": 0, "unanswered": 0, **agent.scheduler.status()}
+        lines += [f"entrain_scheduling_total{{event={json.dumps(name)}}} {n}" for name, n in found.items()]
     return "\n".join(lines) + "\n"
 
 

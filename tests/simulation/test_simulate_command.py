@@ -18,7 +18,9 @@ from typing import Any, Literal
 import numpy as np
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from entrain.commands.simulate import command
 from machine.errors import BadInput, MissingTool
 from schedulers.coflow.rivals import Varys
 from simulation import output, report, sweep
@@ -58,6 +60,15 @@ def entrain(*arguments: str) -> subprocess.CompletedProcess[str]:
 def rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def test_without_a_cache_it_says_why_it_compiles_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("schedulers.compiled.CACHED", False)
+    done = CliRunner().invoke(
+        command, ["parrot-jct", "--trace", str(HERE / "jobs.csv"), "--policy", "parrot"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "set XDG_CACHE_HOME" in done.stderr and "XDG_CACHE_HOME" not in done.stdout
 
 
 def test_it_writes_summary_jobs_and_coflows(tmp_path: Path) -> None:

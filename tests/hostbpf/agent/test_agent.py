@@ -341,9 +341,12 @@ def test_agents_that_start_at_once_share_the_controls(pair: Pair, tmp_path: Path
 
 
 def test_metrics(pair: Pair, start: Callable[..., Started]) -> None:
-    agent = start(pair.a, "--metrics-port", "0")
+    schedules = ("--schedule", "--link-mbps", "100", "--loads", "host-only")
+    agent = start(pair.a, "--metrics-port", "0", *schedules)
     address = agent.ready.partition("metrics=")[2].split()[0]
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
         text = answer.read().decode()
+    assert 'entrain_scheduling_total{event="decisions"} 0' in text
+    assert "# TYPE entrain_skew_seconds gauge" in text
     assert "# TYPE entrain_carriers_total counter" in text
     assert 'entrain_carriers_total{event="sent"} 0' in text
