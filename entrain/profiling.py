@@ -11,12 +11,12 @@ import contextlib
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import grpc
 import numpy as np
 
 from controlplane.topology import Topology
-from entrain.policies.policy import FileRouting
 from entrain.shared_links import crossed, shared_links
 from hostbpf.counting import BIN_MS, Counts, FlowCount
 from hostbpf.rpc import agent_pb2 as pb
@@ -28,6 +28,9 @@ from schedulers.cassini.estimate import Estimate, estimate
 from schedulers.cassini.profile import Profile
 from schedulers.compiled import Floats, Ints
 from wire.flow import Flow
+
+if TYPE_CHECKING:  # policies import this module
+    from entrain.policies.policy import FileRouting
 
 
 @dataclass(frozen=True)
