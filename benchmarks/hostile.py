@@ -7,6 +7,8 @@ with calm, all within one run of the jobs:
 
 - `fill`: four carriers a second to the idle host that announce all that fits in ten slots;
 - `aim`: the same to the host of the job;
+- `plans`: a carrier a slot to that host that announces what fits in two slots, as agents do, and nothing of
+  every 32nd, so that flows find room there;
 - `epochs`: a carrier every two epochs to the host of the job, about the slots of the next one;
 - `lower`: four carriers a second to that host that take back what others have announced;
 - `source`: `fill` from another host's address;
@@ -77,12 +79,17 @@ _ADDRESSES = bytes.fromhex("020000000001020000000002") + ETHERTYPE.to_bytes(2, "
 
 @dataclass(frozen=True)
 class Attack:
-    """Carriers to a host: one each `every_s`, which changes ten slots by `delta`, from `ahead` slots on."""
+    """Carriers to a host: one each `every_s`, which changes `slots` slots by `delta`, from `ahead` slots on.
+
+    With `rests`, nothing of every so many slots is announced.
+    """
 
     to: str
     every_s: float
     delta: int
     ahead: int = 0
+    slots: int = LANES
+    rests: int = 0
     forged_source: bool = False
     version: int = VERSION
 
@@ -90,6 +97,7 @@ class Attack:
 ATTACKS = {
     "fill": Attack(IDLE, 0.25, MAX_U32),
     "aim": Attack(VICTIM, 0.25, MAX_U32),
+    "plans": Attack(VICTIM, SLOT_MS / 1e3, MAX_U32, slots=2, rests=32),
     "epochs": Attack(VICTIM, 2 * LANES * SLOT_MS / 1e3, 1, ahead=LANES),
     "lower": Attack(VICTIM, 0.25, -MAX_U32),
     "source": Attack(IDLE, 0.25, MAX_U32, forged_source=True),
@@ -162,15 +170,18 @@ def forge(path: Path) -> None:
             carried = bytes(IP(src=source, dst=plan["to"][attack.to]) / UDP(sport=1, dport=9))
             while due < end_ns:
                 time.sleep(max(0, due - time.monotonic_ns()) / 1e9)
+                slot = SlotClock.shared(SLOT_MS).slot()
+                if attack.rests and slot % attack.rests < attack.slots:
+                    due += round(attack.every_s * 1e9)
+                    continue
                 with contextlib.suppress(OSError):  # the queue is full
-                    sent[name] += bool(wire.send(_ADDRESSES + _header(attack) + carried))
+                    sent[name] += bool(wire.send(_ADDRESSES + _header(attack, slot) + carried))
                 due = max(due + round(attack.every_s * 1e9), time.monotonic_ns())
     print(json.dumps(sent))
 
 
-def _header(attack: Attack) -> bytes:
-    slot = SlotClock.shared(SLOT_MS).slot() + attack.ahead
-    header = bytearray(announcement(slot, [attack.delta] * LANES).pack())
+def _header(attack: Attack, slot: int) -> bytes:
+    header = bytearray(announcement(slot + attack.ahead, [attack.delta] * attack.slots).pack())
     header[0] = attack.version << 4 | header[0] & 0xF
     return bytes(header)
 

@@ -491,14 +491,14 @@ class HostScheduler:
         )
         if share:
             self.counts["crowded"] += 1
-            rates[:SHARED] = np.maximum(rates[:SHARED], share)
+            rates[:] = max(share, rates[0])
         self.delays.decision.append(time.perf_counter() - began)
         self.delays.negotiation.append(answer.delay_s)
         self._answer_s += (answer.delay_s - self._answer_s) / MEAN_OF
         self.counts["decisions"] += 1
         change = np.abs(rates - state.schedule.seen_from(answer.slot)).max()
         if state.schedule is NOTHING or change > SAME * self._capacity:
-            self._put(entry, state, view.clock, answer.slot, rates)
+            self._put(entry, state, view.clock, answer.slot, rates, announced=not share)
         state.others = float(these.flows["others"][row])
 
     def _follow(
@@ -553,9 +553,21 @@ class HostScheduler:
         else:
             self.link.behind += unsent
 
-    def _put(self, entry: FlowProgress, state: _State, clock: SlotClock, slot: int, rates: Floats) -> None:
-        self._host.limit(entry.flow, slot, rates)
-        self._loads.tell(entry.flow, slot, rates)
+    def _put(
+        self,
+        entry: FlowProgress,
+        state: _State,
+        clock: SlotClock,
+        slot: int,
+        rates: Floats,
+        *,
+        announced: bool = True,
+    ) -> None:
+        if announced:
+            self._host.limit(entry.flow, slot, rates)
+        else:
+            self._host.pause(entry.flow, slot, rates[0])
+        self._loads.tell(entry.flow, slot, rates if announced else np.zeros(LANES))
         self._replace(Schedule(slot, rates), entry, state, clock)
         state.paused = -1
         state.since_ns = self._now_ns()

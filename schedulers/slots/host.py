@@ -29,12 +29,15 @@ WINDOW = 4
 FLOOR = 0.5
 """The bound B is at least this part of the line rate: a fair share beside one flow that nobody plans. Without
 it every slot in which that flow took more would lower what is asked for in the next."""
-CROWDED = 64
-"""Slots in a row without room for half of the link after which a flow doubts that what is announced comes."""
-BEYOND = 16
+CROWDED = 32
+"""Slots without room for half of the link, less those with room, after which a flow doubts that what others
+have announced comes."""
+BEYOND = 8
 """As how many of them a slot counts in which there is no room later either, where agents do not plan yet."""
-RETRY = 16
-"""Slots after which such a flow tries again whether its path carries more than half of the link."""
+CARRIED = 0.75
+"""Part of the link that a path carries only if others do not send: beside them TCP gives a flow half."""
+STARVED = 64
+"""Slots in a row without room for half of the link after which a flow takes its part of that half."""
 SHORT = 0.98
 """A flow that achieved less than this part of its plan was held back by its path."""
 PAYLOAD = 0.95
@@ -170,49 +173,53 @@ class Doubt:
     """Whether what others have announced on a flow's path comes: it need not (docs/security.md).
 
     In the paper a flow without headroom waits. So whoever announces the rate of a link and sends nothing
-    would stop every flow on it. Here a flow waits for `CROWDED` slots; then it takes its part of half of the
-    link, whatever is announced. If its path carries that, it takes its part of all of the link, for as long
-    as the path carries that too: if others do send what they have announced, for one slot in `RETRY`.
+    would stop every flow on it. Here a flow tries its part of all of the link for a slot, once there were
+    `CROWDED` more slots without room than with room. If its path carries that, others do not send what they
+    have announced, and the flow goes on like this. If not, it waits for as long again. After `STARVED` slots
+    in a row without room it takes its part of half of the link in between.
     """
 
     slots: int = 0
-    """Slots in a row in which the path had no room."""
-    last: int = -1
-    """The last of them."""
-    carried: bool = False
-    """Whether the path has carried what the flow took although there was no room."""
-    all: bool = False
-    """Whether that was all of the link."""
-    retry: int = -1
-    """The slot from which on the flow may take that."""
+    """Slots in which the path had no room, less those in which it had."""
+    row: int = 0
+    """Those without room in a row."""
+    full: int = -1
+    """The last slot without room."""
+    roomy: int = -1
+    """The last slot with room."""
+    tries: bool = False
+    """Whether the flow has taken all of the link though there was no room."""
 
     def observe(self, allowed: float, achieved: float) -> None:
         """Note how much (bytes) of what its schedule allowed a flow that had data has sent."""
-        self.carried = achieved >= SHORT * allowed > 0.0
+        if self.tries and achieved < CARRIED * allowed:
+            self.slots = 0
 
     def share(self, slot: int, headroom: Floats, link: float, parameters: Parameters, flows: int) -> float:
         """Return the rate, bytes/s, that the flow takes whether or not there is room; 0 while it waits.
+
+        Nobody is to make room for that, so it is not to be announced.
 
         `headroom` (K,) is that of its path from `slot` on, without its own part. `link` is the rate of its
         host's link, on which there are so many `flows`.
         """
         line = parameters.payload * link
-        share = FLOOR * line / flows
-        enough = share + link - line
+        enough = FLOOR * line / flows + link - line
         near = parameters.reserved
-        soon, later = headroom[:near].tolist(), headroom[near : 2 * near].tolist()
-        if max(soon) >= enough:
-            self.slots = 0
-        elif self.last != slot:
-            self.last = slot
-            self.slots += BEYOND if later and max(later) < enough else 1
-        if self.slots <= CROWDED:
-            self.carried = False
-            return 0.0
-        if self.all and not self.carried:
-            self.retry = slot + RETRY
-        self.all = self.carried and slot >= self.retry
-        return line / flows if self.all else share
+        later = headroom[near : 2 * near].tolist()
+        if headroom[0] >= enough:
+            if self.roomy != slot:
+                self.slots = max(self.slots - 1, 0)
+            self.roomy, self.row = slot, 0
+        elif slot not in (self.full, self.roomy):
+            more = BEYOND if later and max(later) < enough else 1
+            self.full = slot
+            self.slots = min(self.slots + more, CROWDED + BEYOND)
+            self.row += more
+        self.tries = self.slots > CROWDED
+        if self.tries:
+            return line / flows
+        return FLOOR * line / flows if self.row > STARVED else 0.0
 
 
 class Round:

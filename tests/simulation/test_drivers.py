@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -296,6 +297,8 @@ def test_agents_plan_as_the_simulator_does(monkeypatch: pytest.MonkeyPatch, rese
     monkeypatch.setattr("hostbpf.scheduling.thread.FULL", 0.0)  # no decisions between the jobs' turns
     monkeypatch.setattr("hostbpf.scheduling.thread.SAME", 0.0)  # every change is announced
     monkeypatch.setattr("hostbpf.scheduling.thread.STILL_NS", 10 * LANES * SLOT_NS)  # nobody stands still
+    for patience in ("CROWDED", "STARVED"):  # all believe what is announced
+        monkeypatch.setattr(f"schedulers.slots.host.{patience}", math.inf)
     parameters = Parameters(
         SLOT_S, reserved=reserved, spread=SPREAD, redraw=3, hasten=False, window=1000
     )  # no path is found to carry less than planned

@@ -19,7 +19,7 @@ from hostbpf.scheduling.loads import RATE_UNIT, HostOnly, PathLoads, Wait
 from hostbpf.scheduling.monitor import Direction, FlowProgress, Phase, Role
 from hostbpf.scheduling.thread import GRAIN, PATIENCE, ROUNDS_MAX, HostScheduler, rounds
 from schedulers.compiled import Floats
-from schedulers.slots.host import BEYOND, CROWDED, FLOOR, PAYLOAD, RESERVED, RETRY
+from schedulers.slots.host import BEYOND, CROWDED, FLOOR, PAYLOAD, RESERVED, STARVED
 from tests.hostbpf.taps import wait_until
 from wire.flow import Flow
 from wire.slot_header import LANES, Kind, SlotHeader
@@ -136,8 +136,10 @@ class Bench:
 
     def planned(self, flow: Flow) -> float:
         """The flow's rate in the present slot."""
-        slot, rates = self.host.schedules[flow]
-        return float(rates[self.now_ns // SLOT_NS - slot])
+        slot, rate = self.host.paused.get(flow, (0, 0.0))
+        slot, rates = self.host.schedules.get(flow, (slot, np.full(LANES, rate)))
+        ahead = self.now_ns // SLOT_NS - slot
+        return float(rates[ahead]) if ahead < len(rates) else 0.0
 
 
 def sending(flow: Flow = FLOW, total: int = 10_000_000, **changes: object) -> FlowProgress:
@@ -433,34 +435,39 @@ def test_a_flow_for_which_there_is_no_room_waits(bench: Bench) -> None:
     [(LANES, CROWDED // BEYOND), (RESERVED, CROWDED)],
     ids=["far ahead", "as hosts plan"],
 )
-def test_a_path_without_room_for_long_is_shared(bench: Bench, ahead: int, patience: int) -> None:
-    """Somebody has announced all of it, and may not send: half of the link is taken all the same."""
-    bench.loads.room = np.where(np.arange(LANES) < ahead, 0.0, np.inf)
-    bench.flows = [sending(total=10**9)]
-    bench.rounds(patience * ROUNDS_MAX)
-    assert not bench.rates().any()
-    bench.rounds(2 * ROUNDS_MAX)
-    assert bench.rates()[:2] == pytest.approx(FLOOR * PAYLOAD * LINE)
-    bench.loads.room = math.inf
-    bench.slot()
-    assert bench.rates()[:2] == pytest.approx(PAYLOAD * LINE)
-
-
-@pytest.mark.parametrize("sent", [0.0, 1.0], ids=["nothing", "all"])
-def test_a_flow_takes_more_than_half_of_a_full_path_if_others_do_not_send_what_they_announce(
-    bench: Bench, sent: float
+def test_what_others_announce_for_long_and_do_not_send_is_taken(
+    bench: Bench, ahead: int, patience: int
 ) -> None:
-    """Of two flows that both want all of a link, each gets half."""
-    bench.loads.room = 0.0
+    bench.loads.room = np.where(np.arange(LANES) < ahead, 0.0, np.inf)
     bench.flows = [sending(total=10**10)]
-    bench.send((CROWDED // BEYOND + 2) * ROUNDS_MAX)
-    carries = PAYLOAD * LINE * (1.0 - sent / 2.0)
+    bench.send(patience * ROUNDS_MAX)
+    assert not bench.rates().any()
+    bench.send(2 * ROUNDS_MAX)
+    for slot in range(4 * CROWDED):
+        if slot % CROWDED == 0:  # there is room now and then
+            bench.loads.room, before = math.inf, bench.loads.room
+        bench.send(ROUNDS_MAX)
+        bench.loads.room = before
+        assert bench.planned(FLOW) == pytest.approx(PAYLOAD * LINE)
+        assert FLOW not in bench.host.schedules  # nothing is announced
+
+
+def test_what_others_announce_and_send_is_left_to_them_until_a_flow_starves(bench: Bench) -> None:
+    """Then each gets half."""
+    bench.loads.room = np.where(np.arange(LANES) < RESERVED, 0.0, np.inf)
+    bench.flows = [sending(total=10**10)]
     planned = []
-    for _ in range(3 * RETRY * ROUNDS_MAX):
-        planned.append(bench.planned(FLOW) / (PAYLOAD * LINE))
-        bench.send(1, min(1.0, carries / bench.planned(FLOW)))
-    assert set(np.round(planned, 3)) <= {FLOOR, 1.0}
-    assert np.mean(planned) == 1.0 if sent == 0.0 else np.mean(planned) < 0.6
+    for _ in range(2 * STARVED * ROUNDS_MAX):
+        bench.rounds()
+        rate = bench.planned(FLOW)
+        planned.append(rate / (PAYLOAD * LINE))
+        sent = round(min(rate, PAYLOAD * LINE / 2.0) * SLOT_S / ROUNDS_MAX)
+        (flow,) = bench.flows
+        bench.flows = [replace(flow, done=flow.done + sent, carried=flow.carried + sent)]
+    early, late = np.array_split(planned, 2)
+    assert np.mean(early > 0.0) < 0.1
+    assert min(late[2 * ROUNDS_MAX :]) == pytest.approx(FLOOR)
+    assert np.mean(late > 0.6) < 0.1
 
 
 def test_a_flow_begins_at_a_rate_until_it_has_decided(bench: Bench) -> None:
