@@ -52,6 +52,7 @@ class _Drawn:
 class _Part:
     """What the page says of one experiment."""
 
+    directory: str
     title: str
     compared: str
     warnings: tuple[str, ...]
@@ -117,6 +118,7 @@ def _part(directory: Path) -> _Part:
     drawn = [*interactive.pictures(experiment, runs), interactive.drawing(experiment.topology)]
     shown = tables.all_tables(experiment, runs)
     return _Part(
+        str(directory),
         experiment.name,
         _what(experiment, runs),
         tuple(_warnings(held)),
@@ -132,6 +134,7 @@ def _slot_rates(directory: Path) -> _Part:
     held = store.read(slot_rates.KIND, directory)
     name, trials = held.experiment.name, held.runs
     return _Part(
+        str(directory),
         name,
         f"Wanted and measured rates of paced flows, in {count(len(trials), 'trial')}.",
         (),

@@ -177,6 +177,7 @@ def _links(runs: Sequence[RunResult]) -> Picture:
         )
     )
     _axes(figure, "fabric link", "")
+    figure.update_yaxes(autorange="reversed")
     figure.update_layout(height=160 + 34 * len(groups))
     return Picture(
         "On which links do flows meet?",
@@ -192,15 +193,14 @@ def changes(found: Sequence[Change], first: str, second: str) -> Picture:
     figure = go.Figure(
         go.Bar(
             x=[100 * each.change.mean for each in shown],
-            y=[escape(f"{each.run}: {each.measure}") for each in shown],
+            y=[f"{escape(f'{each.run}: {each.measure}')}<br><i>{each.verdict}</i>" for each in shown],
             orientation="h",
             error_x={
                 "type": "data",
                 "array": [None if each.change.half is None else 100 * each.change.half for each in shown],
             },
             marker_color=[_VERDICTS.get(each.verdict, "#BBBBBB") for each in shown],
-            text=[each.verdict for each in shown],
-            hovertemplate="%{y}: %{x:.1f} % (%{text})<extra></extra>",
+            hovertemplate="%{y}: %{x:.1f} %<extra></extra>",
         )
     )
     figure.add_vline(x=0, line={"color": "black", "width": 1})
