@@ -115,7 +115,7 @@ def run_pair(directory: Path) -> tuple[dict[str, Any], float]:
 
 def test_jobs_stop_meeting_and_go_on_without_an_agent(tmp_path_factory: pytest.TempPathFactory) -> None:
     """They start at once, and without a policy they would go on to meet for most of the time."""
-    run, _ = undisturbed(lambda: run_pair(tmp_path_factory.mktemp("pair")), lambda found: found[1] < 0.2)
+    run, _ = undisturbed(lambda: run_pair(tmp_path_factory.mktemp("pair")), lambda found: found[1] < 0.2, 3)
     assert run["score"] > 0.9
     assert sorted(run["shifts_ms"]) == ["long", "short"]
     stays, moves = sorted(run["shifts_ms"].values())
