@@ -359,6 +359,7 @@ class HostScheduler:
 
     def round(self) -> None:
         """Let the flows decide whose turn has come, that begin, or that may get more than they have."""
+        self.counts["rounds"] += 1
         clock, now = self._clock(), self._now_ns()
         number = math.floor((now - clock.epoch_ns) / clock.slot_ns * rounds(clock) - self._phase)
         another, self._number = number != self._number, number
