@@ -78,6 +78,16 @@ def _within(value: Any, most: int, what: str) -> int:
     return number
 
 
+def _members(node: dict[str, Any], numbers: list[int], names: dict[int, str]) -> tuple[str, ...]:
+    """Return the names of a stack's or union's members, which all differ."""
+    size = node.get("size", len(numbers))
+    if len(set(numbers)) != len(numbers) or size != len(numbers):
+        raise BadInput(
+            f"the program's JSON is damaged: {node['name']} has members {numbers}, not {size} different ones"
+        )
+    return tuple(names[i] for i in numbers)
+
+
 def _width(value: Any) -> int:
     return _within(value, 1 << 16, "a width in bits")
 
@@ -231,17 +241,15 @@ class _Reader:
             by_id[node["id"]] = name
             self.headers[name] = Header(name, self.types[node["header_type"]], bool(node["metadata"]))
         for node in self.root.get("header_stacks", []):
-            elements = tuple(by_id[i] for i in node["header_ids"])
-            self.stacks[node["name"]] = Stack(node["name"], elements)
+            self.stacks[node["name"]] = Stack(node["name"], _members(node, node["header_ids"], by_id))
         for node in self.root.get("header_unions", []):
-            members = tuple(by_id[i] for i in node["header_ids"])
-            self.unions[node["name"]] = Union(node["name"], members)
+            self.unions[node["name"]] = Union(node["name"], _members(node, node["header_ids"], by_id))
         of_type = {
             t["name"]: [name for name, _ in t["headers"]] for t in self.root.get("header_union_types", [])
         }
         unions = {node["id"]: node["name"] for node in self.root.get("header_unions", [])}
         for node in self.root.get("header_union_stacks", []):
-            elements = tuple(unions[i] for i in node["header_union_ids"])
+            elements = _members(node, node["header_union_ids"], unions)
             self.union_stacks[node["name"]] = Stack(node["name"], elements)
             self.union_members[node["name"]] = of_type[node["union_type"]]
         for node in self.root.get("extern_instances", []):

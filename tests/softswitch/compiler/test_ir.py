@@ -31,6 +31,16 @@ def test_a_table_that_calls_its_actions_by_other_names_is_bad_input() -> None:
         load_program(json.dumps(whole).encode())
 
 
+@pytest.mark.parametrize(("size", "members"), [(2, [0, 0]), (2, [0]), (1, [0, 1])])
+def test_a_stack_of_other_than_its_number_of_headers_is_bad_input(size: int, members: list[int]) -> None:
+    whole = json.loads(program({"h": [("a", 8)], "i": [("a", 8)]}, ["h"], []))
+    numbers = [header["id"] for header in whole["headers"] if header["name"] in ("h", "i")]
+    stack = {"name": "s", "id": 0, "header_type": "h_t", "size": size}
+    whole["header_stacks"] = [{**stack, "header_ids": [numbers[each] for each in members]}]
+    with pytest.raises(BadInput, match="s has members"):
+        load_program(json.dumps(whole).encode())
+
+
 def test_names_and_types() -> None:
     read = load_program(program(HEADERS, ["h"], [assign(field("h", "a"), constant(1))]))
     assert [(f.name, f.bits) for f in read.headers["h"].type.fields] == HEADERS["h"]
