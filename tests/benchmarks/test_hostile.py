@@ -9,13 +9,14 @@ from hostbpf.mltcp import VARIANTS
 from tests.benchmarks.short import figures
 
 TARGETS = [
-    ("softswitch", ["fill", "epochs", "version"]),
+    ("softswitch", ["fill", "plans", "epochs", "version"]),
     pytest.param("bmv2", ["epochs"], marks=pytest.mark.bmv2),
 ]
 
 
 REASONS: dict[str, tuple[set[str], set[str]]] = {
     "fill": ({"LOAD"}, set()),
+    "plans": ({"LOAD"}, set()),
     "epochs": ({"SLOT"}, set()),
     "version": (set(), {"VERSION"}),
 }
