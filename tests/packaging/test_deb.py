@@ -30,6 +30,7 @@ pytestmark = [
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Make a minimal Debian 12 without a compiler, with the package installed."""
     root = tmp_path_factory.mktemp("debian")
+    root.chmod(0o755)  # `/` of the services' users
     bootstrap = ["debootstrap", "--variant=minbase", f"--include={DEPENDS}", "bookworm", str(root)]
     subprocess.run(bootstrap, check=True, capture_output=True)
     assert PACKAGE is not None
@@ -98,7 +99,7 @@ def test_agent_is_a_service_of_systemd(system: Callable[[str], str]) -> None:
     taken = "registered by a process" in system(f"journalctl -u {AGENT} -o cat")
     if taken and started != ["active", "0"]:
         pytest.skip("another process of this machine holds the congestion controls")
-    assert started == ["active", "0"]
+    assert started == ["active", "0"], system(f"journalctl -u {AGENT} -o cat -n 30")
 
     again = f"kill -9 $(systemctl show -P MainPID {AGENT}); {journal(AGENT, '^ready', 2)}"
     assert system(again + status).split() == ["active", "1"], "killed, it is started again"
@@ -125,6 +126,7 @@ def test_controller_is_a_service_of_systemd(fresh: Path, system: Callable[[str],
     shutil.copy(ROOT / "experiments" / "vclos-cluster.toml", fresh / "etc/entrain/cluster.toml")
     status = f"systemctl is-active {CONTROLLER}; systemctl show -P User,NRestarts {CONTROLLER}"
     started = system(f"systemctl start {CONTROLLER}; systemctl reload {CONTROLLER}; {status}")
-    assert sorted(started.split()) == ["0", "active", "entrain"]
+    told = system(f"journalctl -u {CONTROLLER} -o cat -n 30")
+    assert sorted(started.split()) == ["0", "active", "entrain"], started + told
     stopped = system(f"systemctl stop {CONTROLLER}; systemctl show -P Result {CONTROLLER}")
     assert stopped.split() == ["success"]
