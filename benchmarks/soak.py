@@ -28,6 +28,7 @@ import numpy as np
 import psutil
 
 from benchmarks.vclos_faults import OTHERS, TIMEOUT_S, Cluster, cluster
+from entrain.live_cluster import CIRCUITS
 from hostbpf.agent.agent import Scheduling
 from machine import origin
 from machine.errors import EntrainError
@@ -84,11 +85,14 @@ def processes(running: Cluster, agent: Child) -> dict[str, int]:
 
 
 def look(pids: Mapping[str, int], state: Path) -> Sample:
-    """Return what all processes hold, by process and quantity."""
+    """Return what all processes hold, by process and quantity.
+
+    The audit log of circuits is left out: it is to grow (`ocs.audit`).
+    """
     found = {f"{name} {what}": value for name, pid in pids.items() for what, value in held(pid).items()}
     owners = {str(pid) for pid in (os.getpid(), *pids.values())}
     own = [owned for _, owner, owned, alive in records() if alive and owner.name in owners]
-    files = [path for path in state.rglob("*") if path.is_file()]
+    files = [path for path in state.rglob("*") if path.is_file() and path.name != CIRCUITS]
     return found | {
         "records": len(own),
         "recorded": sum(map(len, own)),
