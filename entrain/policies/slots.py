@@ -1,5 +1,6 @@
-"""Policies `slots`, `slots-15` and `slots-15-now`: the slot scheduler (flow-scheduling paper), with an agent
-on every host. They differ in the defaults of their tables, and have the names of the simulator's variants.
+"""Policies `slots`, `slots-15`, `slots-60`, `slots-120` and `slots-15-now`: the slot scheduler (flow-scheduling
+paper), with an agent on every host. They differ in the defaults of their tables, so that one experiment can compare
+them.
 """
 
 from __future__ import annotations
@@ -52,6 +53,12 @@ class ShortSlotsTable(SlotsTable):
     """The `[slots-15]` table: the same keys, other defaults."""
 
     slot_ms: Length = 15.0
+
+
+class LongSlotsTable(SlotsTable):
+    """The `[slots-120]` table: the same keys, other defaults."""
+
+    slot_ms: Length = 120.0
 
 
 class LateTurnsTable(ShortSlotsTable):
