@@ -58,6 +58,7 @@ Measure = Literal[
     "scheduler-cpu",
     "iterations-to-converge",
     "mean-speed-up",
+    "fewer-losses",
     "p99-speed-up",
     "running-time",
     "waiting-time",

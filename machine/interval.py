@@ -27,6 +27,10 @@ class Interval:
         half = "" if self.half is None else f" ± {100 * self.half:.1f}"
         return f"{100 * self.mean:+.1f}{half} %"
 
+    def factor(self) -> str:
+        """Return a change as a fraction as in `× 3.68 ± 0.12`: how many times the value is."""
+        return "× " + Interval(1.0 + self.mean, self.half).show()
+
 
 def interval(values: Sequence[float]) -> Interval:
     """Return the mean of independent values, and its 95 % interval by Student's t distribution."""

@@ -21,6 +21,7 @@ from entrain.results.values import (
     Settled,
     Summarized,
     converged_at,
+    lost_or_marked,
     marks_shifted,
     over_ideal_shifted,
     settled_mean,
@@ -78,7 +79,14 @@ class Live:
 
     def iteration_ms(self, name: str, model: str = "") -> float:
         """Return the mean over the jobs of their mean iteration times."""
-        return fmean(job.mean_ms for job in self.jobs(name, model))
+        return fmean(self.iteration_ms_by_seed(name, model).values())
+
+    def iteration_ms_by_seed(self, name: str, model: str = "") -> dict[int, float]:
+        """Return the same for each seed."""
+        return {
+            run.combination.seed: fmean(job.mean_ms for job in run.jobs if job.name.startswith(model))
+            for run in self.runs[name]
+        }
 
     def settled(self, name: str) -> Settled | None:
         """Return the settled figures over all seeds."""
@@ -97,13 +105,34 @@ class Live:
         """Return whether the runs under `name` used MLTCP."""
         return self.runs[name][0].combination.policy == mltcp.NAME
 
+    def plain_of(self, name: str) -> str | None:
+        """Return the plain congestion control of the MLTCP variant `name`; None if it is none, or was run alone."""
+        plain = name.removeprefix("mltcp_")
+        return plain if self.is_mltcp(name) and plain in self.runs else None
+
+    def lost_or_marked(self, name: str) -> float | None:
+        """Return the mean over the runs of segments lost or marked in an iteration; None if one has no samples."""
+        found = [each for each in map(lost_or_marked, self.runs[name]) if each is not None]
+        return fmean(found) if len(found) == len(self.runs[name]) else None
+
+    def fewer_losses(self, name: str) -> float | None:
+        """Return the segments lost or marked under the plain control over those under its MLTCP variant `name`.
+        None if one of the two was not measured."""
+        plain = self.plain_of(name)
+        if plain is None:
+            return None
+        ours, theirs = self.lost_or_marked(name), self.lost_or_marked(plain)
+        if ours is None or theirs is None:
+            return None
+        return theirs / ours if ours else float("inf")
+
     def speed_up(self, name: str) -> tuple[float, float] | None:
         """Return the settled iteration times of the plain control over those of its MLTCP variant `name`.
 
         Mean and 99th percentile. None if one of the two was not measured, or not for long enough.
         """
-        plain = name.removeprefix("mltcp_")
-        if not self.is_mltcp(name) or plain not in self.runs:
+        plain = self.plain_of(name)
+        if plain is None:
             return None
         ours, theirs = self.settled(name), self.settled(plain)
         if ours is None or theirs is None:
@@ -211,8 +240,11 @@ def _training_speed(paper: Paper, live: Live, found: Found) -> str | None:
     against = live.best_tcp if paper.against == BEST_TCP else paper.against
     if not others or against is None or paper.of not in live.runs or against not in others[0].runs:
         return None
-    ours, theirs = live.iteration_ms(paper.of, paper.model), others[0].iteration_ms(against, paper.model)
-    return f"× {theirs / ours:.2f}" if paper.value.startswith("×") else change(theirs, ours)
+    ours, theirs = (
+        each.iteration_ms_by_seed(name, paper.model) for each, name in ((live, paper.of), (others[0], against))
+    )
+    faster = relative(ours, theirs)
+    return faster.factor() if paper.value.startswith("×") else faster.percent()
 
 
 def _iterations(paper: Paper, live: Live, found: Found) -> str:
@@ -226,6 +258,10 @@ def _speed_up(place: int, paper: Paper, live: Live, found: Found) -> str:
     """Return the range of speed-ups: of the mean (`place` 0) or of the 99th percentile (1)."""
     ups = [up for each in found.values() for name in each.runs if (up := each.speed_up(name))]
     return span((up[place] for up in ups), "{:.2f}".format)
+
+
+def _fewer_losses(paper: Paper, live: Live, found: Found) -> str:
+    return span((each.fewer_losses(name) for each in found.values() for name in each.runs), "{:.2f}".format)
 
 
 def _unfair_gain(paper: Paper, live: Live, found: Found) -> str | None:
@@ -285,6 +321,7 @@ MEASURES: Mapping[Measure, Callable[[Paper, Live, Found], str | None]] = {
     "iterations-to-converge": _iterations,
     "mean-speed-up": partial(_speed_up, 0),
     "p99-speed-up": partial(_speed_up, 1),
+    "fewer-losses": _fewer_losses,
     "running-time": partial(_stay_time, "jrt_s"),
     "waiting-time": partial(_stay_time, "jwt_s"),
     "unfair-gain": _unfair_gain,

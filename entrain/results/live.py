@@ -140,11 +140,11 @@ def _models(live: Live) -> list[str]:
     return list(dict.fromkeys(job.name.partition("-")[0] for job in jobs))
 
 
-def _iteration_ms(live: Live | None, name: str, model: str) -> float | None:
-    """Return the mean iteration time of the jobs of `model` under `name`, or None if none was run."""
+def _iteration_ms(live: Live | None, name: str, model: str) -> dict[int, float]:
+    """Return the mean iteration time of the jobs of `model` under `name`, by seed; {} if none was run."""
     if live is None or name not in live.runs or model not in _models(live):
-        return None
-    return live.iteration_ms(name, model)
+        return {}
+    return live.iteration_ms_by_seed(name, model)
 
 
 def _rounded_ms(live: Live, name: str, model: str) -> str:
@@ -156,9 +156,11 @@ def _loss(section: Section, found: Found) -> str:
 
     def time(model: str, name: str, loss: str) -> str | None:
         ours, lossless = (_iteration_ms(by_loss.get(each), name, model) for each in (loss, "none"))
-        if ours is None:
+        if not ours:
             return None
-        return f"{ours:.0f} ms" if loss == "none" or lossless is None else f"× {ours / lossless:.2f}"
+        if loss == "none" or not lossless:
+            return interval(list(ours.values())).show(".0f") + " ms"
+        return relative(lossless, ours).factor()
 
     text = ""
     for model in dict.fromkeys(model for live in found.values() for model in _models(live)):
@@ -278,6 +280,7 @@ def _mltcp(section: Section, found: Found) -> str:
     for experiment, live in found.items():
         for name, runs in live.runs.items():
             settled, at, ups = live.settled(name), live.converged_at(name), live.speed_up(name)
+            lost = live.lost_or_marked(name)
             rows.append(
                 [
                     *(experiment, name),
@@ -285,13 +288,14 @@ def _mltcp(section: Section, found: Found) -> str:
                     f"{live.converged(name)} of {len(runs)}",
                     "-" if at is None else f"{at:g}",
                     f"{min(fairness(run).slowest for run in runs):.2f}",
+                    "-" if lost is None else f"{lost:.1f}",
                     *((f"{up:.2f}" for up in ups) if ups else ("", "")),
                     _busy_span(runs),
                 ]
             )
     head = [
         *("experiment", "control", "settled, × ideal", "iterations", "converged", "at iteration"),
-        *("slowest job", "mean, plain / MLTCP", "p99, plain / MLTCP", "CPU utilisation"),
+        *("slowest job", "lost or marked", "mean, plain / MLTCP", "p99, plain / MLTCP", "CPU utilisation"),
     ]
     return "\n" + table(head, rows) + _claims(section, found)
 

@@ -217,6 +217,26 @@ def settled_run(run: RunResult) -> Settled | None:
     return settled_mean(map(settled, run.jobs))
 
 
+def lost_or_marked(run: RunResult) -> float | None:
+    """Return the segments that were sent again or met an ECN mark, per iteration after the learning phase, as the
+    sum over the jobs. None without samples (`sample_ms`), or with too few iterations."""
+    senders: dict[tuple[str, str], list[Window]] = {}
+    for window in run.timeline.windows:
+        senders.setdefault((window.job, window.host), []).append(window)
+    total = 0.0
+    for job in run.jobs:
+        if settled(job) is None or not any((job.name, host) in senders for host in job.hosts):
+            return None
+        learned_s = sum(job.summary.iteration_ms[:LEARNING]) / 1e3
+        for host in job.hosts:
+            windows = senders.get((job.name, host), [])
+            if after := [each for each in windows if each.time_s >= windows[0].time_s + learned_s]:
+                first, last = after[0], after[-1]
+                count = last.retransmitted + last.marked - first.retransmitted - first.marked
+                total += count / len(job.summary.iteration_ms[LEARNING:])
+    return total
+
+
 def last_ms(job: JobResult, number: int = LAST) -> float:
     """Return the mean of the job's last `number` iterations, or of all if there are fewer."""
     return fmean(job.summary.iteration_ms[-number:])
