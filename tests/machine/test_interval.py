@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from machine.interval import interval
+from machine.interval import interval, relative
 
 
 def test_the_interval_is_students() -> None:
@@ -26,3 +26,9 @@ def test_the_interval_has_the_mean_in_95_of_100_samples() -> None:
     found = [interval(list(row)) for row in draws]
     held = np.mean([abs(each.mean - 10) <= (each.half or 0) for each in found])
     assert 0.93 <= held <= 0.97
+
+
+def test_a_change_is_shown_as_a_factor() -> None:
+    slower = relative({1: 2.0, 2: 2.0}, {1: 5.0, 2: 7.0})
+    assert slower.factor().startswith("× 3.00 ± ")
+    assert relative({1: 4.0}, {1: 3.0}).factor() == "× 0.75"
