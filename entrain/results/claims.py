@@ -241,7 +241,8 @@ def _training_speed(paper: Paper, live: Live, found: Found) -> str | None:
     if not others or against is None or paper.of not in live.runs or against not in others[0].runs:
         return None
     ours, theirs = (
-        each.iteration_ms_by_seed(name, paper.model) for each, name in ((live, paper.of), (others[0], against))
+        each.iteration_ms_by_seed(name, paper.model)
+        for each, name in ((live, paper.of), (others[0], against))
     )
     faster = relative(ours, theirs)
     return faster.factor() if paper.value.startswith("×") else faster.percent()
