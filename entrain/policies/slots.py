@@ -1,6 +1,6 @@
-"""Policies `slots`, `slots-15`, `slots-60`, `slots-120` and `slots-15-now`: the slot scheduler (flow-scheduling
-paper), with an agent on every host. They differ in the defaults of their tables, so that one experiment can compare
-them.
+"""Policies `slots`, `slots-15`, `slots-60`, `slots-120` and `slots-15-now`: the slot scheduler
+(flow-scheduling paper), with an agent on every host. They differ in the defaults of their tables, so that
+one experiment can compare them.
 """
 
 from __future__ import annotations

@@ -32,7 +32,6 @@ from entrain.results.values import (
 )
 from entrain.trials.slot_rates import TrialResult
 from machine.interval import relative
-from simulation.report import change
 
 SERVERS = 6
 """Number of servers in the flow-scheduling paper's testbed."""
@@ -106,18 +105,20 @@ class Live:
         return self.runs[name][0].combination.policy == mltcp.NAME
 
     def plain_of(self, name: str) -> str | None:
-        """Return the plain congestion control of the MLTCP variant `name`; None if it is none, or was run alone."""
+        """Return the plain control of the MLTCP variant `name`, or None if it is none or was run alone."""
         plain = name.removeprefix("mltcp_")
         return plain if self.is_mltcp(name) and plain in self.runs else None
 
     def lost_or_marked(self, name: str) -> float | None:
-        """Return the mean over the runs of segments lost or marked in an iteration; None if one has no samples."""
+        """Return the segments lost or marked in an iteration, or None if a run has no samples."""
         found = [each for each in map(lost_or_marked, self.runs[name]) if each is not None]
         return fmean(found) if len(found) == len(self.runs[name]) else None
 
     def fewer_losses(self, name: str) -> float | None:
-        """Return the segments lost or marked under the plain control over those under its MLTCP variant `name`.
-        None if one of the two was not measured."""
+        """Return the segments lost or marked under the plain control over those under MLTCP variant `name`.
+
+        None if one of the two was not measured.
+        """
         plain = self.plain_of(name)
         if plain is None:
             return None

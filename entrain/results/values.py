@@ -218,8 +218,10 @@ def settled_run(run: RunResult) -> Settled | None:
 
 
 def lost_or_marked(run: RunResult) -> float | None:
-    """Return the segments that were sent again or met an ECN mark, per iteration after the learning phase, as the
-    sum over the jobs. None without samples (`sample_ms`), or with too few iterations."""
+    """Return the segments that were sent again or met an ECN mark, per iteration after the learning phase.
+
+    It is the sum over the jobs. None without samples (`sample_ms`), or with too few iterations.
+    """
     senders: dict[tuple[str, str], list[Window]] = {}
     for window in run.timeline.windows:
         senders.setdefault((window.job, window.host), []).append(window)
