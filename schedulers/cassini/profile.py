@@ -52,10 +52,10 @@ class Profile:
     @cached_property
     def ups(self) -> Floats:
         """The Up phases, shape (phases, 3): start and end (s), and rate (bytes/s)."""
-        ends = np.cumsum([phase.seconds for phase in self.phases])
+        edges = [0.0, *np.cumsum([phase.seconds for phase in self.phases]).tolist()]
         rows = [
-            (end - phase.seconds, end, phase.rate)
-            for end, phase in zip(ends.tolist(), self.phases, strict=True)
+            (start, end, phase.rate)
+            for (start, end), phase in zip(pairwise(edges), self.phases, strict=True)
             if phase.rate > 0.0 and phase.seconds > 0.0
         ]
         return np.array(rows).reshape(-1, 3)
