@@ -454,5 +454,5 @@ def test_a_switch_that_does_not_tell_what_a_port_counted_is_named() -> None:
     assert asyncio.run(counters(FakeSwitch)) == {
         (s.name, p.number) for s in dumbbell(1).switches for p in s.ports
     }
-    with pytest.raises(EntrainError, match="(left|right): does not say what port 1 has counted"):
+    with pytest.raises(EntrainError, match=r"(left|right): does not say what port 1 has counted"):
         asyncio.run(counters(Silent))
