@@ -285,14 +285,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         with limits_named():
             check_limits()
             asyncio.run(_serve(options, name))
-    except BadInput as error:
-        log.error("%s", error)
-        print(f"softswitch: {error}", file=sys.stderr)
-        return 2
     except EntrainError as error:
-        log.error("%s", error)
+        if logging.root.handlers:  # without one, Python would print it, too
+            log.error("%s", error)
         print(f"softswitch: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, BadInput) else 1
     except KeyboardInterrupt:  # interrupted before anything needed cleaning up
         return 130
     return 0

@@ -21,9 +21,9 @@ def command(network: str | None, as_json: bool) -> None:
     Packets that a full queue has lost are not among them.
     """
     from controlplane.api_pb2 import ListDropsRequest
-    from controlplane.client import call, choose
+    from controlplane.client import RUNS, call, choose
 
-    with call(choose(network)) as stub:
+    with call(choose(network, runs=RUNS)) as stub:
         found = stub.ListDrops(ListDropsRequest())
     if as_json:
         switches = {switch.name: dict(switch.packets) for switch in found.switches}

@@ -61,6 +61,16 @@ def test_wrong_arguments_are_one_line_and_status_2(
     assert told.err.count("\n") == 1
 
 
+def test_a_process_tells_a_wrong_argument_once() -> None:
+    """Python prints what is logged before the log is set up."""
+    command = [sys.executable, "-m", "softswitch"]
+    ended = subprocess.run(
+        command, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2], check=False
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1, ended.stderr
+
+
 class Process:
     """A switch process; `address` is where it serves."""
 
