@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -17,7 +18,12 @@ Directory = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.command(short_help="Report results; compare two experiments.")
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=Directory)
 @click.option("--draw", is_flag=True, help="Write results.json, CSV files and plots to DIR again.")
-@click.option("--json", "as_json", is_flag=True, help="Print results.json; for several experiments, a list.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print results.json; for several experiments, those of all, and a comparison of two.",
+)
 @click.option(
     "--page",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
@@ -65,7 +71,8 @@ def command(
         )
     documents = [_report(each, draw=form or "png" if draw else None, shown=not as_json) for each in found]
     if as_json:
-        click.echo(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2))
+        several = {"experiments": documents, "comparison": _comparison(found)}
+        click.echo(json.dumps(documents[0] if len(documents) == 1 else several, indent=2))
     else:
         _compare(found)
     if html is not None:
@@ -86,6 +93,25 @@ def _compare(directories: Sequence[Path]) -> None:
         console.print(comparison.settings_table(settings))
     else:
         console.print("Their settings are the same.")
+
+
+def _comparison(directories: Sequence[Path]) -> dict[str, object] | None:
+    """Return how two experiments differ; None for another number of them, or without a run in common."""
+    from entrain.results import comparison
+
+    if (held := comparison.pair(directories)) is None:
+        return None
+    try:
+        changes = comparison.compare(*held)
+    except BadInput:
+        return None
+    return {
+        "runs": [{**asdict(each), "meaning": each.verdict} for each in changes],
+        "settings": [
+            {"setting": setting, "first": first, "second": second}
+            for setting, first, second in comparison.settings(*held)
+        ],
+    }
 
 
 def _write_html(directories: Sequence[Path], path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -119,6 +120,22 @@ def test_the_command_compares_two_directories(make: Make) -> None:
     done = CliRunner().invoke(command, [str(first), str(second)], catch_exceptions=False)
     assert "shorter" in done.output
     assert "rate_mbps" in done.output
+
+
+def test_the_comparison_is_in_json_too(make: Make) -> None:
+    first, second = make("first", 200, 400, 600), make("second", 189.9, 390.0, 590.1, rate=50)
+
+    def printed(*directories: Path) -> dict[str, Any]:
+        done = CliRunner().invoke(command, [*map(str, directories), "--json"], catch_exceptions=False)
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    found = printed(first, second)
+    assert found["experiments"] == [printed(first), printed(second)]
+    (alpha,) = (each for each in found["comparison"]["runs"] if each["job"] == "alpha")
+    assert (alpha["first"]["mean"], alpha["meaning"]) == (pytest.approx(401), "shorter")
+    assert any("rate_mbps" in each["setting"] for each in found["comparison"]["settings"])
+    assert printed(first, make("third", 200, routing="source"))["comparison"] is None
 
 
 def test_the_page_loads_nothing_and_shows_every_run(make: Make, tmp_path: Path) -> None:
