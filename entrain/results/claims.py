@@ -250,20 +250,19 @@ def _training_speed(paper: Paper, live: Live, found: Found) -> str | None:
 
 
 def _iterations(paper: Paper, live: Live, found: Found) -> str:
-    variants = [(each, name) for each in found.values() for name in each.runs if each.is_mltcp(name)]
-    at = span(each.converged_at(name) for each, name in variants)
-    converged = sum(each.converged(name) for each, name in variants)
-    return f"{at} (converged: {converged} of {sum(len(each.runs[name]) for each, name in variants)} runs)"
+    variants = [name for name in live.runs if live.is_mltcp(name)]
+    at, converged = span(map(live.converged_at, variants)), sum(map(live.converged, variants))
+    return f"{at} (converged: {converged} of {sum(len(live.runs[name]) for name in variants)} runs)"
 
 
 def _speed_up(place: int, paper: Paper, live: Live, found: Found) -> str:
     """Return the range of speed-ups: of the mean (`place` 0) or of the 99th percentile (1)."""
-    ups = [up for each in found.values() for name in each.runs if (up := each.speed_up(name))]
+    ups = [up for name in live.runs if (up := live.speed_up(name))]
     return span((up[place] for up in ups), "{:.2f}".format)
 
 
 def _fewer_losses(paper: Paper, live: Live, found: Found) -> str:
-    return span((each.fewer_losses(name) for each in found.values() for name in each.runs), "{:.2f}".format)
+    return span(map(live.fewer_losses, live.runs), "{:.2f}".format)
 
 
 def _unfair_gain(paper: Paper, live: Live, found: Found) -> str | None:
