@@ -166,8 +166,8 @@ def test_figures_are_compared_with_the_papers(everything: list[Path]) -> None:
         assert claim in completion
     assert "| training speed of VGG19, slots against cubic, 10 Gbit/s | +22 % | +33.3 ± 0.0 % |" in completion
     assert "| slots-15 | 20.00 ± 0.00 | -20.0 ± 0.0 % | 4.00 |" in load
-    claim = "| mean completion time, slots of 15 ms against reno, 80 % of the GPUs"
-    assert f"{claim} | at least -15 % | -20.0 ± 0.0 % |" in load
+    claim = "| mean completion time, slots against reno, 80 % of the GPUs"
+    assert f"{claim} | at least -15 % | +0.0 ± 0.0 % |" in load
     for text in (bound, load):
         fluid = {row[""]: numbers(row["mean JCT (s)"])[0] for row in tables(text)[0]}
         assert fluid["least left first, fluid"] < fluid["max-min, fluid"]
