@@ -29,15 +29,15 @@ WINDOW = 4
 FLOOR = 0.5
 """The bound B is at least this part of the line rate: a fair share beside one flow that nobody plans. Without
 it every slot in which that flow took more would lower what is asked for in the next."""
-CROWDED = 32
-"""Slots without room for half of the link, less those with room, after which a flow doubts that what others
-have announced comes."""
+CROWDED_S = 1.92
+"""Time without room for half of the link, less that with room, after which a flow doubts that what others have
+announced comes. Seconds: jobs' bursts last as long with short slots."""
 BEYOND = 8
-"""As how many of them a slot counts in which there is no room later either, where agents do not plan yet."""
+"""As how many slots one counts in which there is no room later either, where agents do not plan yet."""
 CARRIED = 0.75
 """Part of the link that a path carries only if others do not send: beside them TCP gives a flow half."""
-STARVED = 64
-"""Slots in a row without room for half of the link after which a flow takes its part of that half."""
+STARVED_S = 3.84
+"""Time without a slot with room for half of the link after which a flow takes its part of that half."""
 SHORT = 0.98
 """A flow that achieved less than this part of its plan was held back by its path."""
 PAYLOAD = 0.95
@@ -173,10 +173,10 @@ class Doubt:
     """Whether what others have announced on a flow's path comes: it need not (docs/security.md).
 
     In the paper a flow without headroom waits. So whoever announces the rate of a link and sends nothing
-    would stop every flow on it. Here a flow tries its part of all of the link for a slot, once there were
-    `CROWDED` more slots without room than with room. If its path carries that, others do not send what they
-    have announced, and the flow goes on like this. If not, it waits for as long again. After `STARVED` slots
-    in a row without room it takes its part of half of the link in between.
+    would stop every flow on it. Here a flow tries its part of all of the link for a slot, once there was
+    no room for `CROWDED_S` longer than there was room. If its path carries that, others do not send what they
+    have announced, and the flow goes on like this. If not, it waits for as long again. After `STARVED_S`
+    without a slot with room it takes its part of half of the link in between.
     """
 
     slots: int = 0
@@ -205,6 +205,7 @@ class Doubt:
         """
         line = parameters.payload * link
         enough = FLOOR * line / flows + link - line
+        crowded, starved = round(CROWDED_S / parameters.slot_s), round(STARVED_S / parameters.slot_s)
         near = parameters.reserved
         later = headroom[near : 2 * near].tolist()
         if headroom[0] >= enough:
@@ -214,12 +215,12 @@ class Doubt:
         elif slot not in (self.full, self.roomy):
             more = BEYOND if later and max(later) < enough else 1
             self.full = slot
-            self.slots = min(self.slots + more, CROWDED + BEYOND)
+            self.slots = min(self.slots + more, crowded + BEYOND)
             self.row += more
-        self.tries = self.slots > CROWDED
+        self.tries = self.slots > crowded
         if self.tries:
             return line / flows
-        return FLOOR * line / flows if self.row > STARVED else 0.0
+        return FLOOR * line / flows if self.row > starved else 0.0
 
 
 class Round:

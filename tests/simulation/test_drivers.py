@@ -297,8 +297,8 @@ def test_agents_plan_as_the_simulator_does(monkeypatch: pytest.MonkeyPatch, rese
     monkeypatch.setattr("hostbpf.scheduling.thread.FULL", 0.0)  # no decisions between the jobs' turns
     monkeypatch.setattr("hostbpf.scheduling.thread.SAME", 0.0)  # every change is announced
     monkeypatch.setattr("hostbpf.scheduling.thread.STILL_NS", 10 * LANES * SLOT_NS)  # nobody stands still
-    for patience in ("CROWDED", "STARVED"):  # all believe what is announced
-        monkeypatch.setattr(f"schedulers.slots.host.{patience}", math.inf)
+    for patience in ("CROWDED_S", "STARVED_S"):  # all believe what is announced
+        monkeypatch.setattr(f"schedulers.slots.host.{patience}", 1e9)
     parameters = Parameters(
         SLOT_S, reserved=reserved, spread=SPREAD, redraw=3, hasten=False, window=1000
     )  # no path is found to carry less than planned

@@ -19,13 +19,15 @@ from hostbpf.scheduling.loads import RATE_UNIT, HostOnly, PathLoads, Wait
 from hostbpf.scheduling.monitor import Direction, FlowProgress, Phase, Role
 from hostbpf.scheduling.thread import GRAIN, PATIENCE, ROUNDS_MAX, HostScheduler, rounds
 from schedulers.compiled import Floats
-from schedulers.slots.host import BEYOND, CROWDED, FLOOR, PAYLOAD, RESERVED, STARVED
+from schedulers.slots.host import BEYOND, CROWDED_S, FLOOR, PAYLOAD, RESERVED, STARVED_S
 from tests.hostbpf.taps import wait_until
 from wire.flow import Flow
 from wire.slot_header import LANES, Kind, SlotHeader
 
 SLOT_NS = 60_000_000
 SLOT_S = SLOT_NS / 1e9
+CROWDED, STARVED = round(CROWDED_S / SLOT_S), round(STARVED_S / SLOT_S)
+"""Slots without room that a flow bears."""
 LINE = 62_500_000.0  # 500 Mbit/s
 FIRST = 1000
 FLOW = Flow("10.0.0.1", 20000, "10.0.0.2", 7000)
