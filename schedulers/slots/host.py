@@ -30,14 +30,14 @@ FLOOR = 0.5
 """The bound B is at least this part of the line rate: a fair share beside one flow that nobody plans. Without
 it every slot in which that flow took more would lower what is asked for in the next."""
 CROWDED_S = 1.92
-"""Time without room for half of the link, less that with room, after which a flow doubts that what others have
-announced comes. Seconds: jobs' bursts last as long with short slots."""
+"""Time without room for half of the link, less that with room, after which a flow doubts that what others
+have announced comes, seconds: with short slots other jobs' bursts last as long."""
 BEYOND = 8
 """As how many slots one counts in which there is no room later either, where agents do not plan yet."""
 CARRIED = 0.75
 """Part of the link that a path carries only if others do not send: beside them TCP gives a flow half."""
 STARVED_S = 3.84
-"""Time without a slot with room for half of the link after which a flow takes its part of that half."""
+"""Seconds without a slot with room for half of the link after which a flow takes its part of that half."""
 SHORT = 0.98
 """A flow that achieved less than this part of its plan was held back by its path."""
 PAYLOAD = 0.95
