@@ -1,7 +1,8 @@
 """The jobs of live experiments as fluid, by the simulator: what sharing, or an order of the jobs, can gain.
 
-Jobs, arrivals and GPUs are those of the live run. Rates are exact, and there are no packets. Links carry the
-part of their rate that the slot scheduler gives away.
+Jobs, arrivals, GPUs and cross traffic are those of the live run. Rates are exact, and there are no packets.
+Links carry the part of their rate that the slot scheduler gives away. A parameter server sends back what it
+has of all workers, part by part. Cross traffic has its max-min share.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from controlplane.topology import Topology
 from entrain.bound import MBPS
 from entrain.cluster import Arrival, ClusterPlan
 from entrain.experiment import Experiment
+from entrain.run.cross import draw
 from schedulers.placement.cluster import Placement
 from schedulers.placement.strategies import STRATEGIES
 from schedulers.slots.host import PAYLOAD
-from simulation.collectives import parameter_server, ring, training_job
+from simulation.collectives import in_parts, parameter_server, ring, training_job
+from simulation.crossing import CrossedTransport, CrossFlow
 from simulation.engine import Simulation
 from simulation.gpu_queue import GpuQueue, Queued
 from simulation.jobs import Job
@@ -38,7 +41,8 @@ def has_bounds(experiment: Experiment) -> bool:
     have one link each and no other bottleneck."""
     if (plan := experiment.cluster) is None:
         patterns = {job.spec.collective for job in experiment.jobs}
-        return not experiment.cross and patterns <= PATTERNS and _is_one_switch(experiment.topology)
+        uncapped = all(table.rate_mbps is None for table in experiment.cross)
+        return uncapped and patterns <= PATTERNS and _is_one_switch(experiment.topology)
     table, drawn = plan.table, plan.drawn
     one_link = (table.servers_per_leaf, table.spines, table.links_per_pair) == (1, 1, 1)
     patterns = {job.collective for job in plan.listed} if drawn is None else set(drawn.collectives)
@@ -73,7 +77,12 @@ def mean_jct_s(experiment: Experiment, seed: int, policy: str) -> float:
         start_s = (job.spec.start_ms + experiment.start_offset_ms(seed, job)) / 1e3
         hosts = [number[name] for name in job.hosts]
         jobs.append(_fluid(job.name, start_s, job.spec, hosts, job.spec.iterations))
-    transport = ScheduledTransport(switch(len(number), PAYLOAD * rate_mbps * MBPS), coflow_policy(policy))
+    cross = [
+        CrossFlow(number[each.source], number[each.destination], each.start_s, each.start_s + each.duration_s)
+        for each in draw(experiment, seed)
+    ]
+    topology = switch(len(number), PAYLOAD * rate_mbps * MBPS)
+    transport = CrossedTransport(topology, coflow_policy(policy), cross)
     return fmean(record.jct for record in Simulation(jobs, transport, keep_coflows=False).run().jobs)
 
 
@@ -103,8 +112,7 @@ def _arriving(plan: ClusterPlan, arrival: Arrival, servers: Sequence[int]) -> Jo
 def _fluid(name: str, start_s: float, spec: JobSpec, hosts: Sequence[int], iterations: int) -> Job:
     """Return the job with rank i on host `hosts[i]`."""
     if spec.collective == "ring":
-        flows = ring(hosts, spec.total_bytes())
-    else:
-        first = spec.servers or len(hosts) // 2
-        flows = parameter_server(hosts[first:], hosts[:first], spec.total_bytes())
-    return training_job(name, start_s, spec.compute_s(), [flows], iterations)
+        return training_job(name, start_s, spec.compute_s(), [ring(hosts, spec.total_bytes())], iterations)
+    first = spec.servers or len(hosts) // 2
+    flows = parameter_server(hosts[first:], hosts[:first], spec.total_bytes())
+    return in_parts(name, start_s, spec.compute_s(), flows, spec.parts or 1, iterations)

@@ -15,9 +15,10 @@ from simulation.jobs import Coflow, Compute, Job, Task
 
 @dataclass(frozen=True, eq=False)
 class Pipelined(Coflow):
-    """A coflow whose flows follow one another byte by byte. `role` (F,) is each flow's role. `upstream` (F,)
-    is the parameter server's group of an aggregation or broadcast flow, or the row of a ring flow's
-    predecessor. `chunk` is a ring's lag in bytes.
+    """A coflow whose flows follow one another. `role` (F,) is each flow's role. `upstream` (F,) is the
+    parameter server's group of an aggregation or broadcast flow, or the row of a ring flow's predecessor.
+    `chunk` is a ring's lag in bytes, or how many bytes of each flow a parameter server sums up before it
+    sends them back (0: it sends back each byte at once).
 
     Rows are in upstream order: aggregation before broadcast, each sorted by group; ring flows in ring order.
     """
@@ -41,9 +42,11 @@ class Pipelined(Coflow):
         return rows
 
 
-def parameter_server(workers: Sequence[int], servers: Sequence[int], model_bytes: float) -> Pipelined | None:
+def parameter_server(
+    workers: Sequence[int], servers: Sequence[int], model_bytes: float, parts: int | None = None
+) -> Pipelined | None:
     """Return the push and pull of one iteration: each worker and server exchange model / servers bytes each
-    way.
+    way, in so many equal `parts` (None: byte by byte).
 
     Flows within a host are left out. Returns None if no flow crosses the network. Raises BadInput without
     workers or servers.
@@ -53,7 +56,7 @@ def parameter_server(workers: Sequence[int], servers: Sequence[int], model_bytes
     part = model_bytes / len(servers)
     rows = [(w, s, Role.AGGREGATION, g) for g, s in enumerate(servers) for w in workers if w != s]
     rows += [(s, w, Role.BROADCAST, g) for g, s in enumerate(servers) for w in workers if w != s]
-    return _pipelined(rows, part, 0.0)
+    return _pipelined(rows, part, part / parts if parts else 0.0)
 
 
 def ring(members: Sequence[int], model_bytes: float) -> Pipelined | None:
@@ -105,6 +108,25 @@ def push_pull(workers: Sequence[int], servers: Sequence[int], model_bytes: float
         return []
     push = whole.role == Role.AGGREGATION
     return [Coflow(whole.src[m], whole.dst[m], whole.size[m]) for m in (push, ~push)]
+
+
+def in_parts(
+    ident: str, arrival: float, compute_s: float, pipelined: Pipelined | None, parts: int, iterations: int
+) -> Job:
+    """Return a parameter-server job for coflow schedulers: each of the equal `parts` of an iteration is a
+    coflow of pushes and, once a server has all of these, one of pulls, which do not wait for later pushes.
+    """
+    if pipelined is None:
+        return training_job(ident, arrival, compute_s, [], iterations)
+    tasks = [Task(Compute(compute_s))]
+    for role in (Role.AGGREGATION, Role.BROADCAST):
+        mine = pipelined.role == role
+        part = Coflow(pipelined.src[mine], pipelined.dst[mine], pipelined.size[mine] / parts)
+        for i in range(parts):
+            last = len(tasks) - 1
+            pushes = () if role == Role.AGGREGATION else (1 + i,)
+            tasks.append(Task(part, pushes if pushes and i == 0 else (*pushes, last)))
+    return Job(ident, arrival, tuple(tasks), iterations)
 
 
 def training_job(

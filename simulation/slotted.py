@@ -1,8 +1,8 @@
 """Transport in time slots, as in the slot scheduler's own simulation (VII): rates change at slot boundaries.
 
-Under every policy, the flows of a collective follow one another byte by byte (`Pipelined`). A parameter
-server cannot broadcast what it has not aggregated. A ring member cannot pass on what it has not received, and
-lags by a chunk. Policies:
+Under every policy, the flows of a collective follow one another (`Pipelined`). A parameter server cannot
+broadcast what it has not aggregated, byte by byte or in chunks. A ring member cannot pass on what it has not
+received, and lags by a chunk. Policies:
 
 ``slots``: the agents' slot scheduler (`schedulers.slots.host`), run for all hosts at each boundary. Feedback
 comes from load tables, which hold the announcements of the flows earlier in the order.
@@ -30,7 +30,7 @@ from schedulers.coflow.filling import equal_share, progressive_fill, squeeze
 from schedulers.compiled import Floats, Ints, Routes, compiled
 from schedulers.mltcp import FAIR, Gain
 from schedulers.slots.host import FLOW, Parameters, SlotScheduler
-from schedulers.slots.kernels import Flows, Rules, decide, dependency
+from schedulers.slots.kernels import BROADCAST, Flows, Rules, decide, dependency
 from schedulers.slots.roles import Role
 from schedulers.slots.table import announce, feedback
 from simulation.collectives import Pipelined
@@ -51,17 +51,24 @@ STRUCTURES = 4096
 """Number of coflows whose structure is cached. Jobs start the same coflows in each iteration."""
 LEAST_PART = 0.05
 """Flows decide within a slot while at least this part of it is left."""
+WHOLE = 1e-9
+"""Part of a chunk that may be missing from a whole one: rounding."""
 EXACT = 1e-12
 """Fraction of a flow's size by which rounding may shift the bytes at a slot's end."""
 
 
 @compiled
 def _follow(flows: Flows, f: int, upstream: Ints, reach: Floats) -> None:
-    """Write the progress of the flows that flow f follows: rows upstream[f, 0] to upstream[f, 1] - 1."""
+    """Write the progress of the flows that flow f follows: rows upstream[f, 0] to upstream[f, 1] - 1.
+
+    A parameter server sends back only whole chunks."""
     least, most = np.inf, 0.0
     for row in range(upstream[f, 0], upstream[f, 1]):
         least = min(least, reach[row])
         most = max(most, reach[row])
+    flow = flows[f]
+    if flow.role == BROADCAST and flow.chunk > 0.0 and least < flow.total * (1.0 - WHOLE):
+        least = np.floor(least / flow.chunk + WHOLE) * flow.chunk
     flows["behind"][f] = least
     flows["ahead"][f] = most
 
@@ -312,7 +319,9 @@ class SlottedTransport:
                 self._draw[first:last] = self._drawn(int(job), slot)
         processes = self._process[rows]
         left: Floats = np.bincount(processes, weights=flows.remaining[rows])[processes].astype(np.float64)
-        decided["rank"][rows] = self._scheduler.ranks(left, decided["link"][rows], self._draw[rows])
+        decided["rank"][rows] = self._scheduler.ranks(
+            left, decided["link"][rows], self._draw[rows], decided["role"][rows]
+        )
         decided["bound"][rows] = self._seen[rows].max(axis=1)
         lane = slot % its.horizon
         announced = self._own[rows, lane] * part * its.slot_s

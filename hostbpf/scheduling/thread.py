@@ -418,7 +418,8 @@ class HostScheduler:
         """Return the positions of flows in the order of decisions; `left` is by process."""
         link = np.full(len(sending), self._link)
         draw = np.array([self._scheduler.draw(each.job, slot) for each in sending])
-        ranks = self._scheduler.ranks(np.array([float(left[each.pid]) for each in sending]), link, draw)
+        role = np.array([each.role for each in sending])
+        ranks = self._scheduler.ranks(np.array([float(left[each.pid]) for each in sending]), link, draw, role)
         return dict(zip((each.flow for each in sending), ranks.tolist(), strict=True))
 
     def _stands_still(self, entry: FlowProgress, state: _State, clock: SlotClock) -> bool:

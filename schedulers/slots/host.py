@@ -18,6 +18,7 @@ from schedulers.compiled import Floats, Ints
 from schedulers.slots import table
 from schedulers.slots.kernels import FLOW as FLOW
 from schedulers.slots.kernels import HORIZON, RULES, Flows, Rules, begin_round, decide
+from schedulers.slots.roles import Role
 
 SLOT_S = 0.06
 """Length of a slot, seconds."""
@@ -45,6 +46,9 @@ PAYLOAD = 0.95
 segment's payload is 0.956 of its frame)."""
 CLASSES = 16
 """Size classes of the order of decisions: powers of √2 from one slot of the link's bytes to 180 slots."""
+STAGED = 0.25
+"""How much what is left to and from parameter servers counts in the order of decisions. Such a job's flows
+wait for one another, so that jobs behind it fill its gaps. A ring's flows leave none."""
 REDRAW = 32
 """Slots after which the order within a size class is drawn anew, so that no job is last for ever."""
 SPREAD = 0.8
@@ -74,6 +78,8 @@ class Parameters:
     """Decisions over which the bound B looks back."""
     classes: int = CLASSES
     """Size classes of the order of decisions; 1: the order is drawn."""
+    staged: float = STAGED
+    """How much what is left to and from parameter servers counts in the order of decisions."""
     redraw: int = REDRAW
     """Slots after which the order within a size class is drawn anew."""
     begin: float = 0.0
@@ -96,6 +102,8 @@ class Parameters:
             raise ValueError(f"reserved is {self.reserved}: must be from 1 to the horizon, {self.horizon}")
         if not self.price >= 0.0:
             raise ValueError(f"price is {self.price}: must be at least 0")
+        if not (math.isfinite(self.staged) and self.staged > 0.0):
+            raise ValueError(f"staged is {self.staged}: must be positive")
         if not 0.0 < self.payload <= 1.0 or not 0.0 <= self.spread <= 1.0:
             raise ValueError(
                 f"payload {self.payload} and spread {self.spread}: must be parts of 1, payload positive"
@@ -123,15 +131,17 @@ class SlotScheduler:
         """Return the position (0 to 1) of `job` within its size class, the same on all hosts."""
         return zlib.crc32(f"{job} {slot // self.parameters.redraw}".encode()) / 2**32
 
-    def ranks(self, left: Floats, link: Floats, draw: Floats) -> Floats:
+    def ranks(self, left: Floats, link: Floats, draw: Floats, role: Ints) -> Floats:
         """Return the positions (n,) in the order of decisions, 0 to 1: who has less left decides first.
 
         The paper leaves the order open. Whoever decides first takes the least loaded slots. `left` is what
         the flow's job has yet to send from its host in this iteration (bytes), `link` the rate of the host's
-        link (bytes/s).
+        link (bytes/s), `role` the flow's role.
         """
         classes = self.parameters.classes
-        slots = left / (self.parameters.payload * link * self.parameters.slot_s)
+        staged = (role == Role.AGGREGATION) | (role == Role.BROADCAST)
+        counted = np.where(staged, self.parameters.staged, 1.0) * left
+        slots = counted / (self.parameters.payload * link * self.parameters.slot_s)
         size: Floats = np.floor(2.0 * np.log2(np.maximum(slots, 1.0)))
         return (np.minimum(size, classes - 1) + draw) / classes
 

@@ -15,7 +15,7 @@ from schedulers.cassini.profile import Profile, up_down
 from schedulers.coflow.rivals import JobPriorities
 from schedulers.slots.host import SlotScheduler
 from schedulers.slots.kernels import HORIZON
-from simulation.collectives import parameter_server, ring, training_job
+from simulation.collectives import Pipelined, in_parts, parameter_server, ring, training_job
 from simulation.engine import Outcome, Simulation, Transport
 from simulation.experiments.experiment import Experiment, Point
 from simulation.experiments.outcome import drawn_result, recorded_usage, result_of
@@ -185,13 +185,25 @@ class LiveJob:
     arrival_s: float = 0.0
     servers: int = 0
 
-    def simulated(self) -> Job:
-        """The job as fluid: computation, then flows that all send at once."""
-        model = models.MODELS[self.model]
-        workers, servers = self.hosts[self.servers :], self.hosts[: self.servers]
-        flows = parameter_server(workers, servers, model.bytes) if servers else ring(workers, model.bytes)
-        compute_s = model.compute_ms / COMPUTE_SCALE / 1e3
-        return training_job(self.ident, self.arrival_s, compute_s, [flows], self.iterations)
+    def pipelined(self) -> Job:
+        """The job under slot schedulers: computation, then flows that follow one another."""
+        return training_job(self.ident, self.arrival_s, self._compute_s, [self._flows], self.iterations)
+
+    def staged(self) -> Job:
+        """The job as coflow policies see it: the parts of parameter servers are coflows of their own."""
+        if not self.servers:
+            return self.pipelined()
+        return in_parts(self.ident, self.arrival_s, self._compute_s, self._flows, LIVE_PARTS, self.iterations)
+
+    @property
+    def _compute_s(self) -> float:
+        return models.MODELS[self.model].compute_ms / COMPUTE_SCALE / 1e3
+
+    @property
+    def _flows(self) -> Pipelined | None:
+        size, workers = models.MODELS[self.model].bytes, self.hosts[self.servers :]
+        servers = self.hosts[: self.servers]
+        return parameter_server(workers, servers, size, LIVE_PARTS) if servers else ring(workers, size)
 
 
 LIVE_JOBS = (
@@ -203,6 +215,8 @@ LIVE_JOBS = (
 )
 LIVE_SERVERS = 6
 COMPUTE_SCALE = 0.33
+LIVE_PARTS = 4
+"""In how many parts a parameter server sums up gradients and sends them back (key `parts`)."""
 LIVE_SHARE = 0.95
 """The part of a link that the slot scheduler gives away, in payload."""
 START_SPREAD_S = 1.0
@@ -237,25 +251,31 @@ def live_transport(policy: str, topology: Topology, seed: int, check: bool | Non
     return ScheduledTransport(topology, coflow_policy(policy), check=check)
 
 
-def live_jobs(seed: int) -> list[Job]:
-    """Return the live experiment's jobs, starting as with this seed (`start_spread_ms`)."""
+def live_jobs(policy: str, seed: int) -> list[Job]:
+    """Return the live experiment's jobs as `policy` sees them, starting as with this seed
+    (`start_spread_ms`)."""
 
     def late(job: LiveJob) -> float:
         return random.Random(f"{seed}/{job.ident}").uniform(0, START_SPREAD_S)
 
-    return [replace(job, arrival_s=job.arrival_s + late(job)).simulated() for job in LIVE_JOBS]
+    return [simulated(replace(job, arrival_s=job.arrival_s + late(job)), policy) for job in LIVE_JOBS]
+
+
+def simulated(job: LiveJob, policy: str) -> Job:
+    """Return the job as a slot scheduler of `LIVE_SLOTS` or a coflow policy sees it."""
+    return job.pipelined() if policy in LIVE_SLOTS else job.staged()
 
 
 def run_bound(point: Point) -> Result:
     """Run the live experiment's jobs as fluid: exact rates, no packets, no cross traffic.
 
     `fair` is max-min sharing, `varys` serves first what has the least left, and `fixed-order` is the best of
-    all fixed orders of the jobs. The others are slot schedulers, with the dependencies between flows.
+    all fixed orders of the jobs. The others are slot schedulers.
     """
     topology, check = live_topology(point["gbps"]), point.get("check")
     outcomes, every = [], []
     for seed in range(point["seed"] + 1, point["seed"] + 1 + point["draws"]):
-        jobs = live_jobs(seed)[: point["limit"]]
+        jobs = live_jobs(point["policy"], seed)[: point["limit"]]
         if point["policy"] == "fixed-order":
             ranks = (np.array(order) for order in itertools.permutations(range(len(jobs))))
             orders = (ScheduledTransport(topology, JobPriorities(rank), check=check) for rank in ranks)
@@ -263,7 +283,7 @@ def run_bound(point: Point) -> Result:
         else:
             outcome = _run(jobs, live_transport(point["policy"], topology, seed, check))
         outcomes.append(outcome)
-        every += jobs
+        every += live_jobs("fair", seed)[: point["limit"]]
     return drawn_result(outcomes, every, topology)
 
 

@@ -22,7 +22,7 @@ from simulation.clusters.applications import POLLUX
 from simulation.engine import Simulation
 from simulation.experiments.experiment import Experiment, Point
 from simulation.experiments.outcome import drawn_result
-from simulation.experiments.slots import LIVE_SERVERS, LiveJob, live_topology, live_transport
+from simulation.experiments.slots import LIVE_SERVERS, LiveJob, live_topology, live_transport, simulated
 from simulation.gpu_queue import GpuQueue, Queued
 from simulation.jobs import Job
 from simulation.results import Result
@@ -41,15 +41,15 @@ WORKLOADS = 8
 POLICIES = ("fair", "varys", "slots", "slots-15", "slots-15-now")
 
 
-def queued(job: LiveJob, topology: Topology) -> Queued:
+def queued(job: LiveJob, policy: str, topology: Topology) -> Queued:
     """Return the job as one that waits for GPUs. Parameter servers are on other servers than its workers."""
 
     def placed(placement: Placement) -> Job:
         workers = [gpu // CLUSTER.gpus_per_server for gpu in placement.gpus]
         others = [server for server in drawn_order(job.ident, LIVE_SERVERS) if server not in workers]
-        return replace(job, hosts=(*others[: job.servers], *workers)).simulated()
+        return simulated(replace(job, hosts=(*others[: job.servers], *workers)), policy)
 
-    alone_s = job.simulated().lower_bound(topology)
+    alone_s = job.staged().lower_bound(topology)
     return Queued(Request(job.ident, workers_of(job)), job.arrival_s, alone_s, placed)
 
 
@@ -73,7 +73,7 @@ def workload(point: Point, number: int, topology: Topology) -> list[LiveJob]:
         jobs.append(
             LiveJob(name, model, tuple(range(workers + servers)), point["iterations"], servers=servers)
         )
-    gpu_s = sum(workers_of(job) * job.simulated().lower_bound(topology) for job in jobs)
+    gpu_s = sum(workers_of(job) * job.staged().lower_bound(topology) for job in jobs)
     span_s = gpu_s / (CLUSTER.gpus * point["load_percent"] / 100.0)
     first, last = submitted[0], submitted[-1]
     scale = span_s / (last - first) if last > first else 0.0
@@ -86,11 +86,12 @@ def run_load(point: Point) -> Result:
     outcomes, every = [], []
     for number in range(1, point["draws"] + 1):
         drawn = workload(point, number, topology)
-        jobs = [job.simulated() for job in drawn]
+        jobs = [simulated(job, point["policy"]) for job in drawn]
+        every += [job.staged() for job in drawn]
         transport = live_transport(point["policy"], topology, point["seed"] + number, point.get("check"))
-        queue = GpuQueue([queued(job, topology) for job in drawn], CLUSTER, STRATEGIES["apart"])
+        waiting = [queued(job, point["policy"], topology) for job in drawn]
+        queue = GpuQueue(waiting, CLUSTER, STRATEGIES["apart"])
         outcomes.append(Simulation(jobs, transport, admission=queue, keep_coflows=False).run())
-        every += jobs
     return drawn_result(outcomes, every, topology)
 
 

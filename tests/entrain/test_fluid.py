@@ -44,12 +44,12 @@ def cluster(tmp_path: Path, jobs: int, collective: str = "ring", servers: int = 
     return load_experiment(path)
 
 
-@pytest.mark.parametrize(("collective", "sent"), [("ring", 2 * 3 / 4), ("parameter-server", 1.0)])
+@pytest.mark.parametrize(("collective", "sent"), [("ring", 2 * 3 / 4), ("parameter-server", 1.0 + 1.0)])
 def test_a_job_alone_computes_and_sends_at_the_links_rate(
     tmp_path: Path, collective: str, sent: float
 ) -> None:
-    """A ring of four sends 3/2 of the model from each rank; two workers send it to two servers, each a half,
-    and get it back meanwhile."""
+    """A ring of four sends 3/2 of the model from each rank. Two workers send it to two servers, each a half,
+    and get it back after that, as there is one part."""
     experiment = cluster(tmp_path, 1, collective)
     assert experiment.cluster is not None
     (job,) = experiment.cluster.arrivals(1)
@@ -75,9 +75,25 @@ def test_the_testbeds_jobs_take_what_the_simulated_experiment_says() -> None:
     """`entrain simulate slots-bound` has the jobs before their division by 50."""
     experiment = load_experiment(EXPERIMENTS / "slots-bound.toml")
     assert has_bounds(experiment)
-    assert not has_bounds(load_experiment(EXPERIMENTS / "slots-jct.toml")), "it has cross traffic"
     for policy in BOUNDS:
         (base,) = [each for each in points("slots-bound", None, policy, None, 0)[1] if each["gbps"] == 10]
         simulated = run_bound({**base, "draws": 1}).figures
         assert isinstance(simulated, Completion)
         assert mean_jct_s(experiment, 1, policy) == pytest.approx(simulated.mean_jct_s, rel=1e-6)
+
+
+def test_cross_traffic_takes_its_share_from_fluid_jobs() -> None:
+    """The jobs of both files are the same, and so are their starts."""
+    without, crossed = (
+        load_experiment(EXPERIMENTS / f"{name}.toml") for name in ("slots-bound", "slots-jct")
+    )
+    assert has_bounds(crossed)
+    for policy in BOUNDS:
+        assert mean_jct_s(crossed, 1, policy) > 1.05 * mean_jct_s(without, 1, policy)
+
+
+def test_capped_cross_traffic_has_no_bounds(tmp_path: Path) -> None:
+    path = tmp_path / "slots-jct.toml"
+    text = (EXPERIMENTS / path.name).read_text()
+    path.write_text(text.replace("every_ms = 2000", "every_ms = 2000\nrate_mbps = 20"))
+    assert not has_bounds(load_experiment(path))

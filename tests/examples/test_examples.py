@@ -20,6 +20,7 @@ from controlplane.topology import load_topology
 from ocs.crossbar import Change, Circuit
 from ocs.driver import Refused
 from schedulers.slots.host import SlotScheduler
+from schedulers.slots.roles import Role
 from tests.examples.installed import EXAMPLES, entrain, environment
 
 
@@ -31,9 +32,10 @@ def module(example: str, name: str) -> dict[str, Any]:
 def test_the_scheduler_lets_the_largest_job_decide_first() -> None:
     ours, theirs = module("scheduler", "largest_first")["LargestFirst"](), SlotScheduler()
     left, link, draw = np.array([1e4, 1e7]), np.full(2, 1.25e7), np.zeros(2)
-    small, large = ours.ranks(left, link, draw)
+    role = np.full(2, Role.RING)
+    small, large = ours.ranks(left, link, draw, role)
     assert large < small
-    small, large = theirs.ranks(left, link, draw)
+    small, large = theirs.ranks(left, link, draw, role)
     assert small < large
 
 

@@ -209,9 +209,18 @@ def test_who_has_less_left_decides_before_who_has_twice_as_much(one: float, othe
     host = SlotScheduler()
     small, large = sorted(min(max(left, LINE * TAU), 180 * LINE * TAU) for left in (one, other))
     draw = np.array([host.draw("small", slot), host.draw("large", slot)])
-    ranks = host.ranks(np.array([small, large]), np.full(2, LINE / 0.6), draw)
+    ranks = host.ranks(np.array([small, large]), np.full(2, LINE / 0.6), draw, np.full(2, Role.RING))
     assert ((ranks >= 0.0) & (ranks < 1.0)).all()
     if large >= 2 * small:
+        assert ranks[0] < ranks[1]
+
+
+@pytest.mark.parametrize("role", [Role.AGGREGATION, Role.BROADCAST])
+def test_flows_that_wait_for_one_another_decide_before_a_ring_with_as_much_left(role: Role) -> None:
+    left = np.full(2, 40 * LINE * TAU)
+    for draw in ([0.0, 1.0], [1.0, 0.0]):
+        roles = np.array([role, Role.RING])
+        ranks = SlotScheduler().ranks(left, np.full(2, LINE / 0.6), np.array(draw), roles)
         assert ranks[0] < ranks[1]
 
 
@@ -222,7 +231,8 @@ def test_all_hosts_know_the_same_order_of_jobs_and_it_changes() -> None:
 
     def places(host: SlotScheduler, slot: int) -> list[float]:
         draw = np.array([host.draw(job, slot) for job in jobs])
-        ranks = host.ranks(np.full(len(jobs), 1e9), np.full(len(jobs), LINE), draw)
+        alike = np.full(len(jobs), Role.RING)
+        ranks = host.ranks(np.full(len(jobs), 1e9), np.full(len(jobs), LINE), draw, alike)
         return [float(place) for place in host.places(ranks)]
 
     slots = range(0, 20 * REDRAW, REDRAW)

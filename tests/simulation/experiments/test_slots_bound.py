@@ -13,6 +13,7 @@ from simulation.experiments.slots import (
     COMPUTE_SCALE,
     DRAWS,
     LIVE_JOBS,
+    LIVE_PARTS,
     LIVE_SERVERS,
     LIVE_SLOTS,
     START_SPREAD_S,
@@ -29,6 +30,7 @@ def test_the_jobs_are_those_of_the_live_experiment(name: str) -> None:
     live = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
     assert 2 * live["topology"]["hosts_per_side"] == LIVE_SERVERS
     assert {job["compute_scale"] for job in live["job"]} == {COMPUTE_SCALE}
+    assert {job["parts"] for job in live["job"]} == {LIVE_PARTS}
     assert live["experiment"]["start_spread_ms"] == 1000 * START_SPREAD_S
     assert live["slots"]["slot_ms"] == 1000 * LIVE_SLOTS["slots"]["slot_s"]
     assert set(live["experiment"]["seed"]) <= set(range(1, DRAWS + 1))
@@ -45,7 +47,9 @@ def test_the_jobs_are_those_of_the_live_experiment(name: str) -> None:
 def test_jobs_start_as_live_ones_with_the_same_seed(seed: int) -> None:
     live = load_experiment(EXPERIMENTS / "slots-jct.toml")
     starts = [job.spec.start_ms + live.start_offset_ms(seed, job) for job in live.jobs]
-    assert [job.arrival for job in live_jobs(seed)] == pytest.approx([start / 1000.0 for start in starts])
+    for policy in ("slots", "fair"):
+        arrivals = [job.arrival for job in live_jobs(policy, seed)]
+        assert arrivals == pytest.approx([start / 1000.0 for start in starts])
 
 
 def mean_jct(policy: str, limit: int | None) -> float:

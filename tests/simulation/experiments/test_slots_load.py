@@ -32,7 +32,7 @@ def test_arrivals_are_scaled_to_the_load(load: int) -> None:
     topology = live_topology(10)
     jobs = workload(point(load), 1, topology)
     assert len(jobs) == JOBS
-    gpu_s = sum(workers_of(job) * job.simulated().lower_bound(topology) for job in jobs)
+    gpu_s = sum(workers_of(job) * job.staged().lower_bound(topology) for job in jobs)
     assert gpu_s / (CLUSTER.gpus * jobs[-1].arrival_s) == pytest.approx(load / 100.0)
     assert [job.model for job in jobs] == [job.model for job in workload(point(75), 1, topology)]
     assert [job.arrival_s for job in jobs] != [job.arrival_s for job in workload(point(load), 2, topology)]
@@ -64,9 +64,9 @@ class Watched(GpuQueue):
 def test_jobs_start_in_order_on_servers_of_their_own_with_free_gpus() -> None:
     topology = live_topology(10)
     drawn = workload(point(90), 1, topology)
-    waiting = [queued(job, topology) for job in drawn]
+    waiting = [queued(job, "slots-15", topology) for job in drawn]
     queue = Watched(waiting, CLUSTER, STRATEGIES["apart"], hosts=[len(job.hosts) for job in drawn])
-    jobs = [job.simulated() for job in drawn]
+    jobs = [job.pipelined() for job in drawn]
     transport = live_transport("slots-15", topology, 1, True)
     starts = [each.start for each in Simulation(jobs, transport, admission=queue).run().jobs]
     assert starts == sorted(starts)
