@@ -101,11 +101,13 @@ def _busy_span(runs: Iterable[RunResult]) -> str:
 def _completion(section: Section, found: Found) -> str:
     by_speed = _by_condition(section, found)
 
+    fluid = {speed: _fluid_jct_s(live) for speed, live in by_speed.items()}
+
     def mean(name: str, speed: str) -> str | None:
         live = by_speed[speed]
-        if name not in live.runs:
+        if name not in live.runs and name not in fluid[speed]:
             return None
-        ours, best = live.mean_jct_s(name), live.best_tcp
+        ours, best = fluid[speed].get(name) or live.mean_jct_s(name), live.best_tcp
         text = interval(list(ours.values())).show()
         return text + (f" ({relative(live.mean_jct_s(best), ours).percent()})" if best else "")
 
@@ -122,7 +124,10 @@ def _completion(section: Section, found: Found) -> str:
 
     text = "\nMean job completion time (s), and its difference from that of the best TCP at that link rate. "
     text += "±: half of the 95 % confidence interval over seeds; a difference within it is none:\n"
-    text += _matrix("", _names(found), list(by_speed), mean)
+    if any(fluid.values()):
+        text = text.rstrip(":\n") + ". The last rows are the same jobs and cross traffic as fluid:\n"
+    bounds = [name for name in BOUNDS.values() if any(name in each for each in fluid.values())]
+    text += _matrix("", [*_names(found), *bounds], list(by_speed), mean)
     if any("cross_mbps" in run.overhead for live in by_speed.values() for run in _runs(live)):
         text += "\nMean goodput of a flow of cross traffic (Mbit/s), which is not held back:\n"
         text += _matrix("", _names(found), list(by_speed), goodput)
@@ -333,12 +338,19 @@ def _beside_fluid(live: Live) -> str:
         return [name, interval(list(ours.values())).show(), against, waiting]
 
     rows = [row(name, live.mean_jct_s(name), live.stays(name)) for name in live.runs]
-    if live.experiment is not None and has_bounds(live.experiment):
-        seeds = sorted({run.combination.seed for run in _runs(live)})
-        for policy, name in BOUNDS.items():
-            rows.append(row(name, {seed: mean_jct_s(live.experiment, seed, policy) for seed in seeds}))
+    rows += [row(name, fluid) for name, fluid in _fluid_jct_s(live).items()]
     head = ["", "mean JCT (s)", f"against {best}" if best else "", "mean waiting (s)"]
     return "\n" + table(head, rows)
+
+
+def _fluid_jct_s(live: Live) -> dict[str, dict[int, float]]:
+    """Return the mean completion times of the same jobs as fluid (s), by name of the bound and by seed; {} if
+    they have no bounds."""
+    experiment = live.experiment
+    if experiment is None or not has_bounds(experiment):
+        return {}
+    seeds = sorted({run.combination.seed for run in _runs(live)})
+    return {name: {seed: mean_jct_s(experiment, seed, key) for seed in seeds} for key, name in BOUNDS.items()}
 
 
 # -- jobs on a cluster

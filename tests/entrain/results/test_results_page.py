@@ -165,6 +165,11 @@ def test_figures_are_compared_with_the_papers(everything: list[Path]) -> None:
         claim = f"| mean completion time, slots against reno, {speed} Gbit/s | {paper} | -21.1 ± 0.0 % |"
         assert claim in completion
     assert "| training speed of VGG19, slots against cubic, 10 Gbit/s | +22 % | +33.3 ± 0.0 % |" in completion
+    rows = {row[""]: row for row in tables(completion)[0]}
+    for speed in ("10", "16", "24"):
+        bounds = ("least left first, fluid", "max-min, fluid")
+        ordered, shared = (numbers(rows[name][f"{speed} Gbit/s"])[0] for name in bounds)
+        assert ordered < shared
     assert "| slots-15 | 20.00 ± 0.00 | -20.0 ± 0.0 % | 4.00 |" in load
     claim = "| mean completion time, slots against reno, 80 % of the GPUs"
     assert f"{claim} | at least -15 % | +0.0 ± 0.0 % |" in load
