@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from machine.errors import BadInput
-from schedulers.coflow.rivals import Mcs
+from schedulers.coflow.rivals import FairSharing, Mcs
 from schedulers.slots.roles import Role
 from simulation.collectives import (
     Pipelined,
+    in_parts,
     parameter_server,
     push_pull,
     ring,
@@ -129,6 +130,20 @@ def test_a_job_alone_takes_hardly_longer_than_its_links_need(flows: Pipelined) -
     transport = SlottedTransport(network, parameters=replace(SLOTS, slot_s=0.015), check=True)
     jct = Simulation([job], transport).run().jobs[0].jct
     assert jct <= job.lower_bound(network) + 4 * 2 * 0.015
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_server_sends_back_each_part_once_it_has_it_of_all_workers(parts: int) -> None:
+    """So one part more than the model passes one after the other: 1 s for the model at the link's rate."""
+    flows, network = parameter_server([0, 1], [2, 3], 1e9, parts), switch(4, 1e9)
+    alone_s = 1.0 + 1.0 / parts
+    job = in_parts("alone", 0.0, 0.0, flows, parts, 1)
+    assert job.bytes == pytest.approx(4e9)
+    (fluid,) = Simulation([job], ScheduledTransport(network, FairSharing(), check=True)).run().jobs
+    assert fluid.jct == pytest.approx(alone_s) == pytest.approx(job.lower_bound(network))
+    slotted = SlottedTransport(network, parameters=replace(SLOTS, slot_s=0.015), check=True)
+    (slots,) = Simulation([training_job("alone", 0.0, 0.0, [flows], 1)], slotted).run().jobs
+    assert alone_s - 0.015 <= slots.jct <= alone_s + 2 * parts * 0.015
 
 
 def test_who_may_decide_within_a_slot_wastes_none() -> None:
