@@ -118,15 +118,14 @@ def in_parts(
     """
     if pipelined is None:
         return training_job(ident, arrival, compute_s, [], iterations)
-    tasks = [Task(Compute(compute_s))]
-    for role in (Role.AGGREGATION, Role.BROADCAST):
-        mine = pipelined.role == role
-        part = Coflow(pipelined.src[mine], pipelined.dst[mine], pipelined.size[mine] / parts)
-        for i in range(parts):
-            last = len(tasks) - 1
-            pushes = () if role == Role.AGGREGATION else (1 + i,)
-            tasks.append(Task(part, pushes if pushes and i == 0 else (*pushes, last)))
-    return Job(ident, arrival, tuple(tasks), iterations)
+    pushed = pipelined.role == Role.AGGREGATION
+    push, pull = (
+        Coflow(pipelined.src[mine], pipelined.dst[mine], pipelined.size[mine] / parts)
+        for mine in (pushed, ~pushed)
+    )
+    pushes = [Task(push, (i,)) for i in range(parts)]  # task 0 computes
+    pulls = [Task(pull, (1 + i, parts + i) if i else (1,)) for i in range(parts)]
+    return Job(ident, arrival, (Task(Compute(compute_s)), *pushes, *pulls), iterations)
 
 
 def training_job(

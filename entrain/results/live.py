@@ -125,7 +125,7 @@ def _completion(section: Section, found: Found) -> str:
     text = "\nMean job completion time (s), and its difference from that of the best TCP at that link rate. "
     text += "±: half of the 95 % confidence interval over seeds; a difference within it is none:\n"
     if any(fluid.values()):
-        text = text.rstrip(":\n") + ". The last rows are the same jobs and cross traffic as fluid:\n"
+        text = text.rstrip(":\n") + ". The last rows are the same jobs as fluid:\n"
     bounds = [name for name in BOUNDS.values() if any(name in each for each in fluid.values())]
     text += _matrix("", [*_names(found), *bounds], list(by_speed), mean)
     if any("cross_mbps" in run.overhead for live in by_speed.values() for run in _runs(live)):
