@@ -49,6 +49,7 @@ _TAIL_AT = FIXED_BYTES + LANES * LANE_BYTES
 HEADER_BYTES = _TAIL_AT + TAIL_BYTES
 MAX_U32 = 2**32 - 1
 _LANE = struct.Struct("!" + "I" * len(LANE_FIELDS))
+_as_tuple = tuple.__new__  # makes a lane without a call of Python
 
 
 def _places(specs: Sequence[FieldSpec]) -> tuple[tuple[str, int, int], ...]:
@@ -68,6 +69,9 @@ class Kind(IntEnum):
     SCHEDULE = _DEFINED["kinds"]["schedule"]
     FEEDBACK = _DEFINED["kinds"]["feedback"]
     QUERY = _DEFINED["kinds"]["query"]
+
+
+_KINDS = {int(each): each for each in Kind}
 
 
 class Lane(NamedTuple):
@@ -124,14 +128,18 @@ class SlotHeader:
         tail = int.from_bytes(data[_TAIL_AT:HEADER_BYTES], "big")
         values = {name: fixed >> shift & mask for name, shift, mask in _PLACES}
         values |= {name: tail >> shift & mask for name, shift, mask in _TAIL_PLACES}
-        kind, lowers = Kind(values.pop("kind")), values.pop("lowers")
+        kind, lowers = _KINDS.get(values["kind"]) or Kind(values["kind"]), values.pop("lowers")
         if values["first_lane"] >= LANES:
             raise ValueError(f"slot header begins with lane {values['first_lane']}, the last is {LANES - 1}")
-        lanes = tuple(
-            Lane(-amount if lowers >> number & 1 else amount, load, headroom)
-            for number, (amount, load, headroom) in enumerate(_LANE.iter_unpack(data[FIXED_BYTES:_TAIL_AT]))
-        )
-        return cls(kind=kind, lanes=lanes, **values)
+        lanes = [_as_tuple(Lane, each) for each in _LANE.iter_unpack(data[FIXED_BYTES:_TAIL_AT])]
+        if lowers:
+            for number, lane in enumerate(lanes):
+                if lowers >> number & 1:
+                    lanes[number] = lane._replace(delta=-lane.delta)
+        header = object.__new__(cls)  # without a call per field: an agent reads one for each decision
+        header.__dict__.update(values)
+        header.__dict__.update(kind=kind, lanes=tuple(lanes))
+        return header
 
     def epoch_in(self, lane: int) -> int:
         """Return the epoch of the slot that `lane` holds."""

@@ -40,7 +40,6 @@ from hostbpf.scheduling.thread import HostScheduler, slot_scheduler
 from hostbpf.urgent import urgent
 from machine.errors import BadInput, EntrainError, MissingTool
 from machine.record import AlreadyRuns, Record, clean_stale, records
-from schedulers.compiled import Floats
 from schedulers.slots.host import SMALLEST_FIRST
 from wire.flow import Flow
 from wire.slot_header import LANES
@@ -174,10 +173,10 @@ class Agent:
             if flow not in self._numbers:
                 self._numbers[flow] = self._carriers.announce(flow)
 
-    def limit(self, flow: Flow, slot: int, rates: Floats) -> None:
+    def limit(self, flow: Flow, slot: int, rates: Sequence[float]) -> None:
         """Let `flow` send at `rates` bytes/s from `slot` on, and announce them at once."""
         with self._lock:
-            self._schedules.limit(flow, slot, rates.tolist(), grain=RATE_GRAIN)
+            self._schedules.limit(flow, slot, rates, grain=RATE_GRAIN)
             self._planned.add(flow)
             self._announce_change(flow)
 

@@ -170,6 +170,9 @@ class Schedules:
         whole: list[int] = []
         least = math.inf
         for rate in rates:
+            if rate == 0.0:  # most are: a flow plans few slots
+                whole.append(0)
+                continue
             if not 0.0 <= rate <= self._highest:
                 raise self._out_of_range(flow, slot + len(whole), rate)
             if grain:

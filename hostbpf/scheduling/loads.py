@@ -21,7 +21,7 @@ from machine.errors import EntrainError
 from schedulers.compiled import Floats
 from schedulers.slots.table import LoadTable, in_window
 from wire.flow import Flow
-from wire.slot_header import LANES, RATE_UNIT_MBPS, SlotHeader
+from wire.slot_header import HEADROOM_OFFSET, LANES, MAX_U32, RATE_UNIT_MBPS, SlotHeader
 
 RATE_UNIT = RATE_UNIT_MBPS * 125_000
 """The unit in which plans are announced, in bytes/s."""
@@ -96,7 +96,7 @@ class Prober(Protocol):
 
 def in_units(rates: Floats) -> Floats:
     """Rates in bytes/s as they are announced: whole rate units, rounded down."""
-    units: Floats = np.rint(rates) // RATE_UNIT
+    units: Floats = np.floor(np.rint(rates) / RATE_UNIT)
     return units
 
 
@@ -133,11 +133,12 @@ class OwnLink:
 
 
 _THE_LINK = np.array([0])
+_BOUNDLESS = np.full(LANES, np.inf)
 
 
 def unloaded(flow: Flow, slot: int) -> PathLoads:
     """The loads of a path without links."""
-    return PathLoads(flow, slot, np.zeros(LANES), np.full(LANES, np.inf), np.full(LANES, np.inf))
+    return PathLoads(flow, slot, np.zeros(LANES), _BOUNDLESS, _BOUNDLESS)
 
 
 class Receivers:
@@ -307,20 +308,22 @@ def others(feedback: Feedback, delay_s: float = 0.0) -> PathLoads:
     What is left on every link rises by the part, so the least does.
     """
     header: SlotHeader = feedback.header
-    load, headroom = [0.0] * LANES, [math.inf] * LANES
-    for offset, slot in enumerate(range(header.base_slot, header.base_slot + LANES)):
-        lane, part = header.lanes[slot % LANES], feedback.announced[slot % LANES]
-        left = lane.left
-        if left is None:
-            continue
-        load[offset] = max(lane.load - header.hops * part, 0) * RATE_UNIT
-        headroom[offset] = max(left + part, 0) * RATE_UNIT
+    hops, first = header.hops, header.base_slot % LANES
+    load, headroom = [], []
+    for (_, gathered, room), part in zip(
+        header.lanes[first:] + header.lanes[:first],
+        feedback.announced[first:] + feedback.announced[:first],
+        strict=True,
+    ):
+        set_by_switch = room != MAX_U32
+        load.append(max(gathered - hops * part, 0) if set_by_switch else 0)
+        headroom.append(max(room - HEADROOM_OFFSET + part, 0) if set_by_switch else math.inf)
     return PathLoads(
         feedback.flow,
         header.base_slot,
-        np.array(load),
-        np.array(headroom),
-        np.full(LANES, np.inf),
+        np.array(load) * float(RATE_UNIT),
+        np.array(headroom) * float(RATE_UNIT),
+        _BOUNDLESS,
         header.bytes_received,
         header.bytes_onward,
         delay_s,

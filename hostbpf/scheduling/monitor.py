@@ -444,7 +444,8 @@ class Monitor:
             if not self._is_flow_of(flow, _DIRECTIONS[direction], file.uid):
                 raise _Refused(_NO_SOCKET)
             file.owned[number] = flow
-        return FlowProgress(
+        progress = object.__new__(FlowProgress)  # without a call per field: there is one for each change
+        progress.__dict__.update(
             job=file.job,
             pid=file.pid,
             flow=flow,
@@ -460,6 +461,7 @@ class Monitor:
             chunk=chunk,
             updated_ns=updated_ns,
         )
+        return progress
 
     def _is_flow_of(self, flow: Flow, direction: Direction, uid: int) -> bool:
         """Whether a socket of the user's on this host sends, or receives, `flow`."""

@@ -21,7 +21,7 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -46,7 +46,6 @@ from schedulers.slots.host import (
     warm_up,
 )
 from schedulers.slots.roles import Role
-from schedulers.slots.table import in_window
 from wire.flow import Flow
 from wire.slot_header import LANES
 
@@ -91,6 +90,12 @@ SAMPLES = 4096
 """Number of latest delays that the report's quantiles are taken of."""
 
 
+# Python calls a function for each name of an enumeration's member, and rounds ask for them often.
+_SENT, _COMMUNICATING = Direction.SENT, Phase.COMMUNICATING
+_FREE, _AGGREGATION, _BROADCAST = Role.FREE, Role.AGGREGATION, Role.BROADCAST
+_NO_RATES: Floats = np.zeros(LANES)
+
+
 class Progress(Protocol):
     """Where the flows' progress comes from: `hostbpf.scheduling.monitor.Monitor`."""
 
@@ -109,7 +114,7 @@ class Host(Protocol):
     def end(self, flow: Flow) -> None:
         """Limit `flow` no more, and take back what it has announced."""
 
-    def limit(self, flow: Flow, slot: int, rates: Floats) -> None:
+    def limit(self, flow: Flow, slot: int, rates: Sequence[float]) -> None:
         """Let `flow` send at `rates` (K,) bytes/s from `slot` on, freely afterwards, and announce that."""
 
     def pause(self, flow: Flow, slot: int, rate: float) -> None:
@@ -128,37 +133,41 @@ class Host(Protocol):
         """The rate (bytes/s) that the sender of `received` has announced for `slot`; None: unknown."""
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """Rates of a flow over slots."""
+class Schedule(NamedTuple):
+    """Rates of a flow over slots. They are asked for one by one, for which NumPy would be slower."""
 
     slot: int
     """The first slot."""
-    rates: Floats
+    rates: Sequence[float]
     """(K,) bytes/s."""
 
-    def seen_from(self, slot: int) -> Floats:
-        """Return the rates (K,) from `slot` on; 0 outside the schedule."""
-        return in_window(self.rates, self.slot, slot, LANES)
+    def seen_from(self, slot: int, count: int = LANES) -> list[float]:
+        """Return the rates (`count`,) from `slot` on; 0 outside the schedule."""
+        ahead = slot - self.slot
+        seen = [0.0] * min(max(-ahead, 0), count)
+        seen += self.rates[max(ahead, 0) : max(ahead + count, 0)]
+        return seen + [0.0] * (count - len(seen))
 
     def rate(self, slot: int) -> float:
         """Return the rate in `slot`; 0 outside the schedule."""
         number = slot - self.slot
-        return float(self.rates[number]) if 0 <= number < len(self.rates) else 0.0
+        return self.rates[number] if 0 <= number < len(self.rates) else 0.0
 
     def allows(self, begin_ns: int, end_ns: int, clock: SlotClock) -> float:
         """Return the bytes that may leave between two times of CLOCK_MONOTONIC."""
         total = 0.0
-        end = min(clock.slot(end_ns) + 1, self.slot + len(self.rates))
-        for slot in range(max(clock.slot(begin_ns), self.slot), end):
-            start = clock.start_ns(slot)
-            total += self.rate(slot) * (min(end_ns, start + clock.slot_ns) - max(begin_ns, start))
+        start = clock.start_ns(self.slot)
+        for rate in self.rates:
+            end = start + clock.slot_ns
+            if rate and begin_ns < end and start < end_ns:
+                total += rate * (min(end_ns, end) - max(begin_ns, start))
+            start = end
         return total / 1e9
 
 
 _Received = Mapping[tuple[int, int, Role], Sequence[FlowProgress]]
 """The flows that are received here, by process, group and role."""
-NOTHING = Schedule(-LANES, np.zeros(LANES))
+NOTHING = Schedule(-LANES, [0.0] * LANES)
 """The schedule of a flow that has none."""
 
 
@@ -171,8 +180,6 @@ class _View:
     passed: float
     """Part of the slot that is over."""
     received: _Received
-    ranks: Mapping[Flow, float]
-    """Position in the order of decisions of each flow that has something to send."""
 
 
 @dataclass
@@ -365,11 +372,12 @@ class HostScheduler:
         another, self._number = number != self._number, number
         slot = clock.slot(now)
         self._check_clock(clock)
-        seen = self._progress.read()
-        sent = {each.flow: each for each in seen if each.direction is Direction.SENT}
+        sent: dict[Flow, FlowProgress] = {}
         received: dict[tuple[int, int, Role], list[FlowProgress]] = {}
-        for each in seen:
-            if each.direction is Direction.RECEIVED:
+        for each in self._progress.read():
+            if each.direction is _SENT:
+                sent[each.flow] = each
+            else:
                 received.setdefault((each.pid, each.group, each.role), []).append(each)
         for flow in [flow for flow in self._states if flow not in sent]:
             self._drop(flow)
@@ -381,19 +389,18 @@ class HostScheduler:
             self.link.wanted += (now - self._looked_ns) / 1e9
         self._looked_ns, self._wanted = now, bool(sending)
         ranks = self._ranks(sending, _left(sent.values()), slot)
-        places = dict(
-            zip(ranks, self._scheduler.places(np.array(list(ranks.values()))).tolist(), strict=True)
-        )
-        self._places = set(places.values())
+        places: list[float] = self._scheduler.places(ranks).tolist()
+        self._places = set(places)
         passed = (now - clock.start_ns(slot)) / clock.slot_ns
-
-        def is_due(flow: Flow) -> bool:
-            state = self._states[flow]
-            return room or state.slot < 0 or (passed >= places[flow] and state.ordered != slot)
-
-        due = [each for each in sending if is_due(each.flow)]
+        due: list[FlowProgress] = []
+        due_ranks: list[float] = []
+        for each, rank, place in zip(sending, ranks.tolist(), places, strict=True):
+            state = self._states[each.flow]
+            if room or state.slot < 0 or (passed >= place and state.ordered != slot):
+                due.append(each)
+                due_ranks.append(rank)
         if due:
-            self._decide_all(due, _View(clock, slot, passed, received, ranks))
+            self._decide_all(due, due_ranks, _View(clock, slot, passed, received))
 
     def _has_something_to_send(
         self, entry: FlowProgress, received: _Received, clock: SlotClock, slot: int
@@ -403,7 +410,7 @@ class HostScheduler:
         if state is None:
             self._host.begin(entry.flow)
             state = self._states[entry.flow] = _State(self._scheduler.unobserved(self._link)[None, :])
-        sends = entry.phase is Phase.COMMUNICATING and entry.done < entry.total
+        sends = entry.phase is _COMMUNICATING and entry.done < entry.total
         if sends and entry.done >= entry.ready:
             state.waited = True
             sends = self._coming(entry, received, slot) > 0.0
@@ -412,15 +419,14 @@ class HostScheduler:
             return False
         return True
 
-    def _ranks(
-        self, sending: Sequence[FlowProgress], left: Mapping[int, int], slot: int
-    ) -> dict[Flow, float]:
+    def _ranks(self, sending: Sequence[FlowProgress], left: Mapping[int, int], slot: int) -> Floats:
         """Return the positions of flows in the order of decisions; `left` is by process."""
-        link = np.full(len(sending), self._link)
-        draw = np.array([self._scheduler.draw(each.job, slot) for each in sending])
-        role = np.array([each.role for each in sending])
-        ranks = self._scheduler.ranks(np.array([float(left[each.pid]) for each in sending]), link, draw, role)
-        return dict(zip((each.flow for each in sending), ranks.tolist(), strict=True))
+        lefts, link, draw = (np.empty(len(sending)) for _ in range(3))
+        role = np.empty(len(sending), np.int64)
+        for row, each in enumerate(sending):
+            lefts[row], link[row], role[row] = left[each.pid], self._link, each.role
+            draw[row] = self._scheduler.draw(each.job, slot)
+        return self._scheduler.ranks(lefts, link, draw, role)
 
     def _stands_still(self, entry: FlowProgress, state: _State, clock: SlotClock) -> bool:
         """Whether nothing of a flow goes though it may send: its receiver does not read, or all that was on
@@ -446,17 +452,16 @@ class HostScheduler:
 
     # -- decisions
 
-    def _decide_all(self, due: Sequence[FlowProgress], view: _View) -> None:
-        """Ask about the flows that are due, and decide each as its path answers: it sees the schedules of
-        those before it."""
+    def _decide_all(self, due: Sequence[FlowProgress], ranks: Sequence[float], view: _View) -> None:
+        """Ask about the flows that are due, which have these `ranks`, and decide each as its path answers: it
+        sees the schedules of those before it."""
         flows, planned = np.zeros(len(due), FLOW), np.zeros((len(due), self._parameters.reserved))
         siblings: dict[tuple[int, Role], int] = {}
         for row, each in enumerate(due):
-            state = self._states[each.flow]
-            planned[row] = [state.schedule.rate(view.slot + ahead) for ahead in range(planned.shape[1])]
+            planned[row] = self._states[each.flow].schedule.seen_from(view.slot, planned.shape[1])
             flow = flows[row]
             flow["link"] = self._link
-            flow["rank"] = view.ranks[each.flow]
+            flow["rank"] = ranks[row]
             flow["siblings"] = siblings.setdefault((each.pid, each.role), row)
             flow["sent"], flow["total"] = each.done, each.total
         these = self._scheduler.round(flows, np.arange(len(due)), planned, view.passed)
@@ -482,26 +487,27 @@ class HostScheduler:
             state.ordered = answer.slot
         began = time.perf_counter()
         self._observe(entry, state, view.clock)
-        these.flows["bound"][row] = state.observed.max()
+        these.flows[row]["bound"] = max(state.observed[0].tolist())
         slot_s = view.clock.slot_ns / 1e9
         left_s = (view.clock.start_ns(answer.slot + 1) - self._now_ns()) / 1e9
         part = min(max(left_s / slot_s, LEAST_PART), 1.0)
         self._follow(these.flows[row], entry, answer, view.received, part * slot_s)
-        rates = these.decide(row, answer.load, answer.headroom, answer.own, part)
+        decided = these.decide(row, answer.load, answer.headroom, answer.own, part)
         share = state.doubt.share(
             answer.slot, answer.headroom, self._link, self._parameters, len(self._states)
         )
         if share:
             self.counts["crowded"] += 1
-            rates[:] = max(share, rates[0])
+            decided[:] = max(share, decided[0])
         self.delays.decision.append(time.perf_counter() - began)
         self.delays.negotiation.append(answer.delay_s)
         self._answer_s += (answer.delay_s - self._answer_s) / MEAN_OF
         self.counts["decisions"] += 1
-        change = np.abs(rates - state.schedule.seen_from(answer.slot)).max()
+        before = state.schedule.seen_from(answer.slot)
+        change = max(abs(new - old) for new, old in zip(decided.tolist(), before, strict=True))
         if state.schedule is NOTHING or change > SAME * self._capacity:
-            self._put(entry, state, view.clock, answer.slot, rates, announced=not share)
-        state.others = float(these.flows["others"][row])
+            self._put(entry, state, view.clock, answer.slot, decided, announced=not share)
+        state.others = float(these.flows[row]["others"])
 
     def _follow(
         self, flow: np.void, entry: FlowProgress, answer: PathLoads, received: _Received, left_s: float
@@ -512,14 +518,14 @@ class HostScheduler:
         """
         earlier = entry.carried - entry.done  # in the iterations before
         upstream = _upstream(entry, received)
-        follows = entry.role is Role.AGGREGATION or upstream
-        flow["role"] = entry.role if follows else Role.FREE
+        follows = entry.role is _AGGREGATION or upstream
+        flow["role"] = entry.role if follows else _FREE
         flow["ready"] = entry.ready
-        if entry.role is Role.AGGREGATION:
+        if entry.role is _AGGREGATION:
             flow["ahead"] = max(answer.onward - earlier, 0)
         elif upstream:
             have = min(each.carried for each in upstream) - earlier
-            here = entry.ready if entry.role is Role.BROADCAST else max(have, 0)
+            here = entry.ready if entry.role is _BROADCAST else max(have, 0)
             flow["behind"] = here + self._coming(entry, received, answer.slot) * left_s
             flow["chunk"] = entry.chunk + GRAIN
 
@@ -538,7 +544,7 @@ class HostScheduler:
         achieved = min(entry.carried - state.carried + GRAIN, allowed)
         state.doubt.observe(allowed, achieved)
         rates = np.array([[self._link], [allowed / seconds], [achieved / seconds], [state.others]])
-        state.observed = self._scheduler.observed(state.observed, *rates)
+        state.observed = self._scheduler.observed(state.observed, rates[0], rates[1], rates[2], rates[3])
 
     def _replace(self, schedule: Schedule, entry: FlowProgress, state: _State, clock: SlotClock) -> None:
         """Note what has become of the flow's schedule, in whose place `schedule` comes."""
@@ -550,7 +556,7 @@ class HostScheduler:
         self.link.scheduled += allowed / self._capacity
         if state.still:
             self.link.still += unsent
-        elif state.waited or entry.phase is not Phase.COMMUNICATING or entry.done >= entry.ready:
+        elif state.waited or entry.phase is not _COMMUNICATING or entry.done >= entry.ready:
             self.link.no_data += unsent
         else:
             self.link.behind += unsent
@@ -565,12 +571,13 @@ class HostScheduler:
         *,
         announced: bool = True,
     ) -> None:
+        schedule = Schedule(slot, rates.tolist())
         if announced:
-            self._host.limit(entry.flow, slot, rates)
+            self._host.limit(entry.flow, slot, schedule.rates)
         else:
-            self._host.pause(entry.flow, slot, rates[0])
-        self._loads.tell(entry.flow, slot, rates if announced else np.zeros(LANES))
-        self._replace(Schedule(slot, rates), entry, state, clock)
+            self._host.pause(entry.flow, slot, schedule.rates[0])
+        self._loads.tell(entry.flow, slot, rates if announced else _NO_RATES)
+        self._replace(schedule, entry, state, clock)
         state.paused = -1
         state.since_ns = self._now_ns()
         state.carried = entry.carried
@@ -613,8 +620,8 @@ class HostScheduler:
         if state.paused - slot < RENEWED:
             self._host.pause(flow, slot, START * self._capacity)
             state.paused = slot + LANES
-        if state.schedule.seen_from(slot).any():
-            self._loads.tell(flow, slot, np.zeros(LANES))
+        if any(state.schedule.seen_from(slot)):
+            self._loads.tell(flow, slot, _NO_RATES)
         self._replace(NOTHING, entry, state, clock)
 
     def _drop(self, flow: Flow) -> None:
@@ -630,13 +637,13 @@ class HostScheduler:
         """Let the workers of a parameter server know how far it has broadcast."""
         most: dict[tuple[int, int], int] = {}
         for each in sent:
-            if each.role is Role.BROADCAST:
+            if each.role is _BROADCAST:
                 key = each.pid, each.group
                 most[key] = max(most.get(key, 0), each.carried)
         onward = {
             each.flow: carried
             for (process, group), carried in most.items()
-            for each in received.get((process, group, Role.AGGREGATION), ())
+            for each in received.get((process, group, _AGGREGATION), ())
         }
         for flow, carried in onward.items():
             if self._onward.get(flow) != carried:
@@ -673,12 +680,12 @@ def _left(sent: Iterable[FlowProgress]) -> Counter[int]:
     """By process, the bytes that its flows have to send in this iteration."""
     left: Counter[int] = Counter()
     for each in sent:
-        if each.phase is Phase.COMMUNICATING:
+        if each.phase is _COMMUNICATING:
             left[each.pid] += each.total - each.done
     return left
 
 
-_FOLLOWED = {Role.RING: Role.RING, Role.BROADCAST: Role.AGGREGATION}
+_FOLLOWED = {Role.RING: Role.RING, _BROADCAST: _AGGREGATION}
 
 
 def _upstream(entry: FlowProgress, received: _Received) -> Sequence[FlowProgress]:

@@ -16,9 +16,9 @@ import numpy as np
 
 from schedulers.compiled import Floats, Ints
 from schedulers.slots import table
+from schedulers.slots.kernels import FLOOR as FLOOR
 from schedulers.slots.kernels import FLOW as FLOW
-from schedulers.slots.kernels import HORIZON, RULES, Flows, Rules, begin_round, decide
-from schedulers.slots.roles import Role
+from schedulers.slots.kernels import HORIZON, RULES, Flows, Rules, begin_round, decide, observe, order
 
 SLOT_S = 0.06
 """Length of a slot, seconds."""
@@ -27,9 +27,6 @@ RESERVED = 2
 slots would be missing for flows that come before it in the order by then."""
 WINDOW = 4
 """Decisions over which the largest rate that a path carried bounds the next ones (IV-B, IV-C)."""
-FLOOR = 0.5
-"""The bound B is at least this part of the line rate: a fair share beside one flow that nobody plans. Without
-it every slot in which that flow took more would lower what is asked for in the next."""
 CROWDED_S = 1.92
 """Time without room for half of the link, less that with room, after which a flow doubts that what others
 have announced comes, seconds: with short slots other jobs' bursts last as long."""
@@ -39,8 +36,6 @@ CARRIED = 0.75
 """Part of the link that a path carries only if others do not send: beside them TCP gives a flow half."""
 STARVED_S = 3.84
 """Seconds without a slot with room for half of the link after which a flow takes its part of that half."""
-SHORT = 0.98
-"""A flow that achieved less than this part of its plan was held back by its path."""
 PAYLOAD = 0.95
 """Part of a link's rate that is planned: headers, acknowledgements and carriers need the rest (a full
 segment's payload is 0.956 of its frame)."""
@@ -129,7 +124,7 @@ class SlotScheduler:
 
     def draw(self, job: str, slot: int) -> float:
         """Return the position (0 to 1) of `job` within its size class, the same on all hosts."""
-        return zlib.crc32(f"{job} {slot // self.parameters.redraw}".encode()) / 2**32
+        return _draw(job, slot // self.parameters.redraw)
 
     def ranks(self, left: Floats, link: Floats, draw: Floats, role: Ints) -> Floats:
         """Return the positions (n,) in the order of decisions, 0 to 1: who has less left decides first.
@@ -138,12 +133,9 @@ class SlotScheduler:
         the flow's job has yet to send from its host in this iteration (bytes), `link` the rate of the host's
         link (bytes/s), `role` the flow's role.
         """
-        classes = self.parameters.classes
-        staged = (role == Role.AGGREGATION) | (role == Role.BROADCAST)
-        counted = np.where(staged, self.parameters.staged, 1.0) * left
-        slots = counted / (self.parameters.payload * link * self.parameters.slot_s)
-        size: Floats = np.floor(2.0 * np.log2(np.maximum(slots, 1.0)))
-        return (np.minimum(size, classes - 1) + draw) / classes
+        ranks: Floats = np.empty(len(left))
+        order(left, link, draw, role, self.rules, ranks)
+        return ranks
 
     def places(self, ranks: Floats) -> Floats:
         """Return when in a slot (0 to 1) the turns of flows with these ranks come."""
@@ -172,10 +164,14 @@ class SlotScheduler:
         the path's tightest link. A flow that got what it asked for says nothing about the path's limit, so
         that counts as the line rate, as do slots before the first.
         """
-        line = self.parameters.payload * link
-        carried = np.clip(achieved + others, FLOOR * line, line)
-        last = np.where(achieved < SHORT * planned, carried, line)
-        return np.concatenate([seen[:, 1:], last[:, None]], axis=1)
+        after: Floats = np.empty(seen.shape)
+        observe(seen, link, planned, achieved, others, self.rules, after)
+        return after
+
+
+@functools.lru_cache(1024)
+def _draw(job: str, number: int) -> float:
+    return zlib.crc32(f"{job} {number}".encode()) / 2**32
 
 
 @dataclass
@@ -317,5 +313,8 @@ def warm_up() -> None:
     table.warm_up()
     flows = np.ones(1, FLOW)
     flows["siblings"] = flows["sent"] = 0
-    first = SlotScheduler().round(flows, np.array([0]), np.zeros((1, HORIZON)))
+    scheduler, one = SlotScheduler(), np.ones(1)
+    scheduler.ranks(one, one, one, np.array([0]))
+    scheduler.observed(scheduler.unobserved(1.0)[None, :], one, one, one, one)
+    first = scheduler.round(flows, np.array([0]), np.zeros((1, HORIZON)))
     first.decide(0, np.zeros(HORIZON), np.ones(HORIZON), np.ones(HORIZON))

@@ -24,6 +24,11 @@ ALIKE = 1024.0
 """Steps per power of two to which flows are told apart by how much they plan for what they have left."""
 ALL_OF_IT = 0.999
 """Part of what is left that a schedule must hold to count as the end of its flow."""
+FLOOR = 0.5
+"""The bound B is at least this part of the line rate: a fair share beside one flow that nobody plans. Without
+it every slot in which that flow took more would lower what is asked for in the next."""
+SHORT = 0.98
+"""A flow that achieved less than this part of its plan was held back by its path."""
 
 FLOW = np.dtype(
     [
@@ -56,12 +61,38 @@ RULES = np.dtype(
         ("payload", np.float64),
         ("partial", np.int64),
         ("hasten", np.bool_),
+        ("classes", np.int64),
+        ("staged", np.float64),
     ]
 )
 """The parameters that decisions use; each is the field of that name in `schedulers.slots.host.Parameters`."""
 
 Rules = np.ndarray[Any, np.dtype[np.void]]
 """One row of `RULES`."""
+
+
+@compiled
+def order(left: Floats, link: Floats, draw: Floats, role: Ints, rules: Rules, ranks: Floats) -> None:
+    """Write the positions `ranks` (n,) in the order of decisions: see `SlotScheduler.ranks`."""
+    its = rules[0]
+    for i in range(len(left)):
+        staged = role[i] == AGGREGATION or role[i] == BROADCAST
+        counted = its.staged * left[i] if staged else left[i]
+        slots = max(counted / (its.payload * link[i] * its.slot_s), 1.0)
+        size = min(np.floor(2.0 * np.log2(slots)), its.classes - 1.0)
+        ranks[i] = (size + draw[i]) / its.classes
+
+
+@compiled
+def observe(
+    seen: Floats, link: Floats, planned: Floats, achieved: Floats, others: Floats, rules: Rules, after: Floats
+) -> None:
+    """Write `after`, which is `seen` (n, window) with one more observation: see `SlotScheduler.observed`."""
+    for i in range(len(seen)):
+        line = rules[0].payload * link[i]
+        after[i, :-1] = seen[i, 1:]
+        held_back = achieved[i] < SHORT * planned[i]
+        after[i, -1] = min(max(achieved[i] + others[i], FLOOR * line), line) if held_back else line
 
 
 @compiled

@@ -107,9 +107,13 @@ class LoadTable:
         It replaces the last one. Slots outside the window are left out.
         """
         links = np.asarray(links, np.int64)
-        if flow in self._own and not _same(self._own[flow][0], links):
+        part = self._own.get(flow)
+        if part is not None and not _same(part[0], links):
             self.remove(flow)  # it has another path now
-        _, own = self._own.setdefault(flow, (links, np.zeros(self.horizon)))
+            part = None
+        if part is None:
+            part = self._own[flow] = links, np.zeros(self.horizon)
+        own = part[1]
         window = in_window(schedule, self.slot if slot is None else slot, self.slot, self.horizon)
         announce(links, own, window, self.slot % self.horizon, self.table)
 
@@ -123,7 +127,7 @@ class LoadTable:
         """Return path load and headroom (K,) without the flow's own part, which is on its last path alone:
         `links` are that path, links of it, or another path."""
         links = np.asarray(links, np.int64)
-        path, own = self._own.get(flow, (links, np.zeros(self.horizon)))
+        path, own = self._own.get(flow) or (links, np.zeros(self.horizon))
         if not _same(path, links) and not set(links.tolist()) <= set(path.tolist()):
             own = np.zeros(self.horizon)
         load, room = np.empty(self.horizon), np.empty(self.horizon)

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -52,8 +52,8 @@ class Told:
     def end(self, flow: Flow) -> None:
         self.release(flow)
 
-    def limit(self, flow: Flow, slot: int, rates: Floats) -> None:
-        self.schedules[flow] = slot, rates
+    def limit(self, flow: Flow, slot: int, rates: Sequence[float]) -> None:
+        self.schedules[flow] = slot, np.array(rates)
 
     def pause(self, flow: Flow, slot: int, rate: float) -> None:
         self.schedules.pop(flow, None)
