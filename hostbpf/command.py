@@ -21,7 +21,7 @@ from machine.signals import noting_end
 from machine.supervisor import notify, supervised
 from machine.tls import Identity, check_local, identity_of
 from machine.toml import Strict, check, read_toml
-from schedulers.slots.host import SMALLEST_FIRST, SPREAD
+from schedulers.slots.host import BEGIN, SMALLEST_FIRST, SPREAD
 
 PATH = click.Path(path_type=Path)
 
@@ -108,7 +108,7 @@ def _defaults(context: click.Context, parameter: click.Parameter, file: Path | N
 @click.option(
     "--turns-from",
     type=click.FloatRange(0.0, SPREAD),
-    default=0.0,
+    default=BEGIN,
     show_default=True,
     help="Part of a slot before the first job's turn: with later turns, less is planned ahead.",
 )

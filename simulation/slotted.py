@@ -44,7 +44,7 @@ from simulation.topology import Topology, mix
 from simulation.usage import Usage
 
 SlotPolicy = Literal["slots", "fair", "equal"]
-SIMULATED = Parameters(payload=1.0, spread=0.0, hasten=False)
+SIMULATED = Parameters(payload=1.0, begin=0.0, spread=0.0, hasten=False)
 """The agents' parameters, adapted to an ideal network. Its links carry only payload. All hosts decide at the
 slot boundary, one after another, and not again within the slot."""
 STRUCTURES = 4096

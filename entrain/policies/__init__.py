@@ -7,7 +7,7 @@ from entrain.policies.coflow import COFLOWS, Coflows
 from entrain.policies.mltcp import Mltcp
 from entrain.policies.none import Plain
 from entrain.policies.policy import Policy
-from entrain.policies.slots import LateTurnsTable, LongSlotsTable, ShortSlotsTable, Slots, SlotsTable
+from entrain.policies.slots import LongSlotsTable, ShortSlotsTable, Slots, SlotsTable
 from entrain.policies.unfair import Unfair
 from machine.plugins import extended
 
@@ -21,7 +21,6 @@ OURS: dict[str, Policy] = {
     "slots-15": Slots("slots-15", "slots of 15 ms", ShortSlotsTable),
     "slots-60": Slots("slots-60", "slots of 60 ms", SlotsTable),
     "slots-120": Slots("slots-120", "slots of 120 ms", LongSlotsTable),
-    "slots-15-now": Slots("slots-15-now", "slots of 15 ms, planned late", LateTurnsTable),
     "cassini": Cassini(),
     "unfair": Unfair(),
     **{name: Coflows(name, label) for name, label in COFLOWS.items()},

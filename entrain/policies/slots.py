@@ -1,6 +1,5 @@
-"""Policies `slots`, `slots-15`, `slots-60`, `slots-120` and `slots-15-now`: the slot scheduler
-(flow-scheduling paper), with an agent on every host. They differ in the defaults of their tables, so that
-one experiment can compare them.
+"""Policies `slots`, `slots-15`, `slots-60` and `slots-120`: the slot scheduler (flow-scheduling paper), with
+an agent on every host. They differ in the defaults of their tables, so that one experiment can compare them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from machine.errors import BadInput
 from machine.toml import Strict, one_of
 from mininet_topos.agents import agents
 from mininet_topos.emulated_switches import emulated_switches
-from schedulers.slots.host import SMALLEST_FIRST, SPREAD, warm_up
+from schedulers.slots.host import BEGIN, SMALLEST_FIRST, SPREAD, warm_up
 from workloads.jobs import JobSpec
 
 TIMEOUT_S = 5.0
@@ -46,7 +45,7 @@ class SlotsTable(Strict):
     slot_ms: Length = 60.0
     loads: Loads = "inband"
     scheduler: Annotated[str, one_of(slot_schedulers)] = SMALLEST_FIRST
-    turns_from: Part = 0.0
+    turns_from: Part = BEGIN
 
 
 class ShortSlotsTable(SlotsTable):
@@ -59,13 +58,6 @@ class LongSlotsTable(SlotsTable):
     """The `[slots-120]` table: the same keys, other defaults."""
 
     slot_ms: Length = 120.0
-
-
-class LateTurnsTable(ShortSlotsTable):
-    """The `[slots-15-now]` table: decisions about a slot come shortly before it, as near as agents can get to
-    planning nothing ahead."""
-
-    turns_from: Part = 0.4
 
 
 class Seen(NamedTuple):

@@ -40,7 +40,7 @@ from hostbpf.scheduling.thread import HostScheduler, slot_scheduler
 from hostbpf.urgent import urgent
 from machine.errors import BadInput, EntrainError, MissingTool
 from machine.record import AlreadyRuns, Record, clean_stale, records
-from schedulers.slots.host import SMALLEST_FIRST
+from schedulers.slots.host import BEGIN, SMALLEST_FIRST
 from wire.flow import Flow
 from wire.slot_header import LANES
 
@@ -66,7 +66,7 @@ class Scheduling:
     """The paths file of emulated switches (`hostbpf.emulated.client`)."""
     scheduler: str = SMALLEST_FIRST
     """The slot scheduler (`hostbpf.scheduling.thread.slot_schedulers`)."""
-    turns_from: float = 0.0
+    turns_from: float = BEGIN
     """Part of a slot that is over when the first job's turn comes (`schedulers.slots.host.Parameters`)."""
 
 

@@ -35,6 +35,7 @@ from machine.explain import suggestion
 from machine.plugins import extended
 from schedulers.compiled import Floats
 from schedulers.slots.host import (
+    BEGIN,
     FLOW,
     GROUP,
     SCHEDULERS,
@@ -51,8 +52,9 @@ from wire.slot_header import LANES
 
 ROUNDS_MIN, ROUNDS_MAX = 2, 5
 """Fewest and most rounds of decisions in a slot, beside those at jobs' turns."""
-ROUND_NS = 10_000_000
-"""Least length of a round of slots that have room for more than `ROUNDS_MIN`: long against a round trip."""
+ROUND_NS = 15_000_000
+"""Least length of a round of slots that have room for more than `ROUNDS_MIN`: long against a round trip, and
+against what a round takes of a processor."""
 PHASES = 0.7
 """Part of a round over which hosts spread theirs; later ones would be answered in the next slot."""
 ANSWER_PART = 0.9
@@ -278,7 +280,7 @@ class HostScheduler:
         wait: Wait,
         name: str = "",
         scheduler: str = SMALLEST_FIRST,
-        turns_from: float = 0.0,
+        turns_from: float = BEGIN,
         parameters: Parameters | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:

@@ -46,8 +46,9 @@ STAGED = 0.25
 wait for one another, so that jobs behind it fill its gaps. A ring's flows leave none."""
 REDRAW = 32
 """Slots after which the order within a size class is drawn anew, so that no job is last for ever."""
-SPREAD = 0.8
-"""Part of a slot within which the jobs' turns come. The last one has announced before the next slot."""
+BEGIN, SPREAD = 0.5, 0.8
+"""Parts of a slot between which the jobs' turns come. The later they are, the fewer jobs begin to send after
+others have planned the next slot. The last one has announced before that."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Parameters:
     """How much what is left to and from parameter servers counts in the order of decisions."""
     redraw: int = REDRAW
     """Slots after which the order within a size class is drawn anew."""
-    begin: float = 0.0
+    begin: float = BEGIN
     """Part of a slot that is over when the first turn comes. Whoever begins to send before it has not missed
     the decisions about the next slot."""
     spread: float = SPREAD

@@ -363,12 +363,12 @@ def test_emulated_switches_need_fixed_paths(tmp_path: Path) -> None:
     assert (table["slot_ms"], table["loads"], table["scheduler"]) == (60.0, "emulated", "smallest-first")
 
 
-def test_short_slots_differ_by_their_defaults_alone(tmp_path: Path) -> None:
-    policies = ("slots", "slots-15", "slots-15-now")
+def test_policies_of_slots_differ_by_their_length_alone(tmp_path: Path) -> None:
+    policies = ("slots", "slots-15", "slots-120")
     text = GOOD.replace("[experiment]", f"[experiment]\npolicy = {list(policies)}")
     tables = load_experiment(write(tmp_path, text)).tables
-    assert [tables[name]["slot_ms"] for name in policies] == [60.0, 15.0, 15.0]
-    assert [tables[name]["turns_from"] for name in policies] == [0.0, 0.0, 0.4]
+    assert [tables[name]["slot_ms"] for name in policies] == [60.0, 15.0, 120.0]
+    assert len({tables[name]["turns_from"] for name in policies}) == 1
     given = text.replace("[topology]", "[slots-15]\nturns_from = 0.9\n[topology]", 1)
     with pytest.raises(BadInput, match=r"\[slots-15\], turns_from: must be at most 0.8"):
         load_experiment(write(tmp_path, given))

@@ -299,7 +299,7 @@ def test_agents_plan_as_the_simulator_does(monkeypatch: pytest.MonkeyPatch, rese
     for patience in ("CROWDED_S", "STARVED_S"):  # all believe what is announced
         monkeypatch.setattr(f"schedulers.slots.host.{patience}", 1e9)
     parameters = Parameters(
-        SLOT_S, reserved=reserved, spread=SPREAD, redraw=3, hasten=False, window=1000
+        SLOT_S, reserved=reserved, begin=0.0, spread=SPREAD, redraw=3, hasten=False, window=1000
     )  # no path is found to carry less than planned
     compared: Counter[Role] = Counter()
     for seed in range(12):

@@ -26,6 +26,8 @@ from wire.slot_header import LANES, Kind, SlotHeader
 
 SLOT_NS = 60_000_000
 SLOT_S = SLOT_NS / 1e9
+PARTS = rounds(SlotClock(SLOT_NS, 0))
+"""Of a slot, in each of which flows decide while their link has room."""
 CROWDED, STARVED = round(CROWDED_S / SLOT_S), round(STARVED_S / SLOT_S)
 """Slots without room that a flow bears."""
 LINE = 62_500_000.0  # 500 Mbit/s
@@ -560,7 +562,7 @@ def running(bench: Bench) -> Iterator[threading.Event]:
 def test_answers_that_take_long_are_awaited_for_longer_than_a_round(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    took_s, timeouts, answers = SLOT_S / ROUNDS_MAX, [], bench.loads.answers
+    took_s, timeouts, answers = SLOT_S / PARTS, [], bench.loads.answers
 
     def late(timeout_s: float) -> Iterator[PathLoads]:
         timeouts.append(timeout_s)
@@ -618,10 +620,10 @@ def test_flows_of_a_link_with_room_decide_once_in_each_part_of_a_slot(bench: Ben
     bench.flows = [sending(total=10**9), sending(OTHER, 10**9, job="other")]
     bench.slot()
     decisions = bench.scheduler.counts["decisions"]
-    for part in range(1, ROUNDS_MAX):
+    for part in range(1, PARTS):
         for _ in range(10):
             bench.scheduler.round()
-        bench.now_ns += SLOT_NS // ROUNDS_MAX
+        bench.now_ns += SLOT_NS // PARTS
         assert 2 * part <= bench.scheduler.counts["decisions"] - decisions <= 2 * (part + 2)
 
 

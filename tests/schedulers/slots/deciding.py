@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,9 +15,8 @@ from schedulers.slots.roles import Role
 
 def whole_horizon(slot_s: float, horizon: int) -> SlotScheduler:
     """A scheduler that plans all slots, as the paper does, on links that carry nothing but payload."""
-    return SlotScheduler(
-        Parameters(slot_s, horizon=horizon, reserved=horizon, payload=1.0, spread=0.0, hasten=False)
-    )
+    whole = Parameters(slot_s, horizon=horizon, reserved=horizon, payload=1.0, hasten=False)
+    return SlotScheduler(replace(whole, begin=0.0, spread=0.0))
 
 
 def table(link: float, *flows: dict[str, float]) -> Flows:
