@@ -71,9 +71,6 @@ class Kind(IntEnum):
     QUERY = _DEFINED["kinds"]["query"]
 
 
-_KINDS = {int(each): each for each in Kind}
-
-
 class Lane(NamedTuple):
     """One slot in a carrier, in rate units (1 Mbit/s by default).
 
@@ -128,7 +125,7 @@ class SlotHeader:
         tail = int.from_bytes(data[_TAIL_AT:HEADER_BYTES], "big")
         values = {name: fixed >> shift & mask for name, shift, mask in _PLACES}
         values |= {name: tail >> shift & mask for name, shift, mask in _TAIL_PLACES}
-        kind, lowers = _KINDS.get(values["kind"]) or Kind(values["kind"]), values.pop("lowers")
+        kind, lowers = Kind(values.pop("kind")), values.pop("lowers")
         if values["first_lane"] >= LANES:
             raise ValueError(f"slot header begins with lane {values['first_lane']}, the last is {LANES - 1}")
         lanes = [_as_tuple(Lane, each) for each in _LANE.iter_unpack(data[FIXED_BYTES:_TAIL_AT])]
@@ -137,8 +134,7 @@ class SlotHeader:
                 if lowers >> number & 1:
                     lanes[number] = lane._replace(delta=-lane.delta)
         header = object.__new__(cls)  # without a call per field: an agent reads one for each decision
-        header.__dict__.update(values)
-        header.__dict__.update(kind=kind, lanes=tuple(lanes))
+        header.__dict__.update(values, kind=kind, lanes=tuple(lanes))
         return header
 
     def epoch_in(self, lane: int) -> int:

@@ -107,13 +107,11 @@ class LoadTable:
         It replaces the last one. Slots outside the window are left out.
         """
         links = np.asarray(links, np.int64)
-        part = self._own.get(flow)
-        if part is not None and not _same(part[0], links):
+        if flow in self._own and not _same(self._own[flow][0], links):
             self.remove(flow)  # it has another path now
-            part = None
-        if part is None:
-            part = self._own[flow] = links, np.zeros(self.horizon)
-        own = part[1]
+        if flow not in self._own:
+            self._own[flow] = links, np.zeros(self.horizon)
+        _, own = self._own[flow]
         window = in_window(schedule, self.slot if slot is None else slot, self.slot, self.horizon)
         announce(links, own, window, self.slot % self.horizon, self.table)
 
