@@ -203,6 +203,7 @@ def test_others_plans_come_off_the_bound() -> None:
 lefts = st.floats(1.0, 1e6)
 
 
+@settings(deadline=None)
 @given(lefts, lefts, st.integers(0, 10_000))
 def test_who_has_less_left_decides_before_who_has_twice_as_much(one: float, other: float, slot: int) -> None:
     """Up to 180 slots of the link; beyond that, and within one slot, all are alike."""
