@@ -20,7 +20,7 @@ from entrain.policies.reports import HostReport
 from entrain.policies.slots import SlotsTable
 from entrain.results.tables import label
 from entrain.results.values import RunResult
-from machine.palette import style
+from machine.palette import Line, style
 
 _DELAYS: dict[str, Callable[[RunResult], list[float]]] = {
     "negotiation": lambda run: [each for host in run.scheduling for each in host.negotiation_ms],
@@ -36,6 +36,8 @@ _MARKS = {"negotiation": 90, "decision": 99}
 """The percentile that is marked, by kind of delay: the one that the paper gives."""
 
 _COLOUR = style("slots").colour
+_LINES: tuple[Line, ...] = ("-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1)), (0, (10, 3)))
+"""Lines of the runs, in order: five seeds can be told apart."""
 
 
 def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
@@ -58,7 +60,7 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
         f"{table.loads} loads, slots of {table.slot_ms:g} ms",
         fontsize=13,
     )
-    for run, line in zip(scheduled, itertools.cycle(("-", "--", "-.", ":"))):
+    for run, line in zip(scheduled, itertools.cycle(_LINES)):
         name = label(run, scheduled) if len(scheduled) > 1 else None
         for kind in curves:
             _cumulative(axes[kind], _DELAYS[kind](run), _MARKS[kind], line, name)
@@ -73,7 +75,7 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
     plt.close(figure)
 
 
-def _cumulative(axes: Any, delays: Sequence[float], percentile: int, line: str, name: str | None) -> None:
+def _cumulative(axes: Any, delays: Sequence[float], percentile: int, line: Line, name: str | None) -> None:
     """Plot the cumulative distribution of `delays` (ms), with a line at `percentile`."""
     if not delays:
         return
