@@ -13,7 +13,7 @@ extern void cubictcp_acked(struct sock *sk, const struct ack_sample *sample) __k
 
 #define CUBIC_BETA 717 // of 1024: what remains of the window at a loss
 
-// The window that the kernel's CUBIC would have taken for the one before the last decrease (`restore_window`).
+// What the kernel's CUBIC leaves of the window before the last decrease (`restore_window`).
 static __always_inline u32 cubic_decided(const struct sock *sk)
 {
 	return (u64)tcp_sk(sk)->prior_cwnd * CUBIC_BETA / 1024;

@@ -239,10 +239,10 @@ static __always_inline void mltcp_reno_cong_avoid(struct sock *sk, u32 acked)
 	tcp_cong_avoid_ai(tp, tp->snd_cwnd, mltcp_growth(sk, acked));
 }
 
-// The window after a decrease by `decrease` segments, divided by F where the job asks for it.
-static __always_inline u32 mltcp_decrease(struct sock *sk, u32 decrease)
+// What remains of a window of `cwnd` segments after a decrease by `decrease`, divided by F where the job asks for it.
+static __always_inline u32 mltcp_decrease(const struct sock *sk, u32 cwnd, u32 decrease)
 {
 	struct mltcp_flow *flow = mltcp_flow_of(sk);
 
-	return mltcp_decreased(&flow->gain, flow->flags & MLTCP_SCALE_DECREASE, tcp_sk(sk)->snd_cwnd, decrease);
+	return mltcp_decreased(&flow->gain, flow->flags & MLTCP_SCALE_DECREASE, cwnd, decrease);
 }

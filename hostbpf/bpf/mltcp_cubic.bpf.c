@@ -52,13 +52,21 @@ u32 BPF_PROG(mltcp_cubic_ssthresh, struct sock *sk)
 {
 	u32 cwnd = tcp_sk(sk)->snd_cwnd, remains = cubictcp_recalc_ssthresh(sk);
 
-	return remains < cwnd ? mltcp_decrease(sk, cwnd - remains) : remains;
+	return noted(sk, remains < cwnd ? mltcp_decrease(sk, cwnd, cwnd - remains) : remains);
+}
+
+SEC("struct_ops")
+void BPF_PROG(mltcp_cubic_in_ack_event, struct sock *sk, u32 flags)
+{
+	u32 before = tcp_sk(sk)->prior_cwnd;
+
+	restore_window(sk, mltcp_decrease(sk, before, before - cubic_decided(sk)));
 }
 
 SEC("struct_ops")
 u32 BPF_PROG(cubic_ssthresh, struct sock *sk)
 {
-	return cubictcp_recalc_ssthresh(sk);
+	return noted(sk, cubictcp_recalc_ssthresh(sk));
 }
 
 SEC("struct_ops")
@@ -87,7 +95,7 @@ struct tcp_congestion_ops mltcp_cubic = {
 	.ssthresh = (void *)mltcp_cubic_ssthresh,
 	.set_state = (void *)cubic_set_state,
 	.cwnd_event = (void *)cubic_cwnd_event,
-	.in_ack_event = (void *)cubic_in_ack_event,
+	.in_ack_event = (void *)mltcp_cubic_in_ack_event,
 	.undo_cwnd = (void *)cubic_undo_cwnd,
 	.flags = TCP_CONG_NON_RESTRICTED,
 	.name = "mltcp_cubic",

@@ -67,7 +67,7 @@ static __always_inline void demand_cwr(struct sock *sk, bool ce)
 // The receiver's half. Acknowledgements may be delayed, but not where the mark changes: what came before is then
 // acknowledged with the segment that changed it, and has its mark. So a segment too many counts as marked at the
 // beginning of a row of marks, and one too few at its end. The kernel's DCTCP acknowledges what came before by itself
-// (bpf_tcp_send_ack). If that runs softirqs, the kernel may skip programs of other connections (see `restore_window`).
+// (bpf_tcp_send_ack).
 static __always_inline void receive(struct sock *sk, bool ce)
 {
 	struct dctcp *dctcp = inet_csk_ca(sk);
@@ -121,7 +121,7 @@ u32 BPF_PROG(dctcp_ssthresh, struct sock *sk)
 	struct dctcp *dctcp = inet_csk_ca(sk);
 
 	dctcp->loss_cwnd = tcp_sk(sk)->snd_cwnd;
-	return mltcp_decrease(sk, marked_decrease(sk, dctcp->loss_cwnd));
+	return noted(sk, mltcp_decrease(sk, dctcp->loss_cwnd, marked_decrease(sk, dctcp->loss_cwnd)));
 }
 
 SEC("struct_ops")
@@ -129,7 +129,7 @@ void BPF_PROG(dctcp_in_ack_event, struct sock *sk, u32 flags)
 {
 	u32 before = tcp_sk(sk)->prior_cwnd;
 
-	restore_window(sk, before - marked_decrease(sk, before));
+	restore_window(sk, mltcp_decrease(sk, before, marked_decrease(sk, before)));
 	update_alpha(sk);
 }
 
@@ -185,7 +185,7 @@ u32 BPF_PROG(plain_ssthresh, struct sock *sk)
 
 	dctcp->loss_cwnd = tcp_sk(sk)->snd_cwnd;
 	cwnd = dctcp->loss_cwnd - marked_decrease(sk, dctcp->loss_cwnd);
-	return cwnd > 2 ? cwnd : 2;
+	return noted(sk, cwnd > 2 ? cwnd : 2);
 }
 
 SEC(".struct_ops")

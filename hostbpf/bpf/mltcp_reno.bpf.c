@@ -22,16 +22,21 @@ void BPF_PROG(reno_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 	mltcp_reno_cong_avoid(sk, acked);
 }
 
+static __always_inline u32 decided(const struct sock *sk, u32 cwnd)
+{
+	return mltcp_decrease(sk, cwnd, cwnd - cwnd / 2);
+}
+
 SEC("struct_ops")
 u32 BPF_PROG(reno_ssthresh, struct sock *sk)
 {
-	return mltcp_decrease(sk, tcp_sk(sk)->snd_cwnd - tcp_sk(sk)->snd_cwnd / 2);
+	return noted(sk, decided(sk, tcp_sk(sk)->snd_cwnd));
 }
 
 SEC("struct_ops")
 void BPF_PROG(reno_in_ack_event, struct sock *sk, u32 flags)
 {
-	restore_window(sk, tcp_sk(sk)->prior_cwnd / 2);
+	restore_window(sk, decided(sk, tcp_sk(sk)->prior_cwnd));
 }
 
 SEC("struct_ops")
@@ -43,7 +48,13 @@ u32 BPF_PROG(reno_undo_cwnd, struct sock *sk)
 SEC("struct_ops")
 u32 BPF_PROG(plain_ssthresh, struct sock *sk)
 {
-	return tcp_reno_ssthresh(sk);
+	return noted(sk, tcp_reno_ssthresh(sk));
+}
+
+SEC("struct_ops")
+void BPF_PROG(plain_in_ack_event, struct sock *sk, u32 flags)
+{
+	restore_window(sk, tcp_sk(sk)->prior_cwnd / 2);
 }
 
 SEC("struct_ops")
@@ -68,7 +79,7 @@ SEC(".struct_ops")
 struct tcp_congestion_ops bpf_reno = {
 	.cong_avoid = (void *)plain_cong_avoid,
 	.ssthresh = (void *)plain_ssthresh,
-	.in_ack_event = (void *)reno_in_ack_event,
+	.in_ack_event = (void *)plain_in_ack_event,
 	.undo_cwnd = (void *)reno_undo_cwnd,
 	.flags = TCP_CONG_NON_RESTRICTED,
 	.name = "bpf_reno",

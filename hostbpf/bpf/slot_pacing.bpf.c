@@ -19,7 +19,7 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define ACK_NS 20000000ULL // acknowledgements may wait so long for a processor of the receiver
 #define QUEUED_MAX 131072  // bytes of a scheduled flow that may queue before a loss counts as congestion
 
-// At the end of the private area, behind the kernel's CUBIC (60 bytes).
+// At the end of the private area, behind the kernel's CUBIC and what the control has noted (`NOTED_OFFSET`).
 struct pacing {
 	u64 slot_ns;   // when the slot that is paced began
 	u64 origin_ns; // within it, from when `origin` counts
@@ -249,14 +249,14 @@ SEC("struct_ops")
 void BPF_PROG(reno_in_ack, struct sock *sk, u32 flags)
 {
 	open_window(sk);
-	restore_window(sk, tcp_sk(sk)->prior_cwnd / 2);
+	restore_window(sk, larger(window_kept(sk), tcp_sk(sk)->prior_cwnd / 2));
 }
 
 SEC("struct_ops")
 void BPF_PROG(cubic_in_ack, struct sock *sk, u32 flags)
 {
 	open_window(sk);
-	restore_window(sk, cubic_decided(sk));
+	restore_window(sk, larger(window_kept(sk), cubic_decided(sk)));
 }
 
 SEC("struct_ops")
@@ -269,7 +269,7 @@ SEC("struct_ops")
 u32 BPF_PROG(reno_ssthresh, struct sock *sk)
 {
 	open_window(sk);
-	return larger(window_kept(sk), tcp_reno_ssthresh(sk));
+	return noted(sk, larger(window_kept(sk), tcp_reno_ssthresh(sk)));
 }
 
 SEC("struct_ops")
@@ -289,7 +289,7 @@ SEC("struct_ops")
 u32 BPF_PROG(cubic_ssthresh, struct sock *sk)
 {
 	open_window(sk);
-	return larger(window_kept(sk), cubictcp_recalc_ssthresh(sk));
+	return noted(sk, larger(window_kept(sk), cubictcp_recalc_ssthresh(sk)));
 }
 
 SEC("struct_ops")

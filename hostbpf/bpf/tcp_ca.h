@@ -183,14 +183,30 @@ static __always_inline bool tcp_is_cwnd_limited(const struct sock *sk)
 	return tcp_in_slow_start(tp) && tp->snd_cwnd < 2 * tp->max_packets_out;
 }
 
-// Call it on every acknowledgement. The kernel (6.18) sometimes skips the programs of a connection while it handles an
-// acknowledgement, and takes for the result of `ssthresh` or `undo_cwnd` what a register holds: a window of billions of
-// segments. Then what the control would have `decided` for the window before (`prior_cwnd`) holds instead.
+// Where in the private area the threshold is that the control has decided last: behind the kernel's CUBIC (60 bytes).
+#define NOTED_OFFSET 60
+
+static __always_inline u32 *noted_ssthresh(const struct sock *sk)
+{
+	return inet_csk_ca(sk) + NOTED_OFFSET;
+}
+
+// What an operation `ssthresh` returns goes through here, for `restore_window`.
+static __always_inline u32 noted(const struct sock *sk, u32 ssthresh)
+{
+	*noted_ssthresh(sk) = ssthresh;
+	return ssthresh;
+}
+
+// Call it on every acknowledgement. A kernel that skips a struct_ops program takes for the result of `ssthresh` or
+// `undo_cwnd` what the stack holds, such as an address, and goes on with billions of segments. Linux itself skips none,
+// but some kernels are patched not to run eBPF in the context of process 1, where acknowledgements are processed like
+// anywhere else. What the control would have `decided` for the window before (`prior_cwnd`) holds instead.
 static __always_inline void restore_window(struct sock *sk, u32 decided)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct window now = {.cwnd = tp->snd_cwnd, .ssthresh = tp->snd_ssthresh};
-	struct window restored = window_restored(now, decided);
+	struct window restored = window_restored(now, decided, *noted_ssthresh(sk));
 
 	if (restored.ssthresh != now.ssthresh)
 		tp->snd_ssthresh = restored.ssthresh;

@@ -4,7 +4,8 @@
 
 #include <linux/types.h>
 
-#define WINDOW_MOST (1 << 24)        // segments; no window is larger
+#define WINDOW_MOST (1 << 20)        // segments, 1.5 GB: no window is larger
+#define WINDOW_INITIAL 10            // the kernel's, before anything was acknowledged
 #define INFINITE_SSTHRESH 0x7fffffff // the kernel's, before the first decrease
 
 struct window {
@@ -13,12 +14,14 @@ struct window {
 };
 
 // The window after garbage has been replaced by what the control would have `decided`; any other stays as it is.
-static inline __attribute__((always_inline)) struct window window_restored(struct window window, __u32 decided)
+// If garbage is what that was decided from, the threshold that the control `noted` last holds; 0: none so far.
+static inline __attribute__((always_inline)) struct window window_restored(struct window window, __u32 decided,
+									   __u32 noted)
 {
+	if (decided > WINDOW_MOST)
+		decided = noted ? noted : WINDOW_INITIAL;
 	if (decided < 2)
 		decided = 2;
-	if (decided > WINDOW_MOST)
-		decided = WINDOW_MOST;
 	if (window.ssthresh > WINDOW_MOST && window.ssthresh != INFINITE_SSTHRESH) {
 		window.ssthresh = decided;
 		if (window.cwnd > decided)

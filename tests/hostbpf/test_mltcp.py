@@ -129,39 +129,52 @@ def test_cubic_regains_what_a_scaled_decrease_took_beyond_its_own(
     assert wanted * Fraction(63, 64) < factor <= wanted * (1 + Fraction(1, 1 << 40))
 
 
-_WINDOW = struct.Struct("=III")
-WINDOW_MOST = 1 << 24
+_WINDOW = struct.Struct("=4I")
+WINDOW_MOST, WINDOW_INITIAL = 1 << 20, 10
 INFINITE_SSTHRESH = 0x7FFFFFFF
-SANE = st.integers(1, WINDOW_MOST)
+ANY = st.integers(0, (1 << 32) - 1)
+SANE = st.integers(2, WINDOW_MOST)
 GARBAGE = st.integers(WINDOW_MOST + 1, (1 << 32) - 1).filter(lambda value: value != INFINITE_SSTHRESH)
+"""Such as 0x81104110, which a kernel took for the result of a program that it had skipped."""
 
 
-def _restored(window: Object, cwnd: int, ssthresh: int, decided: int) -> tuple[int, int]:
-    answer = window.programs["restore"].test_run(ctx_in=_WINDOW.pack(cwnd, ssthresh, decided)).ctx
-    restored_cwnd, restored_ssthresh, _ = _WINDOW.unpack(answer)
+def _restored(window: Object, cwnd: int, ssthresh: int, decided: int, noted: int) -> tuple[int, int]:
+    question = _WINDOW.pack(cwnd, ssthresh, decided, noted)
+    restored_cwnd, restored_ssthresh, *_ = _WINDOW.unpack(
+        window.programs["restore"].test_run(ctx_in=question).ctx
+    )
     return restored_cwnd, restored_ssthresh
 
 
 @pytest.mark.root
 @settings(max_examples=50, deadline=None)
-@given(cwnd=SANE, ssthresh=st.one_of(SANE, st.just(INFINITE_SSTHRESH)), decided=st.integers(0, (1 << 32) - 1))
+@given(cwnd=SANE, ssthresh=SANE | st.just(INFINITE_SSTHRESH), decided=ANY, noted=ANY)
 def test_a_window_that_a_control_decided_stays(
-    window: Object, cwnd: int, ssthresh: int, decided: int
+    window: Object, cwnd: int, ssthresh: int, decided: int, noted: int
 ) -> None:
-    assert _restored(window, cwnd, ssthresh, decided) == (cwnd, ssthresh)
+    assert _restored(window, cwnd, ssthresh, decided, noted) == (cwnd, ssthresh)
 
 
 @pytest.mark.root
 @settings(max_examples=50, deadline=None)
-@given(cwnd=st.one_of(SANE, GARBAGE), ssthresh=st.one_of(SANE, GARBAGE), decided=st.integers(2, 100_000))
-def test_garbage_is_replaced_by_the_decision(window: Object, cwnd: int, ssthresh: int, decided: int) -> None:
-    """Such as 0x81104110, which the kernel took for the result of a program that it had skipped."""
-    got = _restored(window, cwnd, ssthresh, decided)
-    assert max(got) <= WINDOW_MOST
+@given(cwnd=SANE | GARBAGE, ssthresh=SANE | GARBAGE, decided=SANE, noted=ANY)
+def test_garbage_is_replaced_by_the_decision(
+    window: Object, cwnd: int, ssthresh: int, decided: int, noted: int
+) -> None:
+    got = _restored(window, cwnd, ssthresh, decided, noted)
     if ssthresh > WINDOW_MOST:
         assert got == (min(cwnd, decided), decided)
-    elif cwnd > WINDOW_MOST:
-        assert got == (decided, ssthresh)
+    else:
+        assert got == (cwnd if cwnd <= WINDOW_MOST else decided, ssthresh)
+
+
+@pytest.mark.root
+@settings(max_examples=50, deadline=None)
+@given(cwnd=GARBAGE, ssthresh=GARBAGE, decided=GARBAGE, noted=st.just(0) | SANE)
+def test_what_was_decided_from_garbage_is_replaced_by_the_last_decision(
+    window: Object, cwnd: int, ssthresh: int, decided: int, noted: int
+) -> None:
+    assert _restored(window, cwnd, ssthresh, decided, noted) == (noted or WINDOW_INITIAL,) * 2
 
 
 _STEP = struct.Struct("=QQiIiI")

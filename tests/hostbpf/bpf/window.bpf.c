@@ -6,13 +6,13 @@
 
 struct question {
 	struct window window;
-	__u32 decided;
+	__u32 decided, noted;
 };
 
 SEC("syscall")
 int restore(struct question *question)
 {
-	question->window = window_restored(question->window, question->decided);
+	question->window = window_restored(question->window, question->decided, question->noted);
 	return 0;
 }
 
