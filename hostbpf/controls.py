@@ -104,7 +104,8 @@ def _registered(name: str, source: Path) -> Iterator[None]:
 def _register_or_join(directory: Path, stack: contextlib.ExitStack) -> Controls:
     try:
         jobs = stack.enter_context(mltcp.registered(directory=directory))
-        return Controls(jobs, stack.enter_context(slots.pacing_registered(directory=directory)), True)
+        pacing = slots.pacing_registered(directory=directory, restored=jobs.restored)
+        return Controls(jobs, stack.enter_context(pacing), True)
     except EbpfError as error:
         if error.errno != errno.EEXIST:
             raise

@@ -116,28 +116,29 @@ _INT = Codec("=I", int)
 _RAW_PARAMS = Codec("=IIQQI", _RawParams)
 _JOB_KEY = Codec("=IxxxxQ", JobKey)
 _JOB_STATE = Codec("=8Q4I", JobState)
+_COUNT = Codec("=Q", int)
+SHARED = ("mltcp_params", "mltcp_jobs", "restored_windows")
+"""The maps that all controls have in common, and that other processes find pinned."""
 
 
 class Jobs:
     """Parameters and states of jobs: a view of the controls' maps."""
 
-    def __init__(self, params: Map, states: Map) -> None:
+    def __init__(self, params: Map, states: Map, restored: Map) -> None:
         self._params = TypedMap(params, _INT, _RAW_PARAMS)
         self.states = TypedMap(states, _JOB_KEY, _JOB_STATE)
+        self.restored = restored
 
     @classmethod
     @contextlib.contextmanager
     def pinned(cls, directory: Path) -> Iterator[Jobs]:
         """Those that another process registered with this `directory`."""
-        params = Map.open_pinned(directory / "mltcp_params")
-        try:
-            states = Map.open_pinned(directory / "mltcp_jobs")
-            try:
-                yield cls(params, states)
-            finally:
-                os.close(states.fd)
-        finally:
-            os.close(params.fd)
+        with contextlib.ExitStack() as stack:
+            maps = []
+            for name in SHARED:
+                maps.append(Map.open_pinned(directory / name))
+                stack.callback(os.close, maps[-1].fd)
+            yield cls(*maps)
 
     def params(self) -> dict[int, Params]:
         """The parameters in force, by job."""
@@ -148,6 +149,10 @@ class Jobs:
         if not 0 <= job < 1 << 32:
             raise BadInput(f"job {job}: the number must fit 32 bits")
         self._params[job] = params.raw()
+
+    def restored_windows(self) -> int:
+        """How many windows of all controls, those of slots too, had to be restored (`window.h`)."""
+        return TypedMap(self.restored, _INT, _COUNT)[0]
 
     def remove(self, job: int) -> None:
         """Let the flows of `job` grow as the plain variant does, and forget what was learned."""
@@ -182,8 +187,8 @@ def registered(
             compiled = compile_cached(SOURCES / f"mltcp_{variant}.bpf.c", defines=defines)
             obj = stack.enter_context(Object.open(compiled))
             if first is not None:
-                obj.reuse_map("mltcp_params", first.maps["mltcp_params"])
-                obj.reuse_map("mltcp_jobs", first.maps["mltcp_jobs"])
+                for name in SHARED:
+                    obj.reuse_map(name, first.maps[name])
             obj.load()
             obj.check_record("mltcp_params", _RAW_PARAMS)
             obj.check_record("mltcp_job_key", _JOB_KEY)
@@ -191,7 +196,7 @@ def registered(
             first = first or obj
             objects.append(obj)
         assert first is not None
-        jobs = Jobs(first.maps["mltcp_params"], first.maps["mltcp_jobs"])
+        jobs = Jobs(*(first.maps[name] for name in SHARED))
         for job, each in (params or {}).items():
             jobs.set_params(job, each)
         for obj, names in zip(objects, zip(VARIANTS, PLAIN, strict=True), strict=True):
@@ -199,7 +204,7 @@ def registered(
                 stack.enter_context(obj.register(name))
         if directory is not None:
             own_directory(directory, 0o700)
-            for name in ("mltcp_params", "mltcp_jobs"):
+            for name in SHARED:
                 (directory / name).unlink(missing_ok=True)  # registration is exclusive: its owner is dead
                 stack.callback((directory / name).unlink, missing_ok=True)
                 first.maps[name].pin(directory / name)

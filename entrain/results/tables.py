@@ -295,6 +295,12 @@ def remarks(runs: Sequence[RunResult]) -> Iterable[str]:
             f"this machine's own host gave up to {stolen:.1%} of the CPUs' time to others, so packets and "
             "timers were late; repeat the runs at another time"
         )
+    if restored := max(run.overhead.get("windows_restored", 0) for run in runs):
+        yield (
+            f"the kernel skipped up to {restored} decisions of congestion controls in a run, and packets "
+            "left in bursts: some kernels run no eBPF in the context of process 1; keep the runs on one "
+            "processor (taskset -c 0 entrain run ...), if that has time for them"
+        )
     if (equal := losses_equal(runs)) is not None:
         yield (
             "training losses are bit-identical in all runs of a seed"

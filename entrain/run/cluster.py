@@ -41,6 +41,7 @@ from entrain.run.runner import (
     netns,
     owners,
     rank_failure,
+    restored_windows,
     route,
     run_of,
 )
@@ -206,6 +207,7 @@ class _Run:
         self._directory = running.directory / self.name
         self._directory.mkdir()
         lost_before, repeated_before = running.monitor.lost, running.monitor.repeated
+        restored_before = restored_windows(running)
         running.monitor.collect()
         run = run_of(running, combination, self._directory, self._known_jobs(), self._in_slots)
         with policies()[combination.policy].running(run) as self._session:
@@ -230,6 +232,7 @@ class _Run:
             "bursts": len(bursts),
             "unattributed_bytes": sum(burst.bytes for burst in strangers),
             "repeated_bytes": running.monitor.repeated - repeated_before,
+            "windows_restored": restored_windows(running) - restored_before,
         }
         jobs, stays = self._results(found, per_job(uses), origin_ns)
         overhead["workers_cpu_s"] = sum(job.summary.cpu_s for job in jobs)

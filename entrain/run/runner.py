@@ -310,6 +310,7 @@ def run_one(
     running.monitor.collect()
     relayed_before = running.network.relayed()
     refused_before = running.loop.run(running.live.refused())
+    restored_before = restored_windows(running)
     began = time.monotonic()
     with (
         policies()[combination.policy].running(
@@ -351,6 +352,7 @@ def run_one(
             **_relays(relayed),
             "repeated_bytes": repeated,
             "carriers_refused": refused,
+            "windows_restored": restored_windows(running) - restored_before,
             **({"cross_mbps": cross.goodput_mbps} if cross and cross.goodput_mbps is not None else {}),
         },
     )
@@ -603,6 +605,11 @@ def _result(
         told.paced,
         origin=here(),
     )
+
+
+def restored_windows(running: Running) -> int:
+    """Return how many windows entrain's controls have restored so far; 0 if the experiment uses none."""
+    return running.mltcp.restored_windows() if running.mltcp else 0
 
 
 def _relays(passed: Passed) -> dict[str, int | float]:

@@ -198,6 +198,14 @@ static __always_inline u32 noted(const struct sock *sk, u32 ssthresh)
 	return ssthresh;
 }
 
+// How many windows `restore_window` has restored.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} restored_windows SEC(".maps");
+
 // Call it on every acknowledgement. A kernel that skips a struct_ops program takes for the result of `ssthresh` or
 // `undo_cwnd` what the stack holds, such as an address, and goes on with billions of segments. Linux itself skips none,
 // but some kernels are patched not to run eBPF in the context of process 1, where acknowledgements are processed like
@@ -207,9 +215,14 @@ static __always_inline void restore_window(struct sock *sk, u32 decided)
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct window now = {.cwnd = tp->snd_cwnd, .ssthresh = tp->snd_ssthresh};
 	struct window restored = window_restored(now, decided, *noted_ssthresh(sk));
+	u32 only = 0;
+	u64 *count;
 
-	if (restored.ssthresh != now.ssthresh)
-		tp->snd_ssthresh = restored.ssthresh;
-	if (restored.cwnd != now.cwnd)
-		tp->snd_cwnd = restored.cwnd;
+	if (restored.ssthresh == now.ssthresh && restored.cwnd == now.cwnd)
+		return;
+	tp->snd_ssthresh = restored.ssthresh;
+	tp->snd_cwnd = restored.cwnd;
+	count = bpf_map_lookup_elem(&restored_windows, &only);
+	if (count)
+		__sync_fetch_and_add(count, 1);
 }

@@ -255,14 +255,17 @@ def _too_low(flow: Flow, slot: int, rates: Sequence[float], enforcer: Enforcer, 
 
 
 @contextlib.contextmanager
-def pacing_registered(*, directory: Path | None = None) -> Iterator[Map]:
+def pacing_registered(*, directory: Path | None = None, restored: Map | None = None) -> Iterator[Map]:
     """Within, sockets of this machine can choose `PACED`; yields the map of schedules for `Schedules`.
 
     Both end with the process. Sockets that have one of the controls keep it, unlimited. With `directory`,
-    in a BPF file system, the map is pinned there for `pinned_schedules`. A second process that tries gets
-    an EbpfError with errno EEXIST.
+    in a BPF file system, the map is pinned there for `pinned_schedules`. `restored` is the map in which
+    other controls count the windows that they restored. A second process that tries gets an EbpfError with
+    errno EEXIST.
     """
     with Object.open(compile_cached(SOURCES / "slot_pacing.bpf.c")) as obj, contextlib.ExitStack() as stack:
+        if restored is not None:
+            obj.reuse_map("restored_windows", restored)
         obj.load()
         obj.check_record("flow_key", KEY)
         obj.check_record("schedule", SCHEDULE)

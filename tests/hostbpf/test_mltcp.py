@@ -343,17 +343,19 @@ def test_flows_of_other_jobs_are_not_touched(jobs: Jobs, connect: Callable[..., 
     jobs.remove(13)
 
 
-def without_slow_start(pair: Pair, connect: Callable[..., Connection]) -> None:
-    """Connections of `a` begin in congestion avoidance from now on: the kernel remembers a threshold for `b`,
-    which it takes from the route when a first connection ends."""
+def begin_at_threshold(pair: Pair, connect: Callable[..., Connection], segments: int) -> None:
+    """Connections of `a` begin with that slow start threshold from now on: the kernel remembers it for `b`,
+    and takes it from the route when a first connection ends."""
     pair.run(pair.a, "sysctl", "-qw", "net.ipv4.tcp_no_ssthresh_metrics_save=0")
-    pair.run(pair.a, "ip", "route", "change", "10.77.0.0/24", "dev", "eth0", "ssthresh", "lock", "4")
+    route = ["10.77.0.0/24", "dev", "eth0", "ssthresh", "lock", str(segments)]
+    pair.run(pair.a, "ip", "route", "change", *route)
+    pair.run(pair.a, "ip", "tcp_metrics", "flush")
     first = connect()
     first.transfer(1000)
     first.sender.close()
     first.receiver.close()
     deadline = time.monotonic() + 60
-    while "ssthresh" not in pair.run(pair.a, "ip", "tcp_metrics", "show"):
+    while f"ssthresh {segments}" not in pair.run(pair.a, "ip", "tcp_metrics", "show"):
         assert time.monotonic() < deadline
         threading.Event().wait(0.01)
 
@@ -384,7 +386,7 @@ def test_the_window_grows_by_the_gain(
 ) -> None:
     """For as many acknowledged segments, one flow's window grows eight times as fast as the other's, if their
     gains are 2 and a quarter; without MLTCP alike."""
-    without_slow_start(pair, connect)
+    begin_at_threshold(pair, connect, 4)  # in congestion avoidance
     for mark, gain in ((21, 2.0), (22, 0.25)):
         jobs.set_params(mark, Params(0, gain, total_bytes=1, gap_ms=1000))
     fast, slow = (growth(pair, connect, VARIANTS[variant], mark) for mark in (21, 22))
@@ -393,6 +395,20 @@ def test_the_window_grows_by_the_gain(
     jobs.remove(22)
     assert fast > 3 * slow > 0
     assert max(alike) < 2 * min(alike)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("control", (*VARIANTS, *PLAIN))
+def test_restored_windows_are_counted(
+    jobs: Jobs, pair: Pair, connect: Callable[..., Connection], control: str
+) -> None:
+    """Such as one from a threshold that no window reaches."""
+    begin_at_threshold(pair, connect, 2 * WINDOW_MOST)
+    before = jobs.restored_windows()
+    connection = connect(control)
+    connection.transfer(BURST)
+    assert jobs.restored_windows() > before
+    assert flow_of(pair, connection).cwnd <= WINDOW_MOST
 
 
 @pytest.mark.root
