@@ -60,6 +60,7 @@ struct mltcp_flow {
 };
 
 #define MLTCP_VARIANT_SIZE (104 - sizeof(struct mltcp_flow))
+_Static_assert(NOTED_OFFSET + sizeof(u32) <= MLTCP_VARIANT_SIZE, "what a control notes has its own place");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -56,7 +56,7 @@ u32 BPF_PROG(mltcp_cubic_ssthresh, struct sock *sk)
 }
 
 SEC("struct_ops")
-void BPF_PROG(mltcp_cubic_in_ack_event, struct sock *sk, u32 flags)
+void BPF_PROG(cubic_in_ack_event, struct sock *sk, u32 flags)
 {
 	u32 before = tcp_sk(sk)->prior_cwnd;
 
@@ -76,12 +76,6 @@ void BPF_PROG(cubic_cwnd_event, struct sock *sk, enum tcp_ca_event event)
 }
 
 SEC("struct_ops")
-void BPF_PROG(cubic_in_ack_event, struct sock *sk, u32 flags)
-{
-	restore_window(sk, cubic_decided(sk));
-}
-
-SEC("struct_ops")
 u32 BPF_PROG(cubic_undo_cwnd, struct sock *sk)
 {
 	return tcp_reno_undo_cwnd(sk);
@@ -95,7 +89,7 @@ struct tcp_congestion_ops mltcp_cubic = {
 	.ssthresh = (void *)mltcp_cubic_ssthresh,
 	.set_state = (void *)cubic_set_state,
 	.cwnd_event = (void *)cubic_cwnd_event,
-	.in_ack_event = (void *)mltcp_cubic_in_ack_event,
+	.in_ack_event = (void *)cubic_in_ack_event,
 	.undo_cwnd = (void *)cubic_undo_cwnd,
 	.flags = TCP_CONG_NON_RESTRICTED,
 	.name = "mltcp_cubic",

@@ -52,12 +52,6 @@ u32 BPF_PROG(plain_ssthresh, struct sock *sk)
 }
 
 SEC("struct_ops")
-void BPF_PROG(plain_in_ack_event, struct sock *sk, u32 flags)
-{
-	restore_window(sk, tcp_sk(sk)->prior_cwnd / 2);
-}
-
-SEC("struct_ops")
 void BPF_PROG(plain_cong_avoid, struct sock *sk, u32 ack, u32 acked)
 {
 	tcp_reno_cong_avoid(sk, ack, acked);
@@ -79,7 +73,7 @@ SEC(".struct_ops")
 struct tcp_congestion_ops bpf_reno = {
 	.cong_avoid = (void *)plain_cong_avoid,
 	.ssthresh = (void *)plain_ssthresh,
-	.in_ack_event = (void *)plain_in_ack_event,
+	.in_ack_event = (void *)reno_in_ack_event,
 	.undo_cwnd = (void *)reno_undo_cwnd,
 	.flags = TCP_CONG_NON_RESTRICTED,
 	.name = "bpf_reno",

@@ -28,6 +28,7 @@ struct pacing {
 	u32 window;    // while the window is closed, what it was; 0: it is open
 };
 #define PACING_OFFSET (104 - sizeof(struct pacing))
+_Static_assert(NOTED_OFFSET + sizeof(u32) <= PACING_OFFSET, "what a control notes has its own place");
 
 static __always_inline struct schedule *schedule_of(const struct sock *sk)
 {
