@@ -19,7 +19,7 @@ from entrain.experiment import Experiment
 from entrain.policies.reports import HostReport
 from entrain.policies.slots import SlotsTable
 from entrain.results.tables import label
-from entrain.results.values import RunResult
+from entrain.results.values import RunResult, summarized
 from machine.palette import Line, style
 
 _DELAYS: dict[str, Callable[[RunResult], list[float]]] = {
@@ -37,7 +37,7 @@ _MARKS = {"negotiation": 90, "decision": 99}
 
 _COLOUR = style("slots").colour
 _LINES: tuple[Line, ...] = ("-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1)), (0, (10, 3)))
-"""Lines of the runs, in order: five seeds can be told apart."""
+"""Lines of the runs that differ by more than their seeds, in order."""
 
 
 def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
@@ -60,10 +60,11 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
         f"{table.loads} loads, slots of {table.slot_ms:g} ms",
         fontsize=13,
     )
-    for run, line in zip(scheduled, itertools.cycle(_LINES)):
-        name = label(run, scheduled) if len(scheduled) > 1 else None
+    groups = [group.runs for group in summarized(scheduled)]
+    for group, line in zip(groups, itertools.cycle(_LINES)):
+        name = label(group[0], [each[0] for each in groups]) if len(groups) > 1 else None
         for kind in curves:
-            _cumulative(axes[kind], _DELAYS[kind](run), _MARKS[kind], line, name)
+            _cumulative(axes[kind], list(map(_DELAYS[kind], group)), _MARKS[kind], line, name)
     for kind in curves:
         axes[kind].set_title(_TITLES[kind])
     axes[curves[0]].set_ylabel("cumulative fraction, all hosts")
@@ -75,13 +76,20 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
     plt.close(figure)
 
 
-def _cumulative(axes: Any, delays: Sequence[float], percentile: int, line: Line, name: str | None) -> None:
-    """Plot the cumulative distribution of `delays` (ms), with a line at `percentile`."""
-    if not delays:
+def _cumulative(
+    axes: Any, delays: Sequence[Sequence[float]], percentile: int, line: Line, name: str | None
+) -> None:
+    """Plot the cumulative distribution of the `delays` (ms) of all seeds, with a line at `percentile`.
+
+    Its legend gives the lowest and highest value that single seeds have there.
+    """
+    values = np.sort(np.concatenate(delays))
+    if not values.size:
         return
-    values = np.sort(delays)
     mark = float(np.percentile(values, percentile))
-    said = f"{percentile} % within {mark:.2g} ms"
+    marks = [np.percentile(each, percentile) for each in delays if each]
+    low, high = f"{min(marks):.2g}", f"{max(marks):.2g}"
+    said = f"{percentile} % within {low if low == high else f'{low} to {high}'} ms"
     axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", color=_COLOUR, ls=line)
     axes.axvline(mark, color="black", ls=line, lw=1, label=f"{name}: {said}" if name else said)
     axes.set_xscale("log")
