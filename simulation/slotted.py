@@ -128,7 +128,9 @@ def _decide_slots(
 
 
 @compiled
-def _limit_rates(rows: Ints, flows: Flows, upstream: Ints, left_s: float, rate: Floats, reach: Floats) -> int:
+def _limit_rates(
+    rows: Ints, flows: Flows, upstream: Ints, slot_s: float, left_s: float, rate: Floats, reach: Floats
+) -> int:
     """Lower the rates of `rows` to what the flows can use in the `left_s` until the slot ends; return how
     many were lowered."""
     lowered = 0
@@ -136,7 +138,7 @@ def _limit_rates(rows: Ints, flows: Flows, upstream: Ints, left_s: float, rate: 
         reach[f] = min(flows[f].sent + rate[f] * left_s, flows[f].total)
     for f in rows:
         _follow(flows, f, upstream, reach)
-        _, limit, _ = dependency(flows, f)
+        _, limit, _ = dependency(flows, f, slot_s)
         limit = max(limit, flows[f].sent)
         if reach[f] > limit + EXACT * flows[f].total:
             rate[f] = (limit - flows[f].sent) / left_s
@@ -393,8 +395,11 @@ class SlottedTransport:
             self.marked += part * float(sent[here].sum()) / self.marking.segment
 
     def _limit(self, rows: Ints, part: float = 1.0) -> int:
-        left_s = part * self.parameters.slot_s
-        return _limit_rates(rows, self._decided, self._upstream, left_s, self._flows.rate, self._reach)
+        slot_s = self.parameters.slot_s
+        left_s = part * slot_s
+        return _limit_rates(
+            rows, self._decided, self._upstream, slot_s, left_s, self._flows.rate, self._reach
+        )
 
     def _residual(self, rows: Ints, available: Floats) -> Floats:
         used = np.zeros(len(available) + 1)  # the last element takes the padding of routes

@@ -89,7 +89,8 @@ struct entrain_flow_progress {
 	uint64_t ready;      // of them, may be sent by now
 	uint64_t done;       // of them, handed to the kernel (or received)
 	uint64_t carried;    // bytes done in all iterations, this one included
-	uint64_t chunk;      // of a ring: by how much the sender may be ahead of what it has received
+	uint64_t chunk;      // a ring's lag: by how much the sender may be ahead of what it has received; of a worker's flow
+			     // to its parameter server, the bytes that the server sums up before it sends them back (0: unknown)
 	uint64_t updated_ns; // CLOCK_MONOTONIC
 	uint8_t reserved1[40];
 };

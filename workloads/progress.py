@@ -75,9 +75,14 @@ def reported(
         sent = isinstance(connection, Outgoing)
         direction = Direction.SENT if sent else Direction.RECEIVED
         role, group = role_of(program, *((rank, connection.peer) if sent else (connection.peer, rank)))
-        # A ring member is ahead of its predecessor by at most its own chunk.
-        lag = largest * (program.units // program.ranks) if role is Role.RING else 0
-        entry = publisher.flow(connection.flow, direction, role, group, chunk=lag)
+        # A ring member is ahead of its predecessor by at most its own chunk. A server sends back each
+        # transfer once it has that of all workers.
+        chunk = 0
+        if role is Role.RING:
+            chunk = largest * (program.units // program.ranks)
+        elif role is Role.AGGREGATION:
+            chunk = largest
+        entry = publisher.flow(connection.flow, direction, role, group, chunk=chunk)
         found[connection.fd] = Reported(entry, direction, total)
     return found
 

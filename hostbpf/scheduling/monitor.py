@@ -87,7 +87,8 @@ class FlowProgress:
 
     Of the iteration's `total` bytes, `ready` may be sent by now and `done` are sent (received); `carried` is
     what the flow has carried in all iterations. Flows of one `pid` and `group` depend on each other as their
-    roles say; `chunk` is the lag of a ring, in bytes. `updated_ns` is CLOCK_MONOTONIC.
+    roles say; `chunk` is the lag of a ring, or what a parameter server sums up at once (0: unknown), bytes.
+    `updated_ns` is CLOCK_MONOTONIC.
     """
 
     job: str

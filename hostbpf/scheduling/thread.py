@@ -524,7 +524,11 @@ class HostScheduler:
         flow["role"] = entry.role if follows else _FREE
         flow["ready"] = entry.ready
         if entry.role is _AGGREGATION:
-            flow["ahead"] = max(answer.onward - earlier, 0)
+            # A worker also sees what it gets back itself: nobody has to tell it.
+            back = received.get((entry.pid, entry.group, _BROADCAST), ())
+            furthest = max([answer.onward, *(each.carried for each in back)])
+            flow["ahead"] = max(furthest - earlier, 0)
+            flow["chunk"] = entry.chunk + GRAIN if entry.chunk else 0
         elif upstream:
             have = min(each.carried for each in upstream) - earlier
             here = entry.ready if entry.role is _BROADCAST else max(have, 0)

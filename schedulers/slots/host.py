@@ -41,7 +41,7 @@ PAYLOAD = 0.95
 segment's payload is 0.956 of its frame)."""
 CLASSES = 16
 """Size classes of the order of decisions: powers of √2 from one slot of the link's bytes to 180 slots."""
-STAGED = 0.25
+STAGED = 0.5
 """How much what is left to and from parameter servers counts in the order of decisions. Such a job's flows
 wait for one another, so that jobs behind it fill its gaps. A ring's flows leave none."""
 REDRAW = 32

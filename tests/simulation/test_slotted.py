@@ -146,6 +146,16 @@ def test_a_server_sends_back_each_part_once_it_has_it_of_all_workers(parts: int)
     assert alone_s - 0.015 <= slots.jct <= alone_s + 2 * parts * 0.015
 
 
+def test_workers_of_one_server_send_it_their_parts_side_by_side() -> None:
+    """Its link carries the model twice. Then one part for each is left to send back, unless one worker has
+    sent all before the other could begin: then nearly half of everything is."""
+    parts, slot_s = 4, 0.015
+    flows, network = parameter_server([0, 1], [2], 1e9, parts), switch(3, 1e9)
+    slotted = SlottedTransport(network, parameters=replace(SLOTS, slot_s=slot_s), check=True)
+    (slots,) = Simulation([training_job("alone", 0.0, 0.0, [flows], 1)], slotted).run().jobs
+    assert slots.jct <= 2.0 + 2.0 / parts + 2 * parts * slot_s
+
+
 def test_who_may_decide_within_a_slot_wastes_none() -> None:
     """The first transfer ends, and the second starts, in the middle of slots that are as long as both."""
     network = switch(3, 10.0)

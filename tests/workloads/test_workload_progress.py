@@ -59,7 +59,7 @@ def test_in_the_end_all_that_the_schedule_has_is_done_on_both_sides(
             )
             assert entry.destination_port == 7000
             assert (entry.role, entry.group) == role_of(program, *pair)
-            assert (entry.chunk > 0) == (collective == "ring")
+            assert (entry.chunk > 0) == (entry.role in (Role.RING, Role.AGGREGATION))
             found[entry.direction, pair] = entry.total
         assert found == {
             (Direction.SENT if rank == pair[0] else Direction.RECEIVED, pair): total

@@ -362,6 +362,18 @@ def test_a_broadcast_waits_for_the_slowest_aggregation(bench: Bench) -> None:
     assert 1_000_000 + 10e6 * SLOT_S <= volume(bench.rates()) < 1_000_000 + 10e6 * SLOT_S + SLOT_BYTES
 
 
+def test_a_worker_does_not_run_ahead_of_what_its_server_sends_back(bench: Bench) -> None:
+    """It knows that from what it gets back, even if nobody tells it."""
+    chunk, sent = 1_000_000, 3_000_000
+    flow = sending(role=Role.AGGREGATION, chunk=chunk, done=sent, carried=sent)
+    bench.flows = [flow, receiving(0, Role.BROADCAST)]
+    bench.rounds()
+    assert 0.0 < volume(bench.rates()) <= chunk + GRAIN + LINE * SLOT_S - sent
+    bench.flows = [flow, receiving(sent, Role.BROADCAST)]
+    bench.rounds()
+    assert volume(bench.rates()) > SLOT_BYTES
+
+
 def test_workers_hear_how_far_the_server_has_broadcast(bench: Bench) -> None:
     bench.still = True
     bench.flows = [

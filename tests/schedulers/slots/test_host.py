@@ -140,6 +140,14 @@ def test_an_aggregation_catches_up_with_the_broadcasts_within_its_bound() -> Non
     assert schedule.sum() * TAU == pytest.approx(90.0)
 
 
+def test_a_worker_is_ahead_of_its_server_by_a_chunk_and_a_slot() -> None:
+    """Only if the chunk is known: a server may also sum up everything before it sends anything back."""
+    known = decide(FREE, ROOM, 120.0, 900.0, role=Role.AGGREGATION, ahead=20.0, chunk=40.0)
+    assert known[0] == pytest.approx((20.0 + 40.0 + LINE * TAU - 120.0) / TAU)
+    unknown = decide(FREE, ROOM, 120.0, 900.0, role=Role.AGGREGATION, ahead=20.0)
+    assert unknown[0] == pytest.approx(LINE)
+
+
 def test_a_ring_may_lag_by_a_chunk() -> None:
     schedule = decide(FREE, ROOM, 0.0, 400.0, role=Role.RING, behind=0.0, chunk=40.0)
     assert schedule[0] == pytest.approx(40.0 / TAU)
