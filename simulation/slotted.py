@@ -30,7 +30,7 @@ from schedulers.coflow.filling import equal_share, progressive_fill, squeeze
 from schedulers.compiled import Floats, Ints, Routes, compiled
 from schedulers.mltcp import FAIR, Gain
 from schedulers.slots.host import FLOW, Parameters, SlotScheduler
-from schedulers.slots.kernels import BROADCAST, Flows, Rules, decide, dependency
+from schedulers.slots.kernels import AGGREGATION, BROADCAST, Flows, Rules, decide, dependency
 from schedulers.slots.roles import Role
 from schedulers.slots.table import announce, feedback
 from simulation.collectives import Pipelined
@@ -128,17 +128,17 @@ def _decide_slots(
 
 
 @compiled
-def _limit_rates(
-    rows: Ints, flows: Flows, upstream: Ints, slot_s: float, left_s: float, rate: Floats, reach: Floats
-) -> int:
+def _limit_rates(rows: Ints, flows: Flows, upstream: Ints, left_s: float, rate: Floats, reach: Floats) -> int:
     """Lower the rates of `rows` to what the flows can use in the `left_s` until the slot ends; return how
     many were lowered."""
     lowered = 0
     for f in rows:
         reach[f] = min(flows[f].sent + rate[f] * left_s, flows[f].total)
     for f in rows:
+        if flows[f].role == AGGREGATION:
+            continue  # a worker has its data: only slot schedulers hold it back
         _follow(flows, f, upstream, reach)
-        _, limit, _ = dependency(flows, f, slot_s)
+        _, limit, _ = dependency(flows, f, left_s)
         limit = max(limit, flows[f].sent)
         if reach[f] > limit + EXACT * flows[f].total:
             rate[f] = (limit - flows[f].sent) / left_s
@@ -395,11 +395,8 @@ class SlottedTransport:
             self.marked += part * float(sent[here].sum()) / self.marking.segment
 
     def _limit(self, rows: Ints, part: float = 1.0) -> int:
-        slot_s = self.parameters.slot_s
-        left_s = part * slot_s
-        return _limit_rates(
-            rows, self._decided, self._upstream, slot_s, left_s, self._flows.rate, self._reach
-        )
+        left_s = part * self.parameters.slot_s
+        return _limit_rates(rows, self._decided, self._upstream, left_s, self._flows.rate, self._reach)
 
     def _residual(self, rows: Ints, available: Floats) -> Floats:
         used = np.zeros(len(available) + 1)  # the last element takes the padding of routes
