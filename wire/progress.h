@@ -85,12 +85,13 @@ struct entrain_flow_progress {
 	uint32_t group; // flows of one process and group depend on each other: a parameter server, a place in a ring
 	uint32_t phase; // enum entrain_phase
 	uint64_t iteration;
-	uint64_t total;      // bytes of this iteration; as much as is ready, while it is not known
-	uint64_t ready;      // of them, may be sent by now
-	uint64_t done;       // of them, handed to the kernel (or received)
-	uint64_t carried;    // bytes done in all iterations, this one included
-	uint64_t chunk;      // a ring's lag: by how much the sender may be ahead of what it has received; of a worker's flow
-			     // to its parameter server, the bytes that the server sums up before it sends them back (0: unknown)
+	uint64_t total;   // bytes of this iteration; as much as is ready, while it is not known
+	uint64_t ready;   // of them, may be sent by now
+	uint64_t done;    // of them, handed to the kernel (or received)
+	uint64_t carried; // bytes done in all iterations, this one included
+	// Of a ring: by how much the sender may be ahead of what it has received. Of a worker's flow to its parameter
+	// server: how much the server sums up before it sends that back (0: unknown).
+	uint64_t chunk;
 	uint64_t updated_ns; // CLOCK_MONOTONIC
 	uint8_t reserved1[40];
 };
