@@ -30,7 +30,7 @@ from schedulers.coflow.filling import equal_share, progressive_fill, squeeze
 from schedulers.compiled import Floats, Ints, Routes, compiled
 from schedulers.mltcp import FAIR, Gain
 from schedulers.slots.host import FLOW, Parameters, SlotScheduler
-from schedulers.slots.kernels import AGGREGATION, BROADCAST, Flows, Rules, decide, dependency
+from schedulers.slots.kernels import BROADCAST, Flows, Rules, decide, dependency
 from schedulers.slots.roles import Role
 from schedulers.slots.table import announce, feedback
 from simulation.collectives import Pipelined
@@ -135,10 +135,8 @@ def _limit_rates(rows: Ints, flows: Flows, upstream: Ints, left_s: float, rate: 
     for f in rows:
         reach[f] = min(flows[f].sent + rate[f] * left_s, flows[f].total)
     for f in rows:
-        if flows[f].role == AGGREGATION:
-            continue  # a worker has its data: only slot schedulers hold it back
         _follow(flows, f, upstream, reach)
-        _, limit, _ = dependency(flows, f, left_s)
+        _, limit, _ = dependency(flows, f)
         limit = max(limit, flows[f].sent)
         if reach[f] > limit + EXACT * flows[f].total:
             rate[f] = (limit - flows[f].sent) / left_s

@@ -280,8 +280,8 @@ class Publisher:
         self, flow: Address, direction: Direction | int, role: int = 0, group: int = 0, chunk: int = 0
     ) -> Entry:
         """An entry for `flow`, which depends on the other flows of this process in `group` as `role` says
-        (schedulers.slots.roles.Role); `chunk` is the lag that a ring allows,
-        or how much a parameter server sums up at once (0: unknown), in bytes.
+        (schedulers.slots.roles.Role); `chunk` is the lag that a ring allows, or how much
+        a parameter server sums up at once (0: unknown), in bytes.
 
         Raises BadInput when all entries are in use.
         """

@@ -44,10 +44,7 @@ FLOW = np.dtype(
             "behind",
             np.float64,
         ),  # broadcast, ring: what the flows upstream will have brought by the slot's end
-        (
-            "chunk",
-            np.float64,
-        ),  # bytes that are passed on at once; ring: its lag; aggregation: 0 means unknown
+        ("chunk", np.float64),  # bytes passed on at once: a ring's lag; aggregation: 0 is unknown
         ("bound", np.float64),  # largest rate that the path carried of late: SlotScheduler.observed
         ("others", np.float64),  # written by `decide`: what others plan on the path's tightest link
     ]
@@ -212,19 +209,15 @@ def adjust(
 
 
 @compiled
-def dependency(flows: Flows, f: int, slot_s: float) -> tuple[float, float, float]:
+def dependency(flows: Flows, f: int) -> tuple[float, float, float]:
     """Return what flow f should have sent by the end of this slot, the most it can, and what it may plan.
 
     All three are bytes of this iteration (IV-C): aggregation follows the furthest broadcast, a broadcast
     what is aggregated, a ring flow its predecessor, with a lag of one chunk (without it a ring stands still).
-    A worker is ahead of what its server sends back by at most a chunk, and a slot of `slot_s` in which to
-    learn of that. If it sent on, it would take the server's link from the other workers, for whose data the
-    server waits.
     """
     flow = flows[f]
     if flow.role == AGGREGATION:
-        most = flow.ahead + flow.chunk + flow.link * slot_s if flow.chunk > 0.0 else np.inf
-        return min(flow.ahead, flow.ready), most, flow.ready
+        return min(flow.ahead, flow.ready), np.inf, flow.ready
     if flow.role == BROADCAST:
         available = min(flow.behind, flow.total)
         return available, available, available
@@ -305,7 +298,11 @@ def decide(
             room[slot] = min(room[slot], theirs * share)
         cap[slot] = max(room[slot] - max(line - flow.bound, 0.0), 0.0)
     cap[0] *= part  # decided as the mean rate of a whole slot
-    target, limit, volume = dependency(flows, f, its.slot_s)
+    target, limit, volume = dependency(flows, f)
+    if flow.role == AGGREGATION and flow.chunk > 0.0:
+        # A worker that went on would take its server's link from the others, for whose data the server waits.
+        # It learns within a slot what comes back.
+        limit = flow.ahead + flow.chunk + flow.link * its.slot_s
     schedule[:] = 0.0
     adjust(
         path_load[:reserved],
