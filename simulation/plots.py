@@ -558,14 +558,15 @@ def _groups(varied: str, summary: Summary) -> Figure:
             edgecolor="black",
             lw=0.5,
         )
-        axes[0].bar_label(bars, fmt="%.1f", fontsize=7, padding=1)
+        axes[0].bar_label(bars, fmt="%.1f", fontsize=7, padding=2, rotation=90)
+    axes[0].margins(y=0.12)
     alone = {getattr(row.at, varied): row.figures.mean_alone_s for row in rows}
     for at, value in enumerate(values):
         label = "alone in the network" if at == 0 else None
         axes[0].plot([at - 0.45, at + 0.45], [alone[value]] * 2, "k:", label=label)
     axes[0].set_xticks(range(len(values)), [f"{value:g}" for value in values])
-    axes[0].set_xlabel(LABELS[varied])
-    axes[0].set_ylabel("mean JCT (s), lower is better; 95 % interval over draws")
+    axes[0].set_xlabel(f"{LABELS[varied]}\nbars: mean and 95 % interval over draws")
+    axes[0].set_ylabel("mean JCT (s), lower is better")
     _legend(axes)
     return figure
 
