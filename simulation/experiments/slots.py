@@ -210,7 +210,7 @@ LIVE_JOBS = (
     LiveJob("vgg19-a", "vgg19", (0, 1, 2), 14),
     LiveJob("vgg16-a", "vgg16", (4, 5, 3, 0), 10, 0.7, servers=2),
     LiveJob("gpt2-a", "gpt2", (3, 4, 5), 6, 1.5),
-    LiveJob("vgg19-b", "vgg19", (0, 1, 2), 12, 2.6),
+    LiveJob("vgg16-b", "vgg16", (0, 3, 1, 2), 12, 2.6, servers=2),
     LiveJob("resnet50-a", "resnet50", (1, 2, 4, 5), 20, 4.0, servers=2),
 )
 LIVE_SERVERS = 6
