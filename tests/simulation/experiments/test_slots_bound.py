@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,18 @@ from simulation.results import Completion
 EXPERIMENTS = Path(__file__).resolve().parents[3] / "experiments"
 
 
-@pytest.mark.parametrize("name", ["slots-jct", "slots-jct-16g", "slots-jct-24g"])
-def test_the_jobs_are_those_of_the_live_experiment(name: str) -> None:
+SPEEDS = ("slots-jct", "slots-jct-16g", "slots-jct-24g")
+SIBLINGS = ("slots-bound", "slots-host-only", "slots-emulated", "slot-length", "short-slots")
+
+
+def test_each_worker_has_a_gpu_of_its_own() -> None:
+    """The testbed's servers have two each; parameter servers need none."""
+    workers = Counter(host for job in LIVE_JOBS for host in job.hosts[job.servers :])
+    assert workers == dict.fromkeys(range(LIVE_SERVERS), 2)
+
+
+@pytest.mark.parametrize("name", SPEEDS)
+def test_the_setting_is_that_of_the_live_experiment(name: str) -> None:
     live = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
     assert 2 * live["topology"]["hosts_per_side"] == LIVE_SERVERS
     assert {job["compute_scale"] for job in live["job"]} == {COMPUTE_SCALE}
@@ -34,6 +45,11 @@ def test_the_jobs_are_those_of_the_live_experiment(name: str) -> None:
     assert live["experiment"]["start_spread_ms"] == 1000 * START_SPREAD_S
     assert live["slots"]["slot_ms"] == 1000 * LIVE_SLOTS["slots"]["slot_s"]
     assert set(live["experiment"]["seed"]) <= set(range(1, DRAWS + 1))
+
+
+@pytest.mark.parametrize("name", [*SPEEDS, *SIBLINGS])
+def test_siblings_have_the_same_five_jobs(name: str) -> None:
+    live = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
     assert [
         (
             *(job["name"], job["model"], tuple(int(host[1:]) - 1 for host in job["hosts"])),
