@@ -54,6 +54,9 @@ comparable with the paper's.
 No parameter was tuned to come closer to a paper, but for one: how long vClos' jobs run, which the paper
 does not say (`vclos-load` tells how it was chosen). Where figures differ from the paper's, the section
 gives the reasons that were found. For the live slot scheduler, they are in [slots.md](slots.md).
+
+Each section names the version that measured it. Its experiment's file may have changed since: until
+version 0.1.0 (75e73fa), the five jobs of `slots-jct` and its siblings had 13 workers, and have 12 now.
 """
 
 
