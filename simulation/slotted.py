@@ -49,8 +49,6 @@ SIMULATED = Parameters(payload=1.0, begin=0.0, spread=0.0, hasten=False)
 slot boundary, one after another, and not again within the slot."""
 STRUCTURES = 4096
 """Number of coflows whose structure is cached. Jobs start the same coflows in each iteration."""
-LEAST_PART = 0.05
-"""Flows decide within a slot while at least this part of it is left."""
 WHOLE = 1e-9
 """Part of a chunk that may be missing from a whole one: rounding."""
 EXACT = 1e-12
@@ -92,11 +90,11 @@ def _decide_slots(
 ) -> None:
     """Let each flow of a round decide in `order`, based on what the load tables hold of earlier flows.
 
-    `part` is what is left of the present slot. Within the slot (below 1), flows decide about that alone, and
-    what they have planned for later slots stays. `reach` holds the bytes that each flow will have sent by the
-    slot's end, according to its announcement.
+    `part` is what is left of the present slot. Flows decide about as many slots as `planned` has; what they
+    have planned for later ones stays. `reach` holds the bytes that each flow will have sent by the slot's
+    end, according to its announcement.
     """
-    reserved = planned.shape[1] if part == 1.0 else 1
+    reserved = planned.shape[1]
     path_load, headroom, first = np.empty(reserved), np.empty(reserved), np.empty(reserved)
     scratch, rank = np.empty((3, reserved)), np.empty(reserved, np.int64)
     schedule = np.empty(own.shape[1])
@@ -119,9 +117,8 @@ def _decide_slots(
             scratch,
             rank,
         )
-        if part < 1.0:
-            for slot in range(1, len(schedule)):
-                schedule[slot] = own[f, (lane + slot) % len(schedule)]
+        for slot in range(reserved, len(schedule)):
+            schedule[slot] = own[f, (lane + slot) % len(schedule)]
         announce(links[f], own[f], schedule, lane, table)
         rate[f] = schedule[0]
         reach[f] = min(flows[f].sent + rate[f] * part * rules[0].slot_s, flows[f].total)
@@ -148,11 +145,10 @@ def _limit_rates(rows: Ints, flows: Flows, upstream: Ints, left_s: float, rate: 
 class SlottedTransport:
     """Transport in time slots; the module describes the policies.
 
-    `rounds` is how often each flow decides and announces at a boundary. With `at_once`, flows under `slots`
-    also decide when a coflow starts or ends within a slot, about what is left of it, much as agents do.
-    `cross` (share of each link, 0 to 1) is the mean cross traffic. It is drawn per link and slot from `seed`,
-    and so is the order of jobs within a size class. Policy `slots` runs `scheduler`. `usage` records the
-    links' training traffic. `marked` counts the segments that links have marked.
+    `rounds` is how often each flow decides and announces at a boundary. `cross` (share of each link, 0 to 1)
+    is the mean cross traffic. It is drawn per link and slot from `seed`, and so is the order of jobs within a
+    size class. Policy `slots` runs `scheduler`. `usage` records the links' training traffic. `marked` counts
+    the segments that links have marked.
     """
 
     def __init__(
@@ -162,7 +158,6 @@ class SlottedTransport:
         parameters: Parameters = SIMULATED,
         *,
         rounds: int = 1,
-        at_once: bool = False,
         cross: float = 0.0,
         seed: int = 0,
         check: bool | None = None,
@@ -182,7 +177,6 @@ class SlottedTransport:
         self.policy = policy
         self.parameters = parameters
         self.rounds = rounds
-        self.at_once = at_once and policy == "slots"
         self.cross = cross
         self.seed = seed
         self.check = checking(check)
@@ -208,7 +202,6 @@ class SlottedTransport:
         self._draws = -1  # number of the draw of the order
         self._slot = -1
         self._due: int | None = None
-        self._changed = False  # since the last decision: a coflow has started or ended
         self._order = 0
 
     def start(self, handle: int, job: int, coflow: Coflow, now: float) -> None:
@@ -227,7 +220,6 @@ class SlottedTransport:
             finish=math.inf,
         )
         self._order += 1
-        self._changed = True
         if len(self._coflows) == 1:
             # Without flows, slots did not advance: events that were due may have passed.
             self._due = max(math.ceil(now / self.parameters.slot_s * (1.0 - SAME)), self._slot + 1)
@@ -265,53 +257,63 @@ class SlottedTransport:
 
     def decide(self, now: float) -> None:
         """See Transport."""
-        slot_s = self.parameters.slot_s
-        if self._due is None:
+        slot = self._due
+        if slot is None or now < slot * self.parameters.slot_s:
             return
-        slot, part = self._due, 1.0
-        if now < slot * slot_s:
-            slot, part = slot - 1, slot - now / slot_s
-            if not (self.at_once and self._changed and len(self._coflows) and LEAST_PART <= part < 1.0):
-                return
-        self._changed = False
-        since = slot * slot_s if part == 1.0 else now
-        settle(np.arange(len(self._coflows)), since, self._coflows, self._flows, self.usage)
-        self._pass_slots(slot)
+        rows = self._settle(slot * self.parameters.slot_s, slot)
         self._due = slot + 1 if len(self._coflows) else None
         if self._due is None:
             return
-        flows, decided = self._flows, self._decided
-        rows = np.concatenate([np.arange(a, b) for a, b in self._spans()])
-        decided["sent"][rows] = flows.size[rows] - flows.remaining[rows]
-        self._reach[rows] = flows.size[rows]
-        rows = rows[flows.remaining[rows] > 0.0]
         available = self._available(slot)
         begin = time.perf_counter()
         if self.policy == "slots":
-            self._decide_slots(rows, slot, part)
+            self._rank(rows, slot)
+            for _ in range(self.rounds):
+                self._decide_slots(rows, slot, self.parameters.reserved)
         else:
             self._share(rows, available)
         self.decision_seconds.append(time.perf_counter() - begin)
         self.decided_flows.append(len(rows))
-        planned = flows.rate[rows].copy()
-        squeeze(rows, flows.links, available, flows.rate)
+        planned = self._flows.rate[rows].copy()
+        self._carry_out(rows, available)
+        if self.cross:
+            self._observe(rows, planned)
+        if self.marking is not None:
+            self._mark(rows, planned, available)
+
+    def _settle(self, now: float, slot: int, part: float = 1.0) -> Ints:
+        """Bring the flows up to `now`, when `part` of `slot` is left; return the rows of those that go on."""
+        flows, decided, its = self._flows, self._decided, self.parameters
+        settle(np.arange(len(self._coflows)), now, self._coflows, flows, self.usage)
+        self._pass_slots(slot)
+        rows = self._rows()
+        decided["sent"][rows] = flows.size[rows] - flows.remaining[rows]
+        announced = self._own[rows, slot % its.horizon] * part * its.slot_s
+        self._reach[rows] = np.minimum(decided["sent"][rows] + announced, decided["total"][rows])
+        unfinished: Ints = rows[flows.remaining[rows] > 0.0]
+        return unfinished
+
+    def _carry_out(self, rows: Ints, available: Floats, part: float = 1.0) -> None:
+        """Lower rates to what links and the flows upstream allow in the `part` of the slot that is left."""
+        squeeze(rows, self._flows.links, available, self._flows.rate)
         if self.policy == "slots" or self.cross:
             while self._limit(rows, part):  # a lower rate may limit the flows that follow
                 pass
-        if self.cross and part == 1.0:
-            self._seen[rows] = self._scheduler.observed(
-                self._seen[rows], decided["link"][rows], planned, flows.rate[rows], decided["others"][rows]
-            )
         if self.check:
-            assert_feasible(flows.links, rows, flows.rate, self.topology, self.policy)
-        if self.marking is not None:
-            self._mark(rows, planned, available)
-        predict(self._coflows, flows)
+            assert_feasible(self._flows.links, rows, self._flows.rate, self.topology, self.policy)
+        predict(self._coflows, self._flows)
+
+    def _observe(self, rows: Ints, planned: Floats) -> None:
+        decided = self._decided[rows]
+        self._seen[rows] = self._scheduler.observed(
+            self._seen[rows], decided["link"], planned, self._flows.rate[rows], decided["others"]
+        )
 
     def job_done(self, job: int) -> None:
         """See Transport."""
 
-    def _decide_slots(self, rows: Ints, slot: int, part: float) -> None:
+    def _rank(self, rows: Ints, slot: int) -> None:
+        """Write the positions of `rows` in the order of decisions, and their bounds B."""
         flows, decided, its = self._flows, self._decided, self.parameters
         if slot // its.redraw != self._draws:
             self._draws = slot // its.redraw
@@ -323,31 +325,37 @@ class SlottedTransport:
             left, decided["link"][rows], self._draw[rows], decided["role"][rows]
         )
         decided["bound"][rows] = self._seen[rows].max(axis=1)
-        lane = slot % its.horizon
-        announced = self._own[rows, lane] * part * its.slot_s
-        self._reach[rows] = np.minimum(decided["sent"][rows] + announced, decided["total"][rows])
-        lanes = (lane + np.arange(its.reserved)) % its.horizon
-        for _ in range(self.rounds):
-            now = self._scheduler.round(decided, rows, np.take(self._own, lanes, axis=1))
-            _decide_slots(
-                now.order,
-                decided,
-                self._upstream,
-                flows.links,
-                self._own,
-                self._table,
-                self.topology.capacity,
-                lane,
-                now.planned,
-                now.waiting,
-                now.rules,
-                part,
-                flows.rate,
-                self._reach,
-            )
+
+    def _decide_slots(self, rows: Ints, slot: int, reserved: int, part: float = 1.0) -> None:
+        """Let `rows` decide about `reserved` slots, the first of which is `slot`, of which `part` is left."""
+        flows, decided = self._flows, self._decided
+        lane = slot % self.parameters.horizon
+        lanes = (lane + np.arange(reserved)) % self.parameters.horizon
+        now = self._scheduler.round(decided, rows, np.take(self._own, lanes, axis=1))
+        _decide_slots(
+            now.order,
+            decided,
+            self._upstream,
+            flows.links,
+            self._own,
+            self._table,
+            self.topology.capacity,
+            lane,
+            now.planned,
+            now.waiting,
+            now.rules,
+            part,
+            flows.rate,
+            self._reach,
+        )
 
     def _drawn(self, job: int, slot: int) -> float:
         return self._scheduler.draw(f"{self.seed} {job}", slot)
+
+    def _rows(self) -> Ints:
+        """Return the rows of all flows."""
+        rows: Ints = np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in self._spans())])
+        return rows
 
     def _spans(self) -> list[tuple[int, int]]:
         """Return the first row of each coflow and the one after its last."""
@@ -425,7 +433,6 @@ class SlottedTransport:
         row = int(np.flatnonzero(coflows.ints("handle") == handle)[0])
         first, last = int(coflows.ints("first")[row]), int(coflows.ints("last")[row])
         finish = float(coflows.floats("finish")[row])
-        self._changed = True
         if self.policy == "slots":
             nothing = np.zeros(self._own.shape[1])
             for f in range(first, last):

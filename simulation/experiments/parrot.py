@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from schedulers.slots.host import PAYLOAD
 from simulation.collectives import push_pull
 from simulation.engine import Outcome, Simulation, SimulationError
 from simulation.experiments.experiment import Experiment, Point, PublicTrace
-from simulation.experiments.outcome import recorded_usage, result_of
+from simulation.experiments.outcome import drawn_result, recorded_usage, result_of
 from simulation.jobs import Job, chain
 from simulation.policies import coflow_policies, coflow_policy
 from simulation.results import Result
@@ -37,6 +38,8 @@ RESTS = ("", "-shared", "-factor", "-unsized", "-wo-wc")
 RIVAL_READINGS = (*(f"aalo{rest}" for rest in RESTS), *(f"lccf{rest}" for rest in RESTS))
 SPEEDS = (10, 40)
 LIVE = ROOT / "experiments" / "parrot.toml"
+DRAWS = 5
+"""How often the live jobs' starts are drawn. With seed 0, they are those of the live experiment's seeds."""
 MBPS = 1e6 / 8.0
 """Bytes/s of a Mbit/s."""
 THETA_MAX = 0.9
@@ -125,38 +128,37 @@ def run_parrot(point: Point) -> Result:
     )
 
 
-def _live_jobs() -> list[Job]:
-    """Return the jobs of experiments/parrot.toml: parameter servers are the first half of a job's hosts."""
-    jobs = []
-    for job in read_toml(LIVE)["job"]:
+def _live_jobs(seed: int) -> list[Job]:
+    """Return the jobs of experiments/parrot.toml, starting as with this seed (`start_spread_ms`): parameter
+    servers are the first half of a job's hosts."""
+    jobs, live = [], read_toml(LIVE)
+    spread_ms = live["experiment"]["start_spread_ms"]
+    for job in live["job"]:
+        start_ms = job["start_ms"] + random.Random(f"{seed}/{job['name']}").uniform(0, spread_ms)
         places = [int(host.removeprefix("h")) - 1 for host in job["hosts"]]
         half = len(places) // 2
         coflows = push_pull(places[half:], places[:half], job["bytes"])
-        jobs.append(chain(job["name"], job["start_ms"] / 1e3, coflows, job["iterations"]))
+        jobs.append(chain(job["name"], start_ms / 1e3, coflows, job["iterations"]))
     return jobs
 
 
 def run_live(point: Point) -> Result:
     """Run a policy on the jobs of the live experiment, as fluid: exact rates, no packets."""
-    jobs = _live_jobs()[: point["limit"]]
-    table = read_toml(LIVE)["topology"]
+    table, interval = read_toml(LIVE)["topology"], point["eta_ms"] / 1000.0
     topology = switch(2 * table["hosts_per_side"], table["host_rate_mbps"] * MBPS * PAYLOAD)
-    flow_times, usage = point.get("flow_times", False), recorded_usage(point, topology)
-    transport = ScheduledTransport(
-        topology,
-        coflow_policy(point["policy"]),
-        interval=point["eta_ms"] / 1000.0,
-        check=point.get("check"),
-        flow_times=flow_times,
-        usage=usage,
-    )
-    outcome = Simulation(jobs, transport).run()
-    seconds = transport.decision_seconds
-    return result_of(outcome, jobs, topology, seconds, flow_times=flow_times, usage=usage)
+    outcomes, every = [], []
+    for seed in range(point["seed"] + 1, point["seed"] + 1 + point["draws"]):
+        policy, jobs = coflow_policy(point["policy"]), _live_jobs(seed)[: point["limit"]]
+        transport = ScheduledTransport(topology, policy, interval=interval, check=point.get("check"))
+        outcomes.append(Simulation(jobs, transport, keep_coflows=False).run())
+        every += jobs
+    return drawn_result(outcomes, every, topology)
 
 
 def _live_points(base: Point, policies: tuple[str, ...]) -> list[Point]:
-    return [{**base, "eta_ms": e, "policy": p} for e in (1, 10, 50, 100, 200) for p in policies]
+    return [
+        {**base, "draws": DRAWS, "eta_ms": e, "policy": p} for e in (1, 10, 50, 100, 200) for p in policies
+    ]
 
 
 def _parrot_point(base: Point, **values: Any) -> Point:
@@ -320,5 +322,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         run_live,
         {},
         accepts=coflow_policies,
+        sends_flows=False,
     ),
 )

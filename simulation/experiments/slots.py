@@ -26,6 +26,7 @@ from simulation.results import Latency, Result
 from simulation.scheduled import ScheduledTransport
 from simulation.slotted import SIMULATED, SlottedTransport
 from simulation.topology import GBIT, Topology, switch, tree
+from simulation.turns import TurnsTransport
 from simulation.workloads import MODELS, ClusterJob, cluster_jobs
 from workloads import models
 
@@ -226,15 +227,18 @@ DRAWS = 10
 LIVE_SLOTS: dict[str, dict[str, Any]] = {
     "slots": {"slot_s": 0.03},
     "slots-now": {"slot_s": 0.03, "reserved": 1, "partial": 1},
-    "slots-at-once": {"slot_s": 0.03, "reserved": 1, "partial": 1, "hasten": True},
+    "slots-turns": {"slot_s": 0.03, "hasten": True},
+    "slots-take-back": {"slot_s": 0.03, "hasten": True},
     "slots-15": {"slot_s": 0.015},
     "slots-15-now": {"slot_s": 0.015, "reserved": 1, "partial": 1},
-    "slots-15-at-once": {"slot_s": 0.015, "reserved": 1, "partial": 1, "hasten": True},
+    "slots-15-turns": {"slot_s": 0.015, "hasten": True},
+    "slots-15-take-back": {"slot_s": 0.015, "hasten": True},
     "slots-horizon": {"slot_s": 0.03, "reserved": HORIZON},
 }
-"""Slot scheduler parameters by policy; `slots` has the live experiment's slots. With `-now` nobody plans
-beyond the present slot: the most that jobs could gain if they could take back what those behind them in the
-order have reserved. With `-at-once` they also decide within slots, when transfers start or end."""
+"""Slot scheduler parameters by policy; `slots` has the live experiment's slots, and decides at their
+boundaries. With `-now` nobody plans beyond the present slot. With `-turns` flows decide when they do live
+(`simulation.turns`). With `-take-back` those that begin also take what flows behind them in the order have
+planned."""
 
 
 def live_topology(gbps: float) -> Topology:
@@ -246,8 +250,10 @@ def live_transport(policy: str, topology: Topology, seed: int, check: bool | Non
     """Return what moves flows under a slot scheduler of `LIVE_SLOTS` or a coflow policy, which is fluid."""
     if policy in LIVE_SLOTS:
         settings = replace(SIMULATED, **LIVE_SLOTS[policy])
-        at_once = policy.endswith("-at-once")
-        return SlottedTransport(topology, "slots", settings, at_once=at_once, seed=seed, check=check)
+        if policy.endswith(("-turns", "-take-back")):
+            take_back = policy.endswith("-take-back")
+            return TurnsTransport(topology, settings, take_back=take_back, seed=seed, check=check)
+        return SlottedTransport(topology, "slots", settings, seed=seed, check=check)
     return ScheduledTransport(topology, coflow_policy(policy), check=check)
 
 

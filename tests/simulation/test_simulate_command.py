@@ -277,7 +277,7 @@ def test_every_experiment_runs_small_and_gets_its_section(tmp_path: Path) -> Non
         todo = [p for p in points(name, None, None, 3, 0)[1] if SOME.get(name, bool)(p)]
         if name == "matrix":
             todo = [{**p, "placements": 1} for p in todo]
-        if name in ("cassini-themis", "cassini-pollux", "slots-bound", "slots-load"):
+        if name in ("cassini-themis", "cassini-pollux", "parrot-live", "slots-bound", "slots-load"):
             todo = [{**p, "draws": 1} for p in todo]
         results = [experiment.run(point) for point in todo]
         todo = [{key: value for key, value in p.items() if key != "placements"} for p in todo]

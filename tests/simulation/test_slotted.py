@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -25,6 +28,7 @@ from simulation.jobs import Compute, chain, coflow
 from simulation.scheduled import ScheduledTransport
 from simulation.slotted import SIMULATED, SlotPolicy, SlottedTransport
 from simulation.topology import switch, tree
+from simulation.turns import TurnsTransport
 from simulation.workloads import cluster_jobs
 
 SLOTS = replace(SIMULATED, slot_s=0.2)
@@ -58,16 +62,24 @@ def test_a_rings_flows() -> None:
     assert parameter_server([4], [4], 9.0) is None
 
 
-@pytest.mark.parametrize(
-    ("policy", "at_once"), [("slots", False), ("slots", True), ("fair", False), ("equal", False)]
-)
-@pytest.mark.parametrize("cross", [0.0, 0.3])
-def test_flows_obey_their_dependencies_at_every_slot(policy: SlotPolicy, at_once: bool, cross: float) -> None:
+TRANSPORTS: dict[str, Callable[..., SlottedTransport]] = {
+    **{
+        f"{policy}, cross traffic {cross}": functools.partial(SlottedTransport, policy=policy, cross=cross)
+        for policy in get_args(SlotPolicy)
+        for cross in (0.0, 0.3)
+    },
+    "turns": TurnsTransport,
+    "turns, taking back": functools.partial(TurnsTransport, take_back=True),
+}
+
+
+@pytest.mark.parametrize("kind", TRANSPORTS)
+def test_flows_obey_their_dependencies_at_every_slot(kind: str) -> None:
     """At each boundary: broadcasts within what is aggregated, ring flows within their predecessor and a
     chunk."""
     flows = [parameter_server([0, 1, 2], [3, 4], 60.0), ring([1, 3, 5, 0], 80.0)]
     jobs = [training_job(f"{i}", 0.3 * i, 0.5, [c], 3) for i, c in enumerate(flows * 2)]
-    transport = SlottedTransport(switch(6, 10.0), policy, SLOTS, cross=cross, at_once=at_once, check=True)
+    transport = TRANSPORTS[kind](switch(6, 10.0), parameters=SLOTS, check=True)
     original, checks = transport.decide, 0
 
     def decide(now: float) -> None:
@@ -154,19 +166,6 @@ def test_workers_of_one_server_send_it_their_parts_side_by_side() -> None:
     slotted = SlottedTransport(network, parameters=replace(SLOTS, slot_s=slot_s), check=True)
     (slots,) = Simulation([training_job("alone", 0.0, 0.0, [flows], 1)], slotted).run().jobs
     assert slots.jct <= 2.0 + 2.0 / parts + 2 * parts * slot_s
-
-
-def test_who_may_decide_within_a_slot_wastes_none() -> None:
-    """The first transfer ends, and the second starts, in the middle of slots that are as long as both."""
-    network = switch(3, 10.0)
-    jobs = [training_job(f"{i}", 0.3 * i, 0.0, [coflow([(0, 1 + i, 10.0)])], 1) for i in range(2)]
-    its = replace(SLOTS, slot_s=2.0)
-    outcome = Simulation(jobs, SlottedTransport(network, parameters=its, at_once=True, check=True)).run()
-    waits = Simulation(jobs, SlottedTransport(network, parameters=its, check=True)).run()
-    hastens = replace(its, hasten=True)
-    at_once = SlottedTransport(network, parameters=hastens, at_once=True, check=True)
-    assert [record.finish for record in Simulation(jobs, at_once).run().jobs] == pytest.approx([1.0, 2.0])
-    assert outcome.jobs[1].finish <= waits.jobs[1].finish
 
 
 def test_an_equal_share_that_a_flow_cannot_use_goes_to_nobody() -> None:
