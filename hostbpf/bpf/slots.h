@@ -17,7 +17,7 @@ const volatile enum enforcer enforcer_in_btf; // BTF has types of globals only; 
 // Rates of successive slots. Before the first and after the last slot the flow is not limited, so a schedule that
 // nobody renews ends by itself.
 struct schedule {
-	__u64 start_ns; // CLOCK_MONOTONIC, when the first slot begins
+	__s64 start_ns; // CLOCK_MONOTONIC, when the first slot begins; negative: before the machine's start
 	__u64 slot_ns;
 	__u32 slots;
 	__u32 base_slot; // number of the first slot
@@ -41,7 +41,7 @@ static inline __attribute__((always_inline)) __u32 slot_at(const struct schedule
 {
 	__u64 index;
 
-	if (!schedule->slot_ns || now < schedule->start_ns)
+	if (!schedule->slot_ns || (__s64)now < schedule->start_ns)
 		return SLOTS_MAX;
 	index = (now - schedule->start_ns) / schedule->slot_ns;
 	return index < schedule->slots && index < SLOTS_MAX ? index : SLOTS_MAX;

@@ -44,7 +44,7 @@ class _Schedule(NamedTuple):
     quiet: int
 
 
-_FORM = "=QQIIIBBBx"
+_FORM = "=qQIIIBBBx"
 SCHEDULE = Codec(_FORM, _Schedule)
 _PACKED = tuple(  # with the rates, by their number
     struct.Struct(f"{_FORM}{slots}Q{(HORIZON_MAX - slots) * 8}x") for slots in range(HORIZON_MAX + 1)

@@ -285,6 +285,16 @@ def test_departure_times_are_spaced_by_the_rate(transport: str) -> None:
     assert {later - earlier for earlier, later in itertools.pairwise(times)} == {step}
 
 
+def test_a_slot_may_have_begun_before_the_machine() -> None:
+    """Its start is negative then, as on a machine that has run for less than a slot."""
+    flow, packet = packet_of("udp", 1000)
+    clock = SlotClock(2 * time.monotonic_ns(), -1)
+    with departures(clock) as (schedules, departs):
+        schedules.set(flow, 0, [0.01])
+        first, second = departs(packet), departs(packet)
+    assert second - first == 1000 * 8 * 100_000
+
+
 def test_departure_times_follow_a_new_schedule() -> None:
     """What was slow is not waited for when it is fast now; acknowledgements are never held back."""
     flow, packet = packet_of("tcp", 1000)
