@@ -128,7 +128,7 @@ def run_parrot(point: Point) -> Result:
     )
 
 
-def _live_jobs(seed: int) -> list[Job]:
+def live_jobs(seed: int) -> list[Job]:
     """Return the jobs of experiments/parrot.toml, starting as with this seed (`start_spread_ms`): parameter
     servers are the first half of a job's hosts."""
     jobs, live = [], read_toml(LIVE)
@@ -148,7 +148,7 @@ def run_live(point: Point) -> Result:
     topology = switch(2 * table["hosts_per_side"], table["host_rate_mbps"] * MBPS * PAYLOAD)
     outcomes, every = [], []
     for seed in range(point["seed"] + 1, point["seed"] + 1 + point["draws"]):
-        policy, jobs = coflow_policy(point["policy"]), _live_jobs(seed)[: point["limit"]]
+        policy, jobs = coflow_policy(point["policy"]), live_jobs(seed)[: point["limit"]]
         transport = ScheduledTransport(topology, policy, interval=interval, check=point.get("check"))
         outcomes.append(Simulation(jobs, transport, keep_coflows=False).run())
         every += jobs
