@@ -1,7 +1,8 @@
 """`python -m tests [PYTEST OPTIONS]`: all tests, in two processes.
 
 Tests that are marked `root` change the machine for all, so one process runs them one after the other. They
-wait for most of their time. The other process runs the rest meanwhile, and its output follows at the end.
+wait for most of their time. The other process runs the rest meanwhile, and its output follows at the end. It
+gives way to the first, which takes longer.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ def main(options: list[str]) -> int:
     """Run both, and return the worse exit status: 0 if all tests passed."""
     pytest = [sys.executable, "-m", "pytest", *options]
     with tempfile.TemporaryFile() as output:
-        beside = subprocess.Popen([*pytest, "-m", "not root"], stdout=output, stderr=subprocess.STDOUT)
+        beside = subprocess.Popen(
+            ["nice", *pytest, "-m", "not root"], stdout=output, stderr=subprocess.STDOUT
+        )
         try:
             statuses = {subprocess.run([*pytest, "-m", "root"], check=False).returncode, beside.wait()}
         finally:

@@ -12,7 +12,7 @@ from typing import get_args
 
 import pytest
 
-from entrain import paper
+from entrain import fluid, paper
 from entrain.experiment import Combination, Experiment, load_experiment
 from entrain.paper import verdicts
 from entrain.policies.reports import HostReport, Paced
@@ -133,6 +133,22 @@ def put(directory: Path, experiment: Experiment) -> None:
         for combination in experiment.combinations():
             make = cluster_run if experiment.cluster else run
             store.add(make(experiment, combination), "run")
+
+
+_FLUID: dict[tuple[str, int, str], float] = {}
+
+
+@pytest.fixture(autouse=True)
+def simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of one module are of the same experiments, so their fluid jobs are simulated once."""
+
+    def mean_jct_s(experiment: Experiment, seed: int, policy: str) -> float:
+        key = repr(experiment), seed, policy
+        if key not in _FLUID:
+            _FLUID[key] = fluid.mean_jct_s(experiment, seed, policy)
+        return _FLUID[key]
+
+    monkeypatch.setattr(live, "mean_jct_s", mean_jct_s)
 
 
 @pytest.fixture(scope="module")
