@@ -87,6 +87,7 @@ class TurnsTransport(SlottedTransport):
         if not happens and not self._begun:
             return
         slot = (self._passed - 1) // len(self._moments)
+        self._due = slot + 1  # whose order coflows that start until then get
         part = min(slot + 1 - now / self.parameters.slot_s, 1.0)
         rows = self._settle(now, slot, part)
         self._withdraw(np.setdiff1d(self._rows(), rows), slot)
