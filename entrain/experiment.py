@@ -26,7 +26,6 @@ key.
 from __future__ import annotations
 
 import itertools
-import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,7 +47,7 @@ from machine.toml import NAME, Strict, check, matching, one_of, read_toml
 from mininet_topos.links import Shaping
 from schedulers.placement.strategies import STRATEGIES
 from workloads.collectives import DDP
-from workloads.jobs import UNSENT_BYTES, JobSpec, parse_job
+from workloads.jobs import UNSENT_BYTES, JobSpec, parse_job, start_offset
 
 Kind = Literal["jobs", "slot-rates"]
 """Kind of experiment: jobs in a network, or slot rates on one host (`entrain.trials.slot_rates`)."""
@@ -251,7 +250,7 @@ class Experiment:
 
     def start_offset_ms(self, seed: int, job: Job) -> float:
         """Return the random delay that `seed` adds to the job's start time in the file."""
-        return random.Random(f"{seed}/{job.name}").uniform(0, self.start_spread_ms)
+        return start_offset(seed, job.name, self.start_spread_ms)
 
     @property
     def target(self) -> Target:

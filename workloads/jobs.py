@@ -176,6 +176,11 @@ class JobSpec(BaseModel):
         return self.output / f"{self.name}-rank{rank}.jsonl"
 
 
+def start_offset(seed: int, job: str, spread: float) -> float:
+    """Return the random delay, up to `spread` and in its unit, with which a job of this name starts."""
+    return random.Random(f"{seed}/{job}").uniform(0, spread)
+
+
 def parse_job(data: object, source: str) -> JobSpec:
     """Check the data of `source`. Raises BadInput, which names the source, the key and the remedy."""
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from simulation.scheduled import ScheduledTransport
 from simulation.topology import GBIT, Topology, switch
 from simulation.traces import INCLUDED, read_tiresias
 from simulation.workloads import ParrotScale, parrot_jobs, sample_jobs
+from workloads.jobs import start_offset
 
 TIRESIAS = PublicTrace(
     "simulator/60_job.csv", "SymbioticLab/Tiresias", "Apache-2.0", INCLUDED / "tiresias-60-jobs.csv"
@@ -134,7 +134,7 @@ def live_jobs(seed: int) -> list[Job]:
     jobs, live = [], read_toml(LIVE)
     spread_ms = live["experiment"]["start_spread_ms"]
     for job in live["job"]:
-        start_ms = job["start_ms"] + random.Random(f"{seed}/{job['name']}").uniform(0, spread_ms)
+        start_ms = job["start_ms"] + start_offset(seed, job["name"], spread_ms)
         places = [int(host.removeprefix("h")) - 1 for host in job["hosts"]]
         half = len(places) // 2
         coflows = push_pull(places[half:], places[:half], job["bytes"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +28,7 @@ from simulation.topology import GBIT, Topology, switch, tree
 from simulation.turns import TurnsTransport
 from simulation.workloads import MODELS, ClusterJob, cluster_jobs
 from workloads import models
+from workloads.jobs import start_offset
 
 SLOTS_SET = ("slots", "slots-2", "slots-horizon", "slots-whole", "slots-drawn")
 SLOTS_VARIANTS: dict[str, dict[str, Any]] = {
@@ -262,7 +262,7 @@ def live_jobs(policy: str, seed: int) -> list[Job]:
     (`start_spread_ms`)."""
 
     def late(job: LiveJob) -> float:
-        return random.Random(f"{seed}/{job.ident}").uniform(0, START_SPREAD_S)
+        return start_offset(seed, job.ident, START_SPREAD_S)
 
     return [simulated(replace(job, arrival_s=job.arrival_s + late(job)), policy) for job in LIVE_JOBS]
 
