@@ -25,6 +25,8 @@ from machine.interval import interval
 from machine.palette import Style, style
 from machine.terminal import count
 
+JOBS_UPRIGHT = 6
+"""Number of jobs up to which their labels find room side by side."""
 _ROUTINGS = {
     "ecmp": "ECMP",
     "recmp": "rECMP",
@@ -135,10 +137,14 @@ def _times(axes: Any, experiment: Experiment, groups: Sequence[_Group]) -> None:
     axes.plot([], [], ".", color="black", alpha=0.45, label="iterations, in order")
     ideal = ideal_name(run for group in groups for run in group.runs)
     axes.plot([], [], "--", color="black", lw=1.2, label=ideal)
-    axes.set_xticks(
-        places,
-        [f"{job.name}\n{job.spec.collective}\n{len(job.hosts)} hosts" for job in experiment.jobs],
-    )
+    apart: str = "\n"
+    slanted: dict[str, Any] = {}
+    if len(places) > JOBS_UPRIGHT:
+        apart, slanted = ", ", {"rotation": 30, "ha": "right", "rotation_mode": "anchor", "fontsize": 8}
+    labels = [
+        apart.join((job.name, job.spec.collective, f"{len(job.hosts)} hosts")) for job in experiment.jobs
+    ]
+    axes.set_xticks(places, labels, **slanted)
     axes.set_ylabel("iteration time (ms)")
     axes.set_title("Iteration time (lower is better)", fontsize=10)
     axes.set_ylim(bottom=0, top=axes.get_ylim()[1] * 1.25)
