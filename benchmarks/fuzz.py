@@ -372,7 +372,8 @@ async def _controller(rng: random.Random, count: int, found: Found) -> None:
 
 async def _first(answers: AsyncIterator[Any]) -> None:
     with contextlib.suppress(StopAsyncIteration, TimeoutError):  # there may be nothing to tell
-        await asyncio.wait_for(anext(answers), 0.05)
+        async with asyncio.timeout(0.05):
+            await anext(answers)
     await answers.aclose()  # type: ignore[attr-defined]
 
 

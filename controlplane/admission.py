@@ -184,8 +184,9 @@ class Admission:
         for task in (self._worker, self._asking):
             if task is not None:
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+                await asyncio.wait([task])  # unlike `await task`, it does not hide that we are cancelled, too
+                if not task.cancelled():
+                    task.result()
 
     # -- what users ask for
 
@@ -356,7 +357,9 @@ class Admission:
             if not self._problem:
                 pause_s = RETRY_S
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), pause_s if self._problem else LONGEST_RETRY_S)
+                # not `wait_for`: until Python 3.12 it ignores a cancellation at the moment of the event
+                async with asyncio.timeout(pause_s if self._problem else LONGEST_RETRY_S):
+                    await self._wake.wait()
                 continue
             pause_s = min(2 * pause_s, LONGEST_RETRY_S)
 

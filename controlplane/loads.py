@@ -111,7 +111,8 @@ class LoadReader:
             try:
                 metadata = {p4.PACKET_OUT_EGRESS_PORT: port, p4.PACKET_OUT_PAD: 0}
                 self._fabric.send_packet(switch, query(port, number, epochs=epochs), **metadata)
-                return await asyncio.wait_for(answer, ANSWER_TIMEOUT_S)
+                async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                    return await answer
             except TimeoutError:
                 continue
             finally:

@@ -98,7 +98,8 @@ class SwitchClient:
         Raises Unreachable if the switch does not answer within `timeout_s`.
         """
         try:
-            await asyncio.wait_for(self._open(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._open()
         except TimeoutError:
             trust = self.switch.certificates
             raise Unreachable(

@@ -615,6 +615,15 @@ async def collect(admission: Admission, name: str, seen: list[tuple[str, str | N
         seen.append((each.entry.phase, each.step))
 
 
+def test_an_end_at_the_moment_of_news_is_an_end(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with World(tmp_path / "jobs", "vclos").controller() as admission:
+            await submit(admission, "a", 2)
+            admission.look()  # what waits for news is woken, and has not run when the controller ends
+
+    run(test)
+
+
 def test_a_second_controller_is_told_who_is_primary(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "jobs", CLUSTER)
     with pytest.raises(InUse, match=f"process {os.getpid()} has it open; it is the primary"):
