@@ -1,8 +1,10 @@
 """One decorator for the compiled kernels, so that they keep their types for the checker.
 
-Machine code is cached in $XDG_CACHE_HOME/entrain (default ~/.cache/entrain), where that can be written, under
-a hash of the sources: numba by itself looks at a kernel's own file only and would go on using old code of a
-kernel that calls a changed one in another file. A function that others compile says "compiles this".
+numba is loaded when the first kernel is called: most commands import kernels and call none, and loading takes
+as long as all else that they do. Machine code is cached in $XDG_CACHE_HOME/entrain (default
+~/.cache/entrain), where that can be written, under a hash of the sources: numba by itself looks at a kernel's
+own file only and would go on using old code of a kernel that calls a changed one in another file. A function
+that others compile says "compiles this".
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
+from functools import cache, cached_property, update_wrapper
+from importlib.metadata import version
 from pathlib import Path
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,7 +31,7 @@ Routes = NDArray[np.int32]
 
 
 def _cache_directory() -> Path:
-    digest = hashlib.sha256(numba.__version__.encode())
+    digest = hashlib.sha256(version("numba").encode())
     root = Path(__file__).resolve().parent.parent
     for package in ("schedulers", "simulation"):
         for source in sorted((root / package).rglob("*.py")):
@@ -39,8 +42,12 @@ def _cache_directory() -> Path:
     return home / "entrain" / f"kernels-{digest.hexdigest()[:16]}"
 
 
-def _set_up_cache() -> bool:
-    """Whether there is a directory for the cache: numba refuses to import a kernel that it cannot cache."""
+@cache
+def cached() -> bool:
+    """Whether there is a directory for the cache; if not, each process compiles anew.
+
+    numba refuses a kernel that it cannot cache.
+    """
     if os.environ.get("NUMBA_CACHE_DIR"):
         return True
     try:
@@ -48,14 +55,38 @@ def _set_up_cache() -> bool:
         directory.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # a user without a home
         return False
-    numba.config.CACHE_DIR = str(directory)
     return os.access(directory, os.W_OK)
 
 
-CACHED = _set_up_cache()
-"""Whether machine code is kept; if not, each process compiles anew."""
+@cache
+def _loaded() -> Callable[[Callable[..., object]], Any]:
+    """Load numba, and return what compiles a function."""
+    import numba
+    from numba.extending import typeof_impl
+
+    if cached() and not os.environ.get("NUMBA_CACHE_DIR"):
+        numba.config.CACHE_DIR = str(_cache_directory())
+    # a kernel that calls another one finds our object by its name
+    typeof_impl.register(_Kernel)(lambda kernel, context: typeof_impl(kernel.dispatcher, context))
+    return cast("Callable[[Callable[..., object]], Any]", numba.njit(cache=cached()))
+
+
+class _Kernel(Generic[P, R]):
+    """A function that is compiled on its first call, by Python or by another kernel."""
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        self._function = function
+        update_wrapper(self, function)
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """What numba makes of the function."""
+        return _loaded()(self._function)
+
+    def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
+        return cast("R", self.dispatcher(*arguments, **named))
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile `function` on first use, with IEEE arithmetic (results repeat bit for bit), cached on disk."""
-    return cast("Callable[P, R]", numba.njit(cache=CACHED)(function))
+    return _Kernel(function)

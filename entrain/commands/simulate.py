@@ -126,7 +126,7 @@ def command(
       d-clas      each coflow counts alone, in D-CLAS queues (Aalo's paper)
     """
     # Import late: the simulator loads numpy and numba, which would slow down `entrain --help`.
-    from schedulers.compiled import CACHED
+    from schedulers.compiled import cached
     from simulation import output, sweep
     from simulation.experiments.experiment import Point
     from simulation.experiments.registry import points
@@ -151,7 +151,7 @@ def command(
             "entrain does not include that file; to use it, download it and give it with --trace",
             highlight=False,
         )
-    if not CACHED:
+    if not cached():
         console.print(
             "note: the cache ($XDG_CACHE_HOME, or ~/.cache) cannot be written, so each run compiles "
             "its kernels anew; set XDG_CACHE_HOME to a directory that can",

@@ -15,7 +15,6 @@ from typing import Literal
 import numpy as np
 
 from schedulers.compiled import Bools, Ints
-from schedulers.placement import exact
 from schedulers.placement.cluster import DARK, Circuit, Cluster, Link, Placement, Port, Request, State
 from schedulers.placement.search import FOUND, UNDECIDED, find
 from schedulers.placement.shapes import size_with_shape
@@ -71,6 +70,8 @@ def _leaves(
     least_free = np.argsort(free.sum(axis=0), kind="stable")
     status, picked = find(free[np.ix_(fullest, least_free)], links_per_pair, leaves, width, limit)
     if status == UNDECIDED:
+        from schedulers.placement import exact  # late: scipy takes half a second to load
+
         return exact.virtual_clos(idle, free, links_per_pair, unit, leaves, width)
     return np.sort(fullest[picked]) if status == FOUND else None
 
@@ -110,6 +111,8 @@ def ocs_vclos(
 
     for leaves, width in _ocs_shapes(state.cluster, request.gpus, request.pattern, unit):
         if solver:
+            from schedulers.placement import exact  # late, as above
+
             found = exact.rewired_clos(idle, uplinks, ports, unit, leaves, width)
             if found is None:
                 continue

@@ -63,7 +63,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def test_without_a_cache_it_says_why_it_compiles_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("schedulers.compiled.CACHED", False)
+    monkeypatch.setattr("schedulers.compiled.cached", lambda: False)
     done = CliRunner().invoke(
         command, ["parrot-jct", "--trace", str(HERE / "jobs.csv"), "--policy", "parrot"]
     )
