@@ -28,6 +28,8 @@ _BLOCK = re.compile(
     r"(?:<!-- not run: (?P<reason>[^>]*?) -->\s*\n)?^```(?P<language>sh|python)\n(?P<text>.*?)^```",
     re.MULTILINE | re.DOTALL,
 )
+_COMPUTES = re.compile(r"(entrain (simulate|place) .*\n)+")
+"""Commands that change nothing on the machine."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,19 @@ def _examples() -> list[Example]:
     return found
 
 
-@pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("example", _examples(), ids=lambda example: f"{example.page}:{example.line}")
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(
+            each,
+            marks=() if _COMPUTES.fullmatch(each.text) else pytest.mark.root,
+            id=f"{each.page}:{each.line}",
+        )
+        for each in _examples()
+    ],
+)
 def test_example_runs(example: Example) -> None:
     if example.reason:
         pytest.skip(example.reason)
