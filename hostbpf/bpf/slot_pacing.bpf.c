@@ -6,6 +6,7 @@
 // A socket that sleeps until its next departure cannot be woken earlier, and every wake-up is a transmission. So in a
 // silent slot a flow that somebody wakes (hostbpf/rates/sockets.py) does not sleep: its window is closed instead.
 #include "cubic.h"
+#include "pacing.h"
 #include "slots.h"
 
 char _license[] SEC("license") = "Dual MIT/GPL";
@@ -19,15 +20,6 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define ACK_NS 20000000ULL // acknowledgements may wait so long for a processor of the receiver
 #define QUEUED_MAX 131072  // bytes of a scheduled flow that may queue before a loss counts as congestion
 
-// At the end of the private area, behind the kernel's CUBIC and what the control has noted (`NOTED_OFFSET`).
-struct pacing {
-	u64 slot_ns;   // when the slot that is paced began
-	u64 origin_ns; // within it, from when `origin` counts
-	u64 origin;    // bytes sent then, more or less what the flow was ahead
-	u64 rate;      // since then
-	u32 window;    // while the window is closed, what it was; 0: it is open
-};
-#define PACING_OFFSET (104 - sizeof(struct pacing))
 _Static_assert(NOTED_OFFSET + sizeof(u32) <= PACING_OFFSET, "what a control notes has its own place");
 
 static __always_inline struct schedule *schedule_of(const struct sock *sk)
@@ -187,6 +179,7 @@ static __always_inline u32 pace(struct sock *sk)
 	bool changed;
 	s64 ahead;
 
+	pacing->asked = sent;
 	now = bpf_ktime_get_ns();
 	index = schedule && schedule->enforcer == ENFORCER_PACING ? slot_at(schedule, now) : SLOTS_MAX;
 	if (index >= SLOTS_MAX) {

@@ -1,6 +1,7 @@
 // Why flows that pace themselves left late: the gaps between a flow's departures that are longer than its pacing rate
 // asks for, with what the kernel says held it back. Attached at tc egress beside the meter; changes nothing.
 #include "packet.h"
+#include "pacing.h"
 
 #include <bpf/bpf_core_read.h>
 
@@ -18,13 +19,20 @@ struct inet_sock {
 	struct sock sk;
 } CORE;
 
+struct tcp_congestion_ops {
+	char name[16];
+} CORE;
+
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
+	const struct tcp_congestion_ops *icsk_ca_ops;
+	__u64 icsk_ca_priv[PRIVATE_SIZE / sizeof(__u64)];
 } CORE;
 
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	__u32 snd_nxt;
+	__u64 bytes_sent;
 	__u32 write_seq;
 	__u8 chrono_type : 2; // enum tcp_chrono
 	__u8 is_cwnd_limited : 1;
@@ -38,6 +46,7 @@ enum cause {
 	WAIT_RECEIVER,  // the receiver's window was full
 	WAIT_WINDOW,    // the congestion window was
 	WAIT_REPEATED,  // no wait: bytes that left for a second time
+	WAIT_UNASKED,   // no wait: the kernel did not ask the control for the pace of these bytes
 };
 const volatile enum cause cause_in_btf; // BTF has types of globals only; user space checks its copy
 
@@ -84,6 +93,19 @@ static inline __attribute__((always_inline)) void tell(const struct packet *pack
 	bpf_ringbuf_submit(told, BPF_RB_NO_WAKEUP);
 }
 
+// Whether a control that is paced by a schedule was not asked before `packet`: the kernel asks before it begins to send,
+// and sends one packet at that pace. TCP's probes go unasked, and some kernels skip eBPF in the context of process 1.
+static inline __attribute__((always_inline)) bool unasked(const struct tcp_sock *tp, const struct packet *packet)
+{
+	const struct inet_connection_sock *icsk = &tp->inet_conn;
+	const struct pacing *pacing = (const void *)&icsk->icsk_ca_priv[PACING_OFFSET / sizeof(__u64)];
+	const char *name = icsk->icsk_ca_ops->name;
+
+	if (name[0] != 's' || name[1] != 'l' || name[2] != 'o' || name[3] != 't' || name[4] != '_')
+		return false;
+	return pacing->slot_ns && (__u32)tp->bytes_sent - packet->payload != pacing->asked;
+}
+
 SEC("tc")
 int explain(struct __sk_buff *skb)
 {
@@ -118,6 +140,8 @@ int explain(struct __sk_buff *skb)
 		tell(&packet, WAIT_REPEATED, now, now);
 		end = before->highest;
 	}
+	if (unasked(tp, &packet))
+		tell(&packet, WAIT_UNASKED, now, now);
 	rate = tp->inet_conn.icsk_inet.sk.sk_pacing_rate;
 	after.due_ns = now + (rate ? packet.payload * 1000000000ULL / rate : 0);
 	after.unsent = tp->write_seq - end;

@@ -145,7 +145,8 @@ class FlowSlot:
     left (None: nothing was sent).
 
     `lost` has what each cause of the machine's has kept from being sent in this slot, in bytes, and what was
-    sent for a second time (`repeated`). It is empty where the flow does not pace itself.
+    sent for a second time (`repeated`), or without asking for the pace (`unasked`). It is empty where the
+    flow does not pace itself.
     """
 
     flow: int
@@ -313,7 +314,7 @@ def _lost(
             continue
         for slot in range(clock.slot(wait.from_ns), clock.slot(wait.until_ns) + 1):
             name = wait.cause.name.lower()
-            if wait.cause == Cause.REPEATED:
+            if wait.cause in (Cause.REPEATED, Cause.UNASKED):
                 result[wait.flow, slot][name] += wait.payload_bytes
             else:
                 late_ns = wait.within(clock.start_ns(slot), clock.start_ns(slot + 1))

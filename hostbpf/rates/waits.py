@@ -32,6 +32,9 @@ class Cause(IntEnum):
     """For the congestion window: acknowledgements are late, or something was lost."""
     REPEATED = 4
     """No wait: these bytes left for a second time."""
+    UNASKED = 5
+    """No wait: the kernel did not ask the control for the pace of these bytes. TCP's probes go unasked, and
+    some kernels skip eBPF in the context of process 1 (KNOWN_ISSUES.md)."""
 
 
 class _Wait(NamedTuple):
