@@ -46,7 +46,7 @@ enum cause {
 	WAIT_RECEIVER,  // the receiver's window was full
 	WAIT_WINDOW,    // the congestion window was
 	WAIT_REPEATED,  // no wait: bytes that left for a second time
-	WAIT_UNASKED,   // no wait: the kernel did not ask the control for the pace of these bytes
+	WAIT_UNASKED,   // the kernel did not ask the control for the pace: bytes that left so, and the wait behind them
 };
 const volatile enum cause cause_in_btf; // BTF has types of globals only; user space checks its copy
 
@@ -67,6 +67,7 @@ struct departure {
 	__u64 due_ns;  // of the next one
 	__u32 unsent;  // behind it
 	__u32 highest; // sequence number so far
+	__u32 unasked; // whether it left without asking for the pace
 };
 
 struct {
@@ -129,10 +130,11 @@ int explain(struct __sk_buff *skb)
 	before = bpf_map_lookup_elem(&departures, &packet.flow);
 	if (before && now > before->due_ns + tolerance_ns) {
 		// What the socket says of itself is still from when it could send no more.
-		enum cause cause = BPF_CORE_READ_BITFIELD(tp, chrono_type) == TCP_CHRONO_RWND_LIMITED ? WAIT_RECEIVER
-				   : BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited)                      ? WAIT_WINDOW
-				   : before->unsent < packet.payload                                  ? WAIT_DATA
-												      : WAIT_PROCESSOR;
+		enum cause cause = before->unasked                                                      ? WAIT_UNASKED
+				   : BPF_CORE_READ_BITFIELD(tp, chrono_type) == TCP_CHRONO_RWND_LIMITED ? WAIT_RECEIVER
+				   : BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited)                        ? WAIT_WINDOW
+				   : before->unsent < packet.payload                                    ? WAIT_DATA
+								     : WAIT_PROCESSOR;
 
 		tell(&packet, cause, before->due_ns, now);
 	}
@@ -140,9 +142,11 @@ int explain(struct __sk_buff *skb)
 		tell(&packet, WAIT_REPEATED, now, now);
 		end = before->highest;
 	}
-	if (unasked(tp, &packet))
+	after.unasked = unasked(tp, &packet);
+	if (after.unasked)
 		tell(&packet, WAIT_UNASKED, now, now);
-	rate = tp->inet_conn.icsk_inet.sk.sk_pacing_rate;
+	// The pace is an old one, so all time until the next departure is a wait.
+	rate = after.unasked ? 0 : tp->inet_conn.icsk_inet.sk.sk_pacing_rate;
 	after.due_ns = now + (rate ? packet.payload * 1000000000ULL / rate : 0);
 	after.unsent = tp->write_seq - end;
 	after.highest = end;

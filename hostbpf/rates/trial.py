@@ -27,7 +27,7 @@ from hostbpf.flow import netns_cookie
 from hostbpf.rates.enforcers import enforcing
 from hostbpf.rates.meter import Sent, metered
 from hostbpf.rates.schedules import HORIZON_MAX, PACED, Schedules
-from hostbpf.rates.waits import Cause, Wait, explained
+from hostbpf.rates.waits import Wait, explained
 from machine.errors import EntrainError
 from machine.record import Record, Resource
 from wire.flow import Flow
@@ -314,7 +314,7 @@ def _lost(
             continue
         for slot in range(clock.slot(wait.from_ns), clock.slot(wait.until_ns) + 1):
             name = wait.cause.name.lower()
-            if wait.cause in (Cause.REPEATED, Cause.UNASKED):
+            if wait.from_ns == wait.until_ns:
                 result[wait.flow, slot][name] += wait.payload_bytes
             else:
                 late_ns = wait.within(clock.start_ns(slot), clock.start_ns(slot + 1))

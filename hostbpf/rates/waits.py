@@ -33,8 +33,8 @@ class Cause(IntEnum):
     REPEATED = 4
     """No wait: these bytes left for a second time."""
     UNASKED = 5
-    """No wait: the kernel did not ask the control for the pace of these bytes. TCP's probes go unasked, and
-    some kernels skip eBPF in the context of process 1 (KNOWN_ISSUES.md)."""
+    """The kernel did not ask the control for the pace: of bytes that left so, or for the wait behind them.
+    TCP's probes go unasked, and some kernels skip eBPF in the context of process 1 (KNOWN_ISSUES.md)."""
 
 
 class _Wait(NamedTuple):
@@ -51,7 +51,8 @@ _WAIT = Codec("=QQII", _Wait)
 
 @dataclass(frozen=True)
 class Wait:
-    """A flow that was due to send at `from_ns` sent `payload_bytes` at `until_ns` (CLOCK_MONOTONIC)."""
+    """A flow that was due to send at `from_ns` sent `payload_bytes` at `until_ns` (CLOCK_MONOTONIC); both are
+    the same where these bytes are what is told."""
 
     flow: Flow
     cause: Cause

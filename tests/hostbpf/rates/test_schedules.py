@@ -154,14 +154,16 @@ def test_rates_follow_the_schedule(
 def test_what_leaves_without_asking_for_the_pace_is_told(
     pair: Pair, connect: Callable[..., Connection], paced: Map, control: str
 ) -> None:
-    """TCP's probe of a window that stays closed."""
+    """TCP's probe of a window that stays closed, and that the flow then sleeps."""
     connection = connect(control)
     woken = Enforced(Enforcer.PACING, woken=True)
     schedules = Schedules(paced, CLOCK, netns=netns_cookie(pair.a), enforcement=woken)
     with explained(pair.index_a, netns=pair.a) as waits, sending(connection):
         deadline = time.monotonic() + 60
-        while not any(each.cause == Cause.UNASKED for each in waits.take()):
-            assert time.monotonic() < deadline, "no probe was told"
+        told: list[Wait] = []
+        while {each.until_ns > each.from_ns for each in told} != {False, True}:
+            assert time.monotonic() < deadline, f"no probe was told, but {told}"
+            told += (each for each in waits.take() if each.cause == Cause.UNASKED)
             schedules.set(Flow.of(connection.sender), CLOCK.slot(), [1.0, *[0.0] * 30])
             wait_for_slot(CLOCK.slot() + 5)
 
