@@ -95,7 +95,7 @@ static inline __attribute__((always_inline)) void tell(const struct packet *pack
 }
 
 // Whether a control that is paced by a schedule was not asked before `packet`: the kernel asks before it begins to send,
-// and sends one packet at that pace. TCP's probes go unasked, and some kernels skip eBPF in the context of process 1.
+// and sends one packet at that pace. Some kernels skip eBPF in the context of process 1.
 static inline __attribute__((always_inline)) bool unasked(const struct tcp_sock *tp, const struct packet *packet)
 {
 	const struct inet_connection_sock *icsk = &tp->inet_conn;

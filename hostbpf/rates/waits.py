@@ -34,7 +34,7 @@ class Cause(IntEnum):
     """No wait: these bytes left for a second time."""
     UNASKED = 5
     """The kernel did not ask the control for the pace: of bytes that left so, or for the wait behind them.
-    TCP's probes go unasked, and some kernels skip eBPF in the context of process 1 (KNOWN_ISSUES.md)."""
+    Some kernels skip eBPF in the context of process 1 (KNOWN_ISSUES.md)."""
 
 
 class _Wait(NamedTuple):

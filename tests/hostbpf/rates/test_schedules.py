@@ -9,7 +9,6 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import pytest
 from scapy.layers.inet import IP, TCP, UDP
@@ -36,23 +35,6 @@ SKB_SIZE = 192
 BURST = 2 * 1448
 ROUNDS = 15
 FLOW = Flow("10.0.0.1", 1000, "10.0.0.2", 2000)
-
-
-@dataclass(frozen=True)
-class Enforced:
-    """Enforcement by `enforcer`, without the thread and the interface."""
-
-    enforcer: Enforcer
-    woken: bool = False
-
-    def assign(self, flow: Flow) -> tuple[Enforcer, bool]:
-        return self.enforcer, self.woken
-
-    def lowest(self, enforcer: Enforcer) -> int:
-        return 1
-
-    def changed(self, flow: Flow, schedule: TimedSchedule | None) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -148,24 +130,6 @@ def test_rates_follow_the_schedule(
             assert most - missed - 2 * BURST <= got <= most + 3 * BURST, (first, offset, most, missed, got)
     free = max(sent.get(first + len(rates) + late, 0) for first in rounds for late in range(1, 4))
     assert free > 3 * max(wanted)
-
-
-@pytest.mark.parametrize("control", slots.PACED)
-def test_what_leaves_without_asking_for_the_pace_is_told(
-    pair: Pair, connect: Callable[..., Connection], paced: Map, control: str
-) -> None:
-    """TCP's probe of a window that stays closed, and that the flow then sleeps."""
-    connection = connect(control)
-    woken = Enforced(Enforcer.PACING, woken=True)
-    schedules = Schedules(paced, CLOCK, netns=netns_cookie(pair.a), enforcement=woken)
-    with explained(pair.index_a, netns=pair.a) as waits, sending(connection):
-        deadline = time.monotonic() + 60
-        told: list[Wait] = []
-        while {each.until_ns > each.from_ns for each in told} != {False, True}:
-            assert time.monotonic() < deadline, f"no probe was told, but {told}"
-            told += (each for each in waits.take() if each.cause == Cause.UNASKED)
-            schedules.set(Flow.of(connection.sender), CLOCK.slot(), [1.0, *[0.0] * 30])
-            wait_for_slot(CLOCK.slot() + 5)
 
 
 def waited_ns(told: list[Wait], slot: int) -> int:
@@ -281,6 +245,19 @@ def test_limits_are_schedules_in_whole_grains(paced: Map) -> None:
         schedules.set(FLOW, slot, [0.0, 4e-6])
 
 
+class Departing:
+    """Enforcement by departure times, without the thread and the interface."""
+
+    def assign(self, flow: Flow) -> tuple[Enforcer, bool]:
+        return Enforcer.EDT, False
+
+    def lowest(self, enforcer: Enforcer) -> int:
+        return 1
+
+    def changed(self, flow: Flow, schedule: TimedSchedule | None) -> None:
+        pass
+
+
 @contextlib.contextmanager
 def departures(clock: SlotClock) -> Iterator[tuple[Schedules, Callable[[bytes], int]]]:
     """The fq enforcer without fq: schedules, and the departure time that a packet gets (0: at once)."""
@@ -292,7 +269,7 @@ def departures(clock: SlotClock) -> Iterator[tuple[Schedules, Callable[[bytes], 
             time_ns: int = struct.unpack_from("=Q", context, TSTAMP)[0]
             return time_ns
 
-        yield Schedules(obj.maps["schedules"], clock, netns=0, enforcement=Enforced(Enforcer.EDT)), departs
+        yield Schedules(obj.maps["schedules"], clock, netns=0, enforcement=Departing()), departs
 
 
 def packet_of(transport: str, payload: int) -> tuple[Flow, bytes]:
