@@ -30,7 +30,11 @@ Routes = NDArray[np.int32]
 """Links of each flow, shape (flows, hops), padded with -1 behind the last one."""
 
 
-def _cache_directory() -> Path:
+@cache
+def _cache_directory() -> str | None:
+    """Where machine code is kept; None if that cannot be written."""
+    if chosen := os.environ.get("NUMBA_CACHE_DIR"):
+        return chosen
     digest = hashlib.sha256(version("numba").encode())
     root = Path(__file__).resolve().parent.parent
     for package in ("schedulers", "simulation"):
@@ -38,24 +42,18 @@ def _cache_directory() -> Path:
             content = source.read_bytes()
             if b"compiles this" in content or b"@compiled" in content:
                 digest.update(content)
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "entrain" / f"kernels-{digest.hexdigest()[:16]}"
-
-
-@cache
-def cached() -> bool:
-    """Whether there is a directory for the cache; if not, each process compiles anew.
-
-    numba refuses a kernel that it cannot cache.
-    """
-    if os.environ.get("NUMBA_CACHE_DIR"):
-        return True
     try:
-        directory = _cache_directory()
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        directory = home / "entrain" / f"kernels-{digest.hexdigest()[:16]}"
         directory.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # a user without a home
-        return False
-    return os.access(directory, os.W_OK)
+        return None
+    return str(directory) if os.access(directory, os.W_OK) else None
+
+
+def cached() -> bool:
+    """Whether machine code is kept; if not, each process compiles anew."""
+    return _cache_directory() is not None
 
 
 @cache
@@ -64,10 +62,11 @@ def _loaded() -> Callable[[Callable[..., object]], Any]:
     import numba
     from numba.extending import typeof_impl
 
-    if cached() and not os.environ.get("NUMBA_CACHE_DIR"):
-        numba.config.CACHE_DIR = str(_cache_directory())
+    if (directory := _cache_directory()) is not None:
+        numba.config.CACHE_DIR = directory
     # a kernel that calls another one finds our object by its name
     typeof_impl.register(_Kernel)(lambda kernel, context: typeof_impl(kernel.dispatcher, context))
+    # numba refuses a kernel that it cannot cache
     return cast("Callable[[Callable[..., object]], Any]", numba.njit(cache=cached()))
 
 
