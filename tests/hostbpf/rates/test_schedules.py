@@ -89,7 +89,8 @@ def test_rates_follow_the_schedule(
     receiver, for a processor. Behind the schedule the flow is free.
 
     The kernel tells of all waits. There are as many rounds as it takes to see each rate without long ones.
-    Rounds do not count in which the kernel did not ask for the pace (KNOWN_ISSUES.md, process 1).
+    A few rounds do not count: those in which the kernel did not ask for the pace (KNOWN_ISSUES.md,
+    process 1).
     """
     pair.run(pair.a, "ip", "link", "set", "eth0", "gso_max_segs", "2")
     connection = connect(control)
@@ -98,6 +99,7 @@ def test_rates_follow_the_schedule(
     rates = [10.0, 40.0, 5.0, 0.0, 0.0, 30.0, 3.0, 20.0]
     wanted = [rate * 125_000 * 0.06 for rate in rates]
     rounds: list[int] = []
+    left_out: list[int] = []
     with (
         metered(CLOCK, pair.index_a, netns=pair.a) as meter,
         explained(pair.index_a, netns=pair.a) as waits,
@@ -113,6 +115,7 @@ def test_rates_follow_the_schedule(
                 wait_for_slot(first + len(rates) + 4)
                 fresh = waits.take()
                 if any(each.cause == Cause.UNASKED for each in fresh):
+                    left_out.append(first)
                     continue
                 told += fresh
                 rounds.append(first)
@@ -122,7 +125,8 @@ def test_rates_follow_the_schedule(
                     break
         told += waits.take()  # of who still waited then
         sent = {slot: each.payload_bytes for (which, slot), each in meter.read().items() if which == flow}
-    assert rounds, "the kernel asked for the pace in no round"
+    assert rounds
+    assert len(left_out) <= 3, f"in {len(left_out)} rounds, packets left without asking for the pace"
     for first in rounds:
         for offset, most in enumerate(wanted):
             got = sent.get(first + offset, 0)
