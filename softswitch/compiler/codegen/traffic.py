@@ -199,8 +199,7 @@ class Traffic:
         lines += [
             "{",
             f"\tu32 bytes = st->have < {buffer} ? st->have : {buffer};",
-            "\tOPAQUE(bytes);",
-            f"\tif (bytes && bytes <= {buffer} && bpf_skb_load_bytes(skb, 0, st->buffer, bytes))",
+            f"\tif (bytes && load_bytes(skb, 0, st->buffer, bytes, {buffer}))",
             "\t\treturn TC_ACT_SHOT;",
             "}",
             "if (parse(skb, st)) {",

@@ -62,6 +62,28 @@ typedef __s64 s64;
 		     : "r"(skb), "i"(__builtin_offsetof(struct __sk_buff, field)), "r"((__u64)(value)) \
 		     : "memory")
 
+/*
+ * Copy bytes `from` to `from + bytes` of the packet, of which there are 1 to `limit`, a constant. The verifiers of Linux 6.1
+ * and 6.12 do not learn from a comparison with 0 that a size is not 0. So the last byte's offset is bounded here.
+ * Returns 0, or a negative number.
+ */
+INLINE long load_bytes(struct __sk_buff *skb, u32 from, void *to, u32 bytes, u32 limit)
+{
+	u32 last = bytes - 1;
+
+	OPAQUE(last);
+	return last < limit ? bpf_skb_load_bytes(skb, from, to, last + 1) : -1;
+}
+
+/* The same in the other direction. */
+INLINE long store_bytes(struct __sk_buff *skb, u32 at, const void *from, u32 bytes, u32 limit, u64 flags)
+{
+	u32 last = bytes - 1;
+
+	OPAQUE(last);
+	return last < limit ? bpf_skb_store_bytes(skb, at, from, last + 1, flags) : -1;
+}
+
 INLINE u64 shl64(u64 a, u64 n)
 {
 	return n < 64 ? a << n : 0;

@@ -74,14 +74,11 @@ INLINE int write_short(struct __sk_buff *skb, struct state *st, u32 from, u32 pa
 {
 	u32 written = st->written;
 
-	OPAQUE(payload);
-	if (payload > 256)
-		return -1;
-	if (payload && bpf_skb_load_bytes(skb, from, st->chunk, payload))
+	if (payload && load_bytes(skb, from, st->chunk, payload, 256))
 		return -1;
 	if (remake(skb, written + payload))
 		return -1;
-	return payload ? bpf_skb_store_bytes(skb, written, st->chunk, payload, 0) : 0;
+	return payload ? store_bytes(skb, written, st->chunk, payload, 256, 0) : 0;
 }
 
 /* Remove `bytes` from the packet's front. Returns 1 if it is too short for adjust_room, -1 on error. */
@@ -97,7 +94,7 @@ INLINE int shrink(struct __sk_buff *skb, struct state *st, u32 bytes)
 	/* It removes them after the bytes that it keeps: rewrite these, from the payload if there is no header. */
 	OPAQUE(written);
 	if (written < KEPT) {
-		if (bpf_skb_load_bytes(skb, st->phv.parsed, (u8 *)st->out + written, KEPT - written))
+		if (load_bytes(skb, st->phv.parsed, (u8 *)st->out + written, KEPT - written, KEPT))
 			return -1;
 		st->written = KEPT;
 	}
@@ -132,10 +129,7 @@ INLINE int rewrite(struct __sk_buff *skb, struct state *st, u32 most)
 	if (failed)
 		return -1;
 	written = st->written;
-	OPAQUE(written);
-	if (!written || written > OUT)
-		return written ? -1 : 0;
-	return bpf_skb_store_bytes(skb, 0, st->out, written, BPF_F_RECOMPUTE_CSUM);
+	return written ? store_bytes(skb, 0, st->out, written, OUT, BPF_F_RECOMPUTE_CSUM) : 0;
 }
 
 #if SUMS_PAYLOAD
@@ -178,12 +172,8 @@ static long payload_step(u32 index, struct payload_walk *walk)
 		walk->at += 512;
 		return 0;
 	}
-	rest &= 511;
-	OPAQUE(rest);
-	if (!rest || rest > 511)
-		return 1;
 	clear_words(chunk, 64);
-	if (bpf_skb_load_bytes(walk->skb, walk->at, chunk, rest))
+	if (load_bytes(walk->skb, walk->at, chunk, rest, 511))
 		return 1;
 	walk->sum += (u32)bpf_csum_diff(0, 0, (__be32 *)chunk, 512, 0);
 	walk->at = walk->end;

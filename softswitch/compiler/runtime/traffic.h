@@ -128,9 +128,8 @@ INLINE void emit_event(struct __sk_buff *skb, struct state *st, struct event hea
 	if (!pristine)
 		copy_many(record, st->out, OUT / 8);
 	OPAQUE(headers);
-	OPAQUE(rest);
-	if (headers <= OUT && rest && rest <= PACKET_ROOM - OUT)
-		bpf_skb_load_bytes(skb, from, record + headers, rest);
+	if (headers <= OUT && rest)
+		load_bytes(skb, from, record + headers, rest, PACKET_ROOM - OUT);
 	bpf_ringbuf_submit(record - sizeof(struct event), 0);
 }
 
