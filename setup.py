@@ -15,8 +15,8 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-KERNEL_HZ = (100, 250, 300, 1000)
-"""The choices of CONFIG_HZ, which MLTCP's CUBIC is compiled for."""
+CONTROLS = ("mltcp_*.bpf.c", "slot_pacing.bpf.c")
+"""The congestion controls, which depend on the kernel's operations."""
 PRIVATE = "entrain/_packages"
 
 
@@ -41,13 +41,12 @@ class BuildWheel(build_py):
     def _compile(self, built: Path) -> None:
         sys.path.insert(0, str(ROOT))
         from ebpf.compile import ship
+        from ebpf.struct_ops import VARIANTS
 
         for source in sorted(built.glob("*/bpf/*.bpf.c")):
-            if source.name.startswith("mltcp_"):
-                for hz in KERNEL_HZ:
-                    ship(source, defines={"HZ": hz})
-            else:
-                ship(source)
+            control = any(source.match(pattern) for pattern in CONTROLS)
+            for defines in VARIANTS if control else (None,):
+                ship(source, defines=defines)
 
 
 setup(cmdclass={"build_py": BuildWheel})

@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebpf import EbpfError, Map, Object, compile_cached
+from ebpf import EbpfError, Map, Object
+from ebpf.struct_ops import compile_control
 from hostbpf import mltcp
 from hostbpf.rates import schedules as slots
 from machine.errors import EntrainError, MissingTool
@@ -84,7 +85,7 @@ def registered(names: Collection[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _registered(name: str, source: Path) -> Iterator[None]:
-    with Object.open(compile_cached(source)) as program:
+    with Object.open(compile_control(source)) as program:
         program.load()
         if name not in program.maps:
             raise EntrainError(f"{source}: has no struct tcp_congestion_ops that is called {name}; rename it")

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ebpf import Codec, Map, Object, TypedMap, compile_cached
+from ebpf import Codec, Map, Object, TypedMap
+from ebpf.struct_ops import compile_control
 from hostbpf import SOURCES
 from machine.errors import BadInput
 from machine.state import own_directory
@@ -179,13 +181,13 @@ def registered(
     process that tries gets an EbpfError with errno EEXIST. With `directory`, in a BPF file system and owned
     by the caller's record, the maps are pinned there for `Jobs.pinned`.
     """
-    defines = {"HZ": jiffies_per_second()}
     with contextlib.ExitStack() as stack:
         first: Object | None = None
         objects = []
         for variant in ("reno", "cubic", "dctcp"):
-            compiled = compile_cached(SOURCES / f"mltcp_{variant}.bpf.c", defines=defines)
-            obj = stack.enter_context(Object.open(compiled))
+            obj = stack.enter_context(Object.open(compile_control(SOURCES / f"mltcp_{variant}.bpf.c")))
+            if variant == "cubic":
+                obj.set_rodata("hz", struct.pack("=I", jiffies_per_second()))
             if first is not None:
                 for name in SHARED:
                     obj.reuse_map(name, first.maps[name])

@@ -8,8 +8,18 @@ extern void cubictcp_init(struct sock *sk) __ksym;
 extern u32 cubictcp_recalc_ssthresh(struct sock *sk) __ksym;
 extern void cubictcp_cong_avoid(struct sock *sk, u32 ack, u32 acked) __ksym;
 extern void cubictcp_state(struct sock *sk, u8 new_state) __ksym;
-extern void cubictcp_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym;
 extern void cubictcp_acked(struct sock *sk, const struct ack_sample *sample) __ksym;
+
+#if TX_START_OPERATION
+extern void cubictcp_cwnd_event_tx_start(struct sock *sk) __ksym;
+#else
+extern void cubictcp_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym;
+
+static __always_inline void cubictcp_cwnd_event_tx_start(struct sock *sk)
+{
+	cubictcp_cwnd_event(sk, CA_EVENT_TX_START);
+}
+#endif
 
 #define CUBIC_BETA 717 // of 1024: what remains of the window at a loss
 

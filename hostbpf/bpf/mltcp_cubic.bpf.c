@@ -69,11 +69,7 @@ u32 BPF_PROG(cubic_ssthresh, struct sock *sk)
 	return noted(sk, cubictcp_recalc_ssthresh(sk));
 }
 
-SEC("struct_ops")
-void BPF_PROG(cubic_cwnd_event, struct sock *sk, enum tcp_ca_event event)
-{
-	cubictcp_cwnd_event(sk, event);
-}
+TX_START(cubic_tx_start, cubictcp_cwnd_event_tx_start)
 
 SEC("struct_ops")
 u32 BPF_PROG(cubic_undo_cwnd, struct sock *sk)
@@ -88,7 +84,7 @@ struct tcp_congestion_ops mltcp_cubic = {
 	.cong_avoid = (void *)mltcp_cubic_cong_avoid,
 	.ssthresh = (void *)mltcp_cubic_ssthresh,
 	.set_state = (void *)cubic_set_state,
-	.cwnd_event = (void *)cubic_cwnd_event,
+	.tx_start = (void *)cubic_tx_start,
 	.in_ack_event = (void *)cubic_in_ack_event,
 	.undo_cwnd = (void *)cubic_undo_cwnd,
 	.flags = TCP_CONG_NON_RESTRICTED,
@@ -102,7 +98,7 @@ struct tcp_congestion_ops bpf_cubic = {
 	.cong_avoid = (void *)cubic_cong_avoid,
 	.ssthresh = (void *)cubic_ssthresh,
 	.set_state = (void *)cubic_set_state,
-	.cwnd_event = (void *)cubic_cwnd_event,
+	.tx_start = (void *)cubic_tx_start,
 	.in_ack_event = (void *)cubic_in_ack_event,
 	.undo_cwnd = (void *)cubic_undo_cwnd,
 	.flags = TCP_CONG_NON_RESTRICTED,

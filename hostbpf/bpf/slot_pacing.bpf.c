@@ -286,25 +286,21 @@ u32 BPF_PROG(cubic_ssthresh, struct sock *sk)
 	return noted(sk, larger(window_kept(sk), cubictcp_recalc_ssthresh(sk)));
 }
 
-SEC("struct_ops")
-void BPF_PROG(slot_cwnd_event, struct sock *sk, enum tcp_ca_event event)
+// Something leaves all the same (a probe): it may be lost.
+TX_START(reno_tx_start, open_window)
+
+static __always_inline void start_cubic(struct sock *sk)
 {
-	if (event == CA_EVENT_TX_START)
-		open_window(sk); // something leaves all the same (a probe): it may be lost
+	open_window(sk);
+	cubictcp_cwnd_event_tx_start(sk);
 }
 
-SEC("struct_ops")
-void BPF_PROG(cubic_cwnd_event, struct sock *sk, enum tcp_ca_event event)
-{
-	if (event == CA_EVENT_TX_START)
-		open_window(sk);
-	cubictcp_cwnd_event(sk, event);
-}
+TX_START(cubic_tx_start, start_cubic)
 
 SEC(".struct_ops")
 struct tcp_congestion_ops slot_reno = {
 	.ssthresh = (void *)reno_ssthresh,
-	.cwnd_event = (void *)slot_cwnd_event,
+	.tx_start = (void *)reno_tx_start,
 	.cong_avoid = (void *)reno_cong_avoid,
 	.undo_cwnd = (void *)undo_cwnd,
 	.min_tso_segs = (void *)slot_min_tso_segs,
@@ -320,7 +316,7 @@ struct tcp_congestion_ops slot_cubic = {
 	.ssthresh = (void *)cubic_ssthresh,
 	.cong_avoid = (void *)cubic_cong_avoid,
 	.set_state = (void *)cubic_set_state,
-	.cwnd_event = (void *)cubic_cwnd_event,
+	.tx_start = (void *)cubic_tx_start,
 	.pkts_acked = (void *)cubic_pkts_acked,
 	.undo_cwnd = (void *)undo_cwnd,
 	.min_tso_segs = (void *)slot_min_tso_segs,

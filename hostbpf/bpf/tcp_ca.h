@@ -136,6 +136,9 @@ struct tcp_congestion_ops {
 	void (*cong_avoid)(struct sock *sk, u32 ack, u32 acked);
 	void (*set_state)(struct sock *sk, u8 new_state);
 	void (*cwnd_event)(struct sock *sk, enum tcp_ca_event ev);
+#if TX_START_OPERATION
+	void (*cwnd_event_tx_start)(struct sock *sk);
+#endif
 	void (*in_ack_event)(struct sock *sk, u32 flags);
 	void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
 	u32 (*min_tso_segs)(struct sock *sk);
@@ -145,6 +148,28 @@ struct tcp_congestion_ops {
 	void (*init)(struct sock *sk);
 	void (*release)(struct sock *sk);
 };
+
+// Define operation `name`, which calls `action(sk)` when a connection without packets in flight sends again. Its member
+// of struct tcp_congestion_ops is `tx_start`. The loader defines TX_START_OPERATION: whether the kernel has an operation
+// for this (7.3 has, 6.18 has not). If not, it is an event.
+#if TX_START_OPERATION
+#define tx_start cwnd_event_tx_start
+#define TX_START(name, action)                   \
+	SEC("struct_ops")                        \
+	void BPF_PROG(name, struct sock *sk)     \
+	{                                        \
+		action(sk);                      \
+	}
+#else
+#define tx_start cwnd_event
+#define TX_START(name, action)                                           \
+	SEC("struct_ops")                                                \
+	void BPF_PROG(name, struct sock *sk, enum tcp_ca_event event)    \
+	{                                                                \
+		if (event == CA_EVENT_TX_START)                          \
+			action(sk);                                      \
+	}
+#endif
 
 extern u32 tcp_slow_start(struct tcp_sock *tp, u32 acked) __ksym;
 extern void tcp_cong_avoid_ai(struct tcp_sock *tp, u32 w, u32 acked) __ksym;

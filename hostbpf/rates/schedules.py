@@ -17,7 +17,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from ebpf import Codec, EbpfError, Map, Object, TypedMap, compile_cached
+from ebpf import Codec, EbpfError, Map, Object, TypedMap
+from ebpf.struct_ops import compile_control
 from hostbpf import SOURCES
 from hostbpf.clock import SlotClock
 from hostbpf.flow import KEY, flow_key, packed_key
@@ -263,7 +264,7 @@ def pacing_registered(*, directory: Path | None = None, restored: Map | None = N
     other controls count the windows that they restored. A second process that tries gets an EbpfError with
     errno EEXIST.
     """
-    with Object.open(compile_cached(SOURCES / "slot_pacing.bpf.c")) as obj, contextlib.ExitStack() as stack:
+    with Object.open(compile_control(SOURCES / "slot_pacing.bpf.c")) as obj, contextlib.ExitStack() as stack:
         if restored is not None:
             obj.reuse_map("restored_windows", restored)
         obj.load()

@@ -183,14 +183,15 @@ BOOT_JIFFIES_S = 300  # jiffies begin so much before they overflow 32 bits (INIT
 
 @pytest.fixture
 def clock(tmp_path: Path) -> Iterator[Callable[[int], Object]]:
-    """Compiles the program that warps the clock for a kernel with so many jiffies per second."""
+    """Loads the program that warps the clock for a kernel with so many jiffies per second."""
+    output = tmp_path / "clock.o"
+    source = Path(__file__).parent / "bpf" / "clock.bpf.c"
+    compile_bpf(source, output, includes=[ROOT / "hostbpf" / "bpf"])
     with contextlib.ExitStack() as stack:
 
         def load(hz: int) -> Object:
-            output = tmp_path / f"clock-{hz}.o"
-            source = Path(__file__).parent / "bpf" / "clock.bpf.c"
-            compile_bpf(source, output, includes=[ROOT / "hostbpf" / "bpf"], defines={"HZ": hz})
             obj = stack.enter_context(Object.open(output))
+            obj.set_rodata("hz", struct.pack("=I", hz))
             obj.load()
             return obj
 
@@ -417,9 +418,10 @@ def test_registration_ends_with_a_killed_process() -> None:
     if "slot_reno" in available_congestion_controls():
         pytest.skip("another process of this machine holds the congestion controls")
     program = (
-        "from ebpf import Object, compile_cached\n"
+        "from ebpf import Object\n"
+        "from ebpf.struct_ops import compile_control\n"
         "from hostbpf.mltcp import SOURCES\n"
-        "obj = Object.open(compile_cached(SOURCES / 'slot_pacing.bpf.c')); obj.load()\n"
+        "obj = Object.open(compile_control(SOURCES / 'slot_pacing.bpf.c')); obj.load()\n"
         "link = obj.register('slot_reno'); print('registered', flush=True); input()\n"
     )
     process = subprocess.Popen(
