@@ -94,8 +94,8 @@ def measure(rate_mbps: float, seconds: float, *, offloads: bool, loss: float = 0
         obj.set_rodata("port", struct.pack("=H", SERVER[1]))
         obj.load()
         left = in_netns(between, lambda: socket.if_nametoindex("left"))
-        stack.enter_context(obj.programs["begin"].attach_tcx(left, "ingress", between))
-        stack.enter_context(obj.programs["end"].attach_tcx(where.index_b, "ingress", where.b))
+        stack.enter_context(obj.programs["begin"].attach_interface(left, "ingress", between))
+        stack.enter_context(obj.programs["end"].attach_interface(where.index_b, "ingress", where.b))
         if loss:
             stack.enter_context(lossy([where.index_a], loss, netns=where.a))
         took: list[bytes] = []

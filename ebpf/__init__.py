@@ -2,7 +2,7 @@
 
 from ebpf.compile import compile_bpf, compile_cached
 from ebpf.errors import EbpfError
-from ebpf.links import Link
+from ebpf.links import Attachment, Link
 from ebpf.maps import Map
 from ebpf.namespaces import in_netns
 from ebpf.object import Object, Program, TestRun, Variable
@@ -11,6 +11,7 @@ from ebpf.tc import TcAttachment
 from ebpf.typed import Codec, TypedMap
 
 __all__ = [
+    "Attachment",
     "Codec",
     "EbpfError",
     "Link",

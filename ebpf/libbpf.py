@@ -143,6 +143,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bpf_tc_hook_create": (_INT, (_PTR,)),
     "bpf_tc_attach": (_INT, (_PTR, _PTR)),
     "bpf_tc_detach": (_INT, (_PTR, _PTR)),
+    "bpf_tc_query": (_INT, (_PTR, _PTR)),
     "btf__load_vmlinux_btf": (_PTR, ()),
     "btf__free": (None, (_PTR,)),
     "btf__find_by_name_kind": (_INT, (_PTR, _STR, _U32)),

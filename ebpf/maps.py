@@ -48,6 +48,7 @@ class Map(MutableMapping[bytes, bytes]):
         self.name = name
         self.fd = fd
         self.type: int = info.type
+        self.id: int = info.id
         self.key_size: int = info.key_size
         self.value_size: int = info.value_size
         self.max_entries: int = info.max_entries

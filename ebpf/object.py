@@ -12,9 +12,9 @@ from typing import Any
 from ebpf import libbpf, struct_ops
 from ebpf.btf import Btf
 from ebpf.errors import EbpfError, describe
-from ebpf.links import Link, adopt
+from ebpf.links import Attachment, Link, adopt
 from ebpf.maps import Map
-from ebpf.tc import Direction, TcAttachment, attach_tc, attach_tcx
+from ebpf.tc import NO_TCX, Direction, TcAttachment, attach_tc, attach_tcx
 from ebpf.typed import Codec
 
 _BTF_KIND_DATASEC = 15
@@ -92,7 +92,7 @@ class Program:
         *,
         replace: bool = False,
     ) -> TcAttachment:
-        """Attach to an interface's clsact qdisc. `netns` is a name or a path. See ebpf.tc."""
+        """Attach to an interface's clsact qdisc, until removed. `netns` is a name or a path. See ebpf.tc."""
         return attach_tc(
             self.fd,
             self.name,
@@ -104,9 +104,19 @@ class Program:
             replace=replace,
         )
 
-    def attach_tcx(self, ifindex: int, direction: Direction, netns: str | None = None) -> Link:
-        """Attach with a tcx link (Linux 6.6), which ends with this process. See ebpf.tc."""
-        return attach_tcx(self.fd, self.name, ifindex, direction, netns=netns)
+    def attach_interface(self, ifindex: int, direction: Direction, netns: str | None = None) -> Attachment:
+        """Attach to an interface, after the programs there, until closed or this process ends.
+
+        Uses a tcx link, or before Linux 6.6 a gate at clsact. Raises EbpfError.
+        """
+        try:
+            return attach_tcx(self.fd, self.name, ifindex, direction, netns=netns)
+        except EbpfError as error:
+            if error.errno not in NO_TCX:
+                raise
+        from ebpf.gate import Gate  # which needs this module
+
+        return Gate(self.fd, ifindex, direction, netns)
 
     def attach(self) -> Link:
         """Attach to the hook that the program's section names (tracepoint, fentry, iterator, ...)."""
@@ -243,7 +253,7 @@ class Object:
         base = libbpf.lib().bpf_map__initial_value(self.map_pointer(variable.section), ct.byref(size))
         ct.memmove(base + variable.offset, value, len(value))
 
-    def register(self, name: str) -> Link:
+    def register(self, name: str) -> Attachment:
         """Register the loaded struct_ops variable `name`. See ebpf.struct_ops."""
         return struct_ops.register(self, name)
 

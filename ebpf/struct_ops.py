@@ -2,6 +2,7 @@
 
 Before version 1.2, libbpf registers a struct_ops without a kernel link, so that it survives even `kill -9`.
 With the map flag BPF_F_LINK (Linux 6.4), which `Object.open` sets if possible, the registration is a link.
+Older kernels have no such links, so a record owns the registration.
 """
 
 from __future__ import annotations
@@ -9,55 +10,106 @@ from __future__ import annotations
 import contextlib
 import ctypes as ct
 import functools
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ebpf import libbpf
-from ebpf.errors import EbpfError, describe
-from ebpf.links import Link, create_link
+from ebpf.compile import compile_cached
+from ebpf.errors import describe
+from ebpf.links import Attachment, Lasting, Link, create_link
+from machine.errors import MissingTool
+from machine.record import Resource, clean_stale
 
 if TYPE_CHECKING:
     from ebpf.object import Object
 
 MAP_TYPE = 26  # BPF_MAP_TYPE_STRUCT_OPS
 F_LINK = 1 << 13
+VARIANTS: tuple[dict[str, str | int], ...] = ({"TX_START_OPERATION": 0}, {"TX_START_OPERATION": 1})
+"""What `compile_control` may define, which depends on the kernel."""
 _ATTACH_TYPE = 44  # BPF_STRUCT_OPS
 _BTF_KIND_STRUCT = 4
 
 
 @functools.cache
+def _members(structure: bytes) -> frozenset[bytes] | None:
+    """Return the names of a kernel structure's members; None if the kernel has none of that name."""
+    lib = libbpf.lib()
+    btf = lib.btf__load_vmlinux_btf()
+    if not btf:
+        return None
+    try:
+        found = lib.btf__find_by_name_kind(btf, structure, _BTF_KIND_STRUCT)
+        if found < 0:
+            return None
+        described = lib.btf__type_by_id(btf, found)
+        count = ct.c_uint32.from_address(described + 4).value & 0xFFFF
+        names = (ct.c_uint32.from_address(described + 12 + 12 * i).value for i in range(count))
+        return frozenset(lib.btf__name_by_offset(btf, name) for name in names)
+    finally:
+        lib.btf__free(btf)
+
+
 def kernel_has_links() -> bool:
     """Return whether this kernel can register a struct_ops with a link."""
-    btf = libbpf.lib().btf__load_vmlinux_btf()
-    if not btf:
-        return False
-    found = libbpf.lib().btf__find_by_name_kind(btf, b"bpf_struct_ops_link", _BTF_KIND_STRUCT)
-    libbpf.lib().btf__free(btf)
-    return bool(found > 0)
+    return _members(b"bpf_struct_ops_link") is not None
 
 
-def register(obj: Object, name: str) -> Link:
-    """Register the struct_ops variable `name` of a loaded object, until the link or this process ends.
+def compile_control(source: Path) -> Path:
+    """Return the compiled object of a TCP congestion control, for the operations that this kernel has."""
+    operations = _members(b"tcp_congestion_ops") or frozenset()
+    return compile_cached(source, defines=VARIANTS[b"cwnd_event_tx_start" in operations])
 
-    Needs Linux 6.4. Raises EbpfError, with errno EEXIST if one of the same name is already registered.
+
+def register(obj: Object, name: str) -> Attachment:
+    """Register the struct_ops variable `name` of a loaded object, until it is closed or this process ends.
+
+    Raises EbpfError, with errno EEXIST if one of the same name is already registered. Before Linux 6.4, a
+    registration outlives a killed process until its record is cleaned, and removing it needs bpftool: raises
+    MissingTool without it.
     """
     if not kernel_has_links():
-        raise EbpfError(
-            f"{obj.path}: this kernel cannot register {name} so that it ends with the process; "
-            "remedy: Linux 6.4 or newer, with BTF"
-        )
+        return _register_without_link(obj, name)
     map_fd = obj.maps[name].fd
+    pointer = _attach(obj, name)
+    fd = int(libbpf.lib().bpf_link__fd(pointer))
+    _free(pointer)
+    if fd != map_fd:  # libbpf 1.2 and newer made the link
+        return Link(fd, name)
+    return create_link(map_fd, 0, _ATTACH_TYPE, f"{name}: registration")
+
+
+def _register_without_link(obj: Object, name: str) -> Attachment:
+    if shutil.which("bpftool") is None:
+        raise MissingTool(
+            f"bpftool not found, which removes {name} again on a kernel before Linux 6.4: install it "
+            "(Debian: apt-get install bpftool)"
+        )
+    clean_stale()  # else what a killed process has left would still be registered
+    lasting = Lasting([Resource("struct_ops", str(obj.maps[name].id))])
+    try:
+        _free(_attach(obj, name))
+    except BaseException:
+        lasting.close()
+        raise
+    return lasting
+
+
+def _attach(obj: Object, name: str) -> int:
+    """Let libbpf register it; return its struct bpf_link."""
     with libbpf.capture() as log:
         pointer = libbpf.lib().bpf_map__attach_struct_ops(obj.map_pointer(name))
     if not pointer:
         error = ct.get_errno()
         raise describe(f"{obj.path}: cannot register {name}", error, log())
-    fd = int(libbpf.lib().bpf_link__fd(pointer))
+    return int(pointer)
+
+
+def _free(pointer: int) -> None:
+    """Free libbpf's structure, not the registration."""
     libbpf.lib().bpf_link__disconnect(pointer)
     libbpf.lib().bpf_link__destroy(pointer)
-    if fd != map_fd:  # libbpf 1.2 and newer made the link
-        return Link(fd, name)
-    return create_link(map_fd, 0, _ATTACH_TYPE, f"{name}: registration")
 
 
 def available_congestion_controls() -> tuple[str, ...]:

@@ -18,11 +18,18 @@ Direction = Literal["ingress", "egress"]
 _ATTACH_POINT: dict[Direction, int] = {"ingress": 1, "egress": 2}
 _TCX: dict[Direction, int] = {"ingress": 46, "egress": 47}  # enum bpf_attach_type
 _REPLACE = 1
+NO_TCX = {errno.EINVAL, errno.EOPNOTSUPP}
+"""Error numbers of a kernel without tcx links."""
 _GONE = {
     errno.ENODEV,
     errno.ENOENT,
     errno.EINVAL,
 }  # the interface or its clsact has been removed, and the filter with it
+
+
+def hook(ifindex: int, direction: Direction) -> libbpf.TcHook:
+    """Return libbpf's name for an interface's clsact, in the present network namespace."""
+    return libbpf.TcHook(ifindex=ifindex, attach_point=_ATTACH_POINT[direction])
 
 
 @dataclass
@@ -43,10 +50,10 @@ class TcAttachment:
         self._attached = False
 
         def call() -> int:
-            hook = libbpf.TcHook(ifindex=self.ifindex, attach_point=_ATTACH_POINT[self.direction])
+            at = hook(self.ifindex, self.direction)
             opts = libbpf.TcOpts(handle=self.handle, priority=self.priority)
             with libbpf.capture():
-                return int(libbpf.lib().bpf_tc_detach(ct.byref(hook), ct.byref(opts)))
+                return int(libbpf.lib().bpf_tc_detach(ct.byref(at), ct.byref(opts)))
 
         error = -in_netns(self._netns_fd, call)
         if self._netns_fd is not None:
@@ -72,12 +79,12 @@ def attach_tc(
     """
 
     def call() -> tuple[int, int, str]:
-        hook = libbpf.TcHook(ifindex=ifindex, attach_point=_ATTACH_POINT[direction])
+        at = hook(ifindex, direction)
         flags = _REPLACE if replace else 0
         opts = libbpf.TcOpts(prog_fd=prog_fd, handle=handle, priority=priority, flags=flags)
         with libbpf.capture() as log:
-            created = -int(libbpf.lib().bpf_tc_hook_create(ct.byref(hook)))
-            attached = -int(libbpf.lib().bpf_tc_attach(ct.byref(hook), ct.byref(opts)))
+            created = -int(libbpf.lib().bpf_tc_hook_create(ct.byref(at)))
+            attached = -int(libbpf.lib().bpf_tc_attach(ct.byref(at), ct.byref(opts)))
         return created, attached, log()
 
     created, attached, log = in_netns(netns, call)
@@ -93,7 +100,10 @@ def attach_tc(
 def attach_tcx(
     prog_fd: int, name: str, ifindex: int, direction: Direction, *, netns: str | None = None
 ) -> Link:
-    """Attach with a tcx link (Linux 6.6), which needs no qdisc and ends with this process."""
+    """Attach with a tcx link (Linux 6.6), which needs no qdisc and ends with this process.
+
+    Raises EbpfError; its errno is in `NO_TCX` where the kernel has no such links.
+    """
     where = f"tcx {direction} of interface {ifindex}" + (f" in {netns}" if netns else "")
     return in_netns(
         netns, lambda: create_link(prog_fd, ifindex, _TCX[direction], f"program {name} at {where}")

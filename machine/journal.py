@@ -24,11 +24,11 @@ class _Resource(_Line):
 
 
 class _Thing(_Resource):
-    kind: Literal["netns", "link", "qdisc", "sysctl"]
+    kind: Literal["netns", "link", "qdisc", "filter", "sysctl"]
 
 
-class _Process(_Resource):
-    kind: Literal["process"]
+class _Numbered(_Resource):
+    kind: Literal["process", "struct_ops"]
     name: Annotated[str, Field(pattern=r"^[1-9][0-9]*$")]
 
 
@@ -37,12 +37,12 @@ class _Path(_Resource):
     name: Annotated[str, Field(pattern=r"^/")]
 
 
-_AnyResource = Annotated[_Thing | _Process | _Path, Field(discriminator="kind")]
+_AnyResource = Annotated[_Thing | _Numbered | _Path, Field(discriminator="kind")]
 
 
 class _Header(_Line):
     version: int
-    owner: _Process
+    owner: _Numbered
     name: str
 
 
@@ -94,5 +94,5 @@ def parse(text: str) -> tuple[str, Resource, list[Owned]]:
     return header.name, _resource(header.owner), list(owned)
 
 
-def _resource(line: _Thing | _Process | _Path) -> Resource:
+def _resource(line: _Thing | _Numbered | _Path) -> Resource:
     return Resource(line.kind, line.name, line.netns, line.detail)

@@ -39,7 +39,7 @@ VERSION = 2
 SPARE = 12
 """Descriptors that each record keeps for its end: a command with its pipes takes eight."""
 
-Kind = Literal["netns", "link", "qdisc", "sysctl", "process", "path"]
+Kind = Literal["netns", "link", "qdisc", "filter", "struct_ops", "sysctl", "process", "path"]
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +48,14 @@ log = logging.getLogger(__name__)
 class Resource:
     """One resource on the machine.
 
-    `name` is the namespace's or interface's name, the process id, the path, or a system setting's path below
-    /proc/sys. `netns` is the named namespace of a link or qdisc; empty stands for the one in which it was
-    recorded.
+    `name` is the namespace's or interface's name, the process id, the path, a system setting's path below
+    /proc/sys, or the id of a BPF map that is registered as struct_ops. `netns` is the named namespace of a
+    link, qdisc or filter; empty stands for the one in which it was recorded.
 
     `detail` depends on the kind. For a process it is the start time in clock ticks, so that a reused id is
-    never killed. For a qdisc it is the parent: `clsact`, `root`, or `root handle 8001:` if another qdisc may
-    take its place. For a system setting it is the value to restore.
+    never killed. For a qdisc it is the parent: `clsact`, which stays while it has filters, `root`, or
+    `root handle 8001:` if another qdisc may take its place. For a filter it is its place, such as
+    `ingress pref 1`. For a system setting it is the value to restore.
     """
 
     kind: Kind
@@ -67,7 +68,7 @@ class Resource:
 class Owned:
     """A resource, identified across namespaces.
 
-    `namespace` is the network namespace of a link, qdisc or system setting without `netns`, and
+    `namespace` is the network namespace of a link, qdisc, filter or system setting without `netns`, and
     `pid_namespace` the one in which a process has its number (inodes; 0 for everything else).
     """
 
@@ -80,7 +81,7 @@ def _here(resource: Resource) -> Owned:
     """Return `resource` as seen from the current namespaces."""
     if resource.kind == "process":
         return Owned(resource, pid_namespace=_pid_namespace())
-    if resource.kind in ("link", "qdisc", "sysctl") and not resource.netns:
+    if resource.kind in ("link", "qdisc", "filter", "sysctl") and not resource.netns:
         return Owned(resource, namespace=_namespace())
     return Owned(resource)
 
@@ -143,8 +144,8 @@ def _entering(namespace: int) -> list[str] | None:
     return None
 
 
-def _run(command: list[str], text: str = "") -> None:
-    subprocess.run(command, input=text.encode(), capture_output=True, check=False)
+def _run(command: list[str], text: str = "") -> bytes:
+    return subprocess.run(command, input=text.encode(), capture_output=True, check=False).stdout
 
 
 def _end_process(resource: Resource, pid: int, grace_s: float = 3.0) -> None:
@@ -179,7 +180,9 @@ def _remove(owned: Owned) -> None:
                 _end_process(resource, pid)
         case "netns":
             _run(["ip", "netns", "del", resource.name])
-        case "link" | "qdisc" | "sysctl":
+        case "struct_ops":
+            _run(["bpftool", "struct_ops", "unregister", "id", resource.name])
+        case "link" | "qdisc" | "filter" | "sysctl":
             enter = [] if resource.netns else _entering(owned.namespace)
             if enter is not None:
                 _undo(resource, enter)
@@ -192,13 +195,19 @@ def _remove(owned: Owned) -> None:
 
 
 def _undo(resource: Resource, enter: list[str]) -> None:
-    """Remove a link or qdisc, or restore a system setting, with commands prefixed by `enter`."""
+    """Remove a link, qdisc or filter, or restore a system setting, with commands prefixed by `enter`."""
     netns = ["-n", resource.netns] if resource.netns else []
+    tc = [*enter, "tc", *netns]
     match resource.kind:
         case "link":
             _run([*enter, "ip", *netns, "link", "del", resource.name])
         case "qdisc":
-            _run([*enter, "tc", *netns, "qdisc", "del", "dev", resource.name, *resource.detail.split()])
+            show = [*tc, "filter", "show", "dev", resource.name]
+            if resource.detail == "clsact" and any(_run([*show, each]) for each in ("ingress", "egress")):
+                return
+            _run([*tc, "qdisc", "del", "dev", resource.name, *resource.detail.split()])
+        case "filter":
+            _run([*tc, "filter", "del", "dev", resource.name, *resource.detail.split()])
         case "sysctl":
             _run([*enter, "tee", f"/proc/sys/{resource.name}"], resource.detail)
 
@@ -458,6 +467,14 @@ def running(name: str, root: Path = RECORDS) -> bool:
         return False
     with _turn(root):
         return any(each.alive and each.name == name for each in _all(root))
+
+
+def is_owned(resource: Resource, root: Path = RECORDS) -> bool:
+    """Return whether a record owns `resource`, as seen from the current namespaces."""
+    if not root.is_dir():
+        return False
+    with _turn(root):
+        return any(_here(resource) in each.owned for each in _all(root))
 
 
 def clean_stale(root: Path = RECORDS) -> list[Resource]:

@@ -7,13 +7,14 @@ packets. All times are one machine's CLOCK_MONOTONIC, so different links have no
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ebpf import Codec, Object, RingBuffer, TcAttachment, compile_cached
+from ebpf import Codec, Object, RingBuffer, compile_cached
 from wire.flow import Flow
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class LinkMonitor:
         self.ports = tuple(ports)
         self._gap_ns = round(gap_ms * 1e6)
         self._bursts: list[Burst] = []
-        self._attached: list[TcAttachment] = []
+        self._attached = contextlib.ExitStack()
 
     def __enter__(self) -> LinkMonitor:
         self._object = Object.open(compile_cached(SOURCE))
@@ -91,7 +92,7 @@ class LinkMonitor:
             )
             self.program = self._object.programs["monitor"]
             for port in self.ports:
-                self._attached.append(self.program.attach_tc(port.ifindex, "egress"))
+                self._attached.enter_context(self.program.attach_interface(port.ifindex, "egress"))
         except BaseException:
             self._close()
             raise
@@ -102,9 +103,7 @@ class LinkMonitor:
         self._close()
 
     def _close(self) -> None:
-        for attachment in self._attached:
-            attachment.detach()
-        self._attached.clear()
+        self._attached.close()
         self._object.close()
 
     def poll(self) -> None:

@@ -39,7 +39,7 @@ class Loss:
 def lossy(ifindexes: Iterable[int], probability: float, *, netns: str | None = None) -> Iterator[Loss]:
     """Lose each packet that leaves these interfaces with `probability` (0 to 1), in this context.
 
-    The loss ends with the process at the latest. Raises EbpfError if it cannot attach (before Linux 6.6).
+    The loss ends with the process at the latest. Raises EbpfError if it cannot attach.
     """
     if not 0 <= probability <= 1:
         raise ValueError(f"probability {probability}: must be from 0 to 1")
@@ -47,5 +47,5 @@ def lossy(ifindexes: Iterable[int], probability: float, *, netns: str | None = N
         obj.set_rodata("threshold", struct.pack("=I", min(round(probability * 2**32), 2**32 - 1)))
         obj.load()
         for ifindex in ifindexes:
-            stack.enter_context(obj.programs["lose"].attach_tcx(ifindex, "egress", netns))
+            stack.enter_context(obj.programs["lose"].attach_interface(ifindex, "egress", netns))
         yield Loss(obj)

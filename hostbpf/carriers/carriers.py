@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ebpf import Codec, EbpfError, Map, Object, RingBuffer, compile_cached, in_netns, maps
+from ebpf import Codec, Map, Object, RingBuffer, compile_cached, in_netns, maps
 from ebpf.errors import describe
 from ebpf.tc import Direction
 from hostbpf import SOURCES
@@ -368,9 +368,6 @@ def attached(
         directions: tuple[Direction, Direction] = ("egress", "ingress")
         for direction in directions:
             program = obj.programs[f"carrier_{direction}"]
-            try:
-                stack.enter_context(program.attach_tcx(ifindex, direction, netns))
-            except EbpfError:
-                stack.callback(program.attach_tc(ifindex, direction, netns, replace=True).detach)
+            stack.enter_context(program.attach_interface(ifindex, direction, netns))
         interface = in_netns(netns, lambda: socket.if_indextoname(ifindex))
         yield stack.enter_context(contextlib.closing(Carriers(obj, clock, interface, netns)))

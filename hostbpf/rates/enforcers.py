@@ -394,7 +394,7 @@ class _Interface:
         obj.set_rodata("netns", struct.pack("=Q", self._cookie))
         obj.reuse_map("schedules", self._schedules)
         obj.load()
-        stack.enter_context(obj.programs[program].attach_tcx(self._ifindex, "egress", self._netns))
+        stack.enter_context(obj.programs[program].attach_interface(self._ifindex, "egress", self._netns))
         return obj
 
     def close(self) -> None:

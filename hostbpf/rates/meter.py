@@ -65,5 +65,5 @@ def metered(
         obj.set_rodata("start_ns", struct.pack("=Q", clock.start_ns(base_slot)))
         obj.set_rodata("slot_ns", struct.pack("=Q", clock.slot_ns))
         obj.load()
-        with obj.programs["measure"].attach_tcx(ifindex, direction, netns):
+        with obj.programs["measure"].attach_interface(ifindex, direction, netns):
             yield Meter(obj.maps["meter"], base_slot)

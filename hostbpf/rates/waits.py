@@ -102,5 +102,5 @@ def explained(ifindex: int, *, netns: str | None = None, tolerance_ns: int = TOL
         obj.check_enum("cause", {f"WAIT_{each.name}": each for each in Cause})
         buffer = RingBuffer(obj.maps["waits"], told.append)
         stack.callback(buffer.close)
-        stack.enter_context(obj.programs["explain"].attach_tcx(ifindex, "egress", netns))
+        stack.enter_context(obj.programs["explain"].attach_interface(ifindex, "egress", netns))
         yield Waits(buffer, told)

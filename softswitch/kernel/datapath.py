@@ -17,10 +17,10 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ebpf import Codec, Object, RingBuffer
+from ebpf import Attachment, Codec, Object, RingBuffer
 from ebpf.errors import EbpfError
 from machine.errors import EntrainError
 from machine.record import Record, Resource
@@ -42,7 +42,6 @@ from softswitch.contract import (
     Ternary,
 )
 from softswitch.kernel import memory
-from softswitch.kernel.attach import attach, namespace
 from softswitch.kernel.externs import Externs
 from softswitch.kernel.profiles import ProfileStore
 from softswitch.kernel.shared import Shared
@@ -88,7 +87,7 @@ class Datapath(Externs):
         self.drop_port = drop_port
         self.netless = netless
         self._stack = contextlib.ExitStack()
-        self._attached: dict[int, tuple[int, Callable[[], None]]] = {}  # by port: ifindex and detach function
+        self._attached: dict[int, tuple[int, Attachment]] = {}  # by port: ifindex and attachment
         self._digests: deque[tuple[int, bytes]] = deque()
         self._events: list[tuple[_Event, bytes]] = []
         self._record: Record | None = None
@@ -115,9 +114,8 @@ class Datapath(Externs):
 
         Frames of EtherType `express` bypass the virtual queues, for links that send them before all others.
 
-        `record` owns what would outlive this process. That is the loop interface of a program with clones,
-        multicast or recirculation, and clsact qdiscs on kernels without tcx links. Without `record`, the
-        datapath keeps a record of its own.
+        `record` owns what would outlive this process: the loop interface of a program with clones, multicast
+        or recirculation. Without `record`, the datapath keeps a record of its own.
 
         Raises Unsupported for what the compiler does not support, Full if the program's state takes more
         than `max_state` bytes, and EbpfError from clang and the kernel.
@@ -162,7 +160,7 @@ class Datapath(Externs):
         self._stack.callback(self._ring.close)
         if loop:
             self._set_port_of(loop, LOOP_PORT)
-            self._stack.callback(attach(self._program, loop, self._own))
+            self._stack.enter_context(self._program.attach_interface(loop, "ingress"))
         maps = self.object.maps
         self._tables = {
             n: store(t, self.shared, maps.get(f"table_{t.index}")) for n, t in code.tables.items()
@@ -195,7 +193,7 @@ class Datapath(Externs):
         global _loops
         _loops += 1
         name = f"sw{os.getpid():x}-{_loops:x}"
-        link = self._own().own(Resource("link", name, netns=namespace()))
+        link = self._own().own(Resource("link", name))
         ends = f"{name} mtu 65535 type veth peer name {name}p mtu 65535"
         command = ["ip", "link", "add", *ends.split()]
         for step in (command, ["ip", "link", "set", name, "up"], ["ip", "link", "set", f"{name}p", "up"]):
@@ -221,7 +219,7 @@ class Datapath(Externs):
             raise EntrainError(f"port {port} is out of range: 0 to {MOST_PORTS - 1}")
         if port in self._attached:
             raise EntrainError(f"port {port} already exists")
-        self._attached[port] = (ifindex, attach(self._program, ifindex, self._own))
+        self._attached[port] = (ifindex, self._program.attach_interface(ifindex, "ingress"))
         self._set_port_of(ifindex, port)
         self.shared.view("ports", "I")[4 * port + 3] = ifindex
         if rate_mbps is not None:
@@ -230,10 +228,10 @@ class Datapath(Externs):
     def remove_port(self, port: int) -> None:
         if port not in self._attached:
             raise EntrainError(f"there is no port {port}")
-        ifindex, take_off = self._attached.pop(port)
+        ifindex, attachment = self._attached.pop(port)
         self.shared.view("ports", "I")[4 * port + 3] = 0
         self._set_port_of(ifindex, None)
-        take_off()
+        attachment.close()
 
     def set_queue(self, port: int, rate_mbps: float, depth_packets: int) -> None:
         """Set a port's virtual queue, and empty it. A rate of 0 removes it; a depth of 0 is unlimited."""

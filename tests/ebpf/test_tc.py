@@ -101,7 +101,7 @@ def test_absent_interface_and_namespace_are_named(netns: str, drop: Object) -> N
 
 
 def test_tcx_link_ends_with_its_descriptor(netns: str, drop: Object) -> None:
-    with drop.programs["drop"].attach_tcx(1, "ingress", netns=netns):
+    with drop.programs["drop"].attach_interface(1, "ingress", netns=netns):
         assert not udp_arrives(netns)
     assert udp_arrives(netns)
 
