@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import socket
 import struct
 import subprocess
@@ -43,6 +44,7 @@ from softswitch.contract import (
 )
 from softswitch.kernel import memory
 from softswitch.kernel.externs import Externs
+from softswitch.kernel.ports import disable_ipv6
 from softswitch.kernel.profiles import ProfileStore
 from softswitch.kernel.shared import Shared
 from softswitch.kernel.tables import OrderedStore, TableStore, store
@@ -143,6 +145,7 @@ class Datapath(Externs):
         self.object.set_rodata("started_ns", struct.pack("=Q", started))
         loop = self._make_loop() if code.reinjects and not self.netless else 0
         self.object.set_rodata("loop_ifindex", struct.pack("=I", loop))
+        self.object.set_rodata("loop_secret", secrets.token_bytes(4))
         base = self.object.variable("shared").offset
         self.object.load()
         self.object.check_record("event", _EVENT)
@@ -194,12 +197,16 @@ class Datapath(Externs):
         _loops += 1
         name = f"sw{os.getpid():x}-{_loops:x}"
         link = self._own().own(Resource("link", name))
-        ends = f"{name} mtu 65535 type veth peer name {name}p mtu 65535"
-        command = ["ip", "link", "add", *ends.split()]
-        for step in (command, ["ip", "link", "set", name, "up"], ["ip", "link", "set", f"{name}p", "up"]):
-            result = subprocess.run(step, capture_output=True, text=True, check=False)
+
+        def ip(command: str) -> None:
+            result = subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=False)
             if result.returncode:
                 raise EntrainError(f"cannot create the loop interface {name}: {result.stderr.strip()}")
+
+        ip(f"link add {name} mtu 65535 type veth peer name {name}p mtu 65535")
+        for end in (name, f"{name}p"):
+            disable_ipv6(end)
+            ip(f"link set {end} up")
         self._stack.callback(self._own().release, link)
         return socket.if_nametoindex(name)
 

@@ -99,7 +99,7 @@ class Traffic:
             "\t\tif (found == LOOP_PORT) {",
             "\t\t\tkind = CTX(skb, cb[0]) & 0xff;",
             "\t\t\tport = CTX(skb, cb[0]) >> 8;",
-            "\t\t\tif (kind == ARRIVAL)",
+            "\t\t\tif (kind == ARRIVAL || CTX(skb, cb[4]) != loop_secret)",
             "\t\t\t\treturn TC_ACT_SHOT;",
             "\t\t}",
             "\t\tif (CTX(skb, vlan_present)) {",

@@ -68,6 +68,7 @@ const volatile enum event_type event_type_in_btf;
 const volatile __u32 netless;      /* write packets to `events` instead of redirecting them */
 const volatile __u32 express;      /* EtherType, in network order, of frames that bypass virtual queues; 0: none */
 const volatile __u32 loop_ifindex; /* packets sent to this interface come back to the program */
+const volatile __u32 loop_secret;  /* marks what the program itself has sent there */
 const volatile __u64 started_ns;   /* the origin of timestamps */
 
 /* Clear struct phv from one member up to another (the marker `to`). */

@@ -153,6 +153,7 @@ INLINE int again(struct __sk_buff *skb, struct state *st, u32 kind, u32 port, u3
 	CTX_SET(skb, cb[1], slot);
 	CTX_SET(skb, cb[2], tag);
 	CTX_SET(skb, cb[3], replica);
+	CTX_SET(skb, cb[4], loop_secret);
 	if (move)
 		return bpf_redirect(loop_ifindex, BPF_F_INGRESS);
 	if (bpf_clone_redirect(skb, loop_ifindex, BPF_F_INGRESS))

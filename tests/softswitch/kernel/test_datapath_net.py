@@ -16,12 +16,15 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.packet import Raw
 
 from machine.record import Record, Resource
+from softswitch.compiler.build import LOOP_PORT
 from softswitch.compiler.ir import load_program
 from softswitch.kernel.datapath import Datapath
 from tests.p4.resizing import resized
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "tunnel.json"
 RESIZE = Path(__file__).parents[2] / "p4/programs/build/resize.json"
+REPLICA = 5  # enum kind of runtime/types.h
+TC_ACT_SHOT = 2
 PACKET_AUXDATA, PACKET_VNET_HDR, SOL_PACKET = 8, 15, 263
 
 pytestmark = pytest.mark.root
@@ -39,7 +42,8 @@ class Wire:
         record.own(Resource("link", self.switch_end))
         _ip("link", "add", self.switch_end, "type", "veth", "peer", "name", self.far_end)
         for end in (self.switch_end, self.far_end):
-            _ip("link", "set", end, "addrgenmode", "none", "up")
+            _ip("link", "set", end, "addrgenmode", "none")  # not with "up", which comes first
+            _ip("link", "set", end, "up")
         self.ifindex = socket.if_nametoindex(self.switch_end)
         self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
         self.socket.bind((self.far_end, 3))
@@ -145,6 +149,26 @@ def test_at_interfaces_as_without(wires: dict[int, Wire], netless: Datapath, cas
         assert sorted(r.hex() for r in received[port]) == sorted(p.hex() for p in packets), f"port {port}"
 
 
+def test_what_others_send_over_the_loop_interface_is_dropped() -> None:
+    """Such as IPv6 packets of the kernel, whose control block can look like a replica's."""
+    with Record("test-datapath-loop") as record:
+        datapath = Datapath.load(load_program(PROGRAM.read_bytes()), name="loop", record=record)
+        wire = Wire(record, f"tdl{os.getpid()}")
+        try:
+            datapath.add_port(1, wire.ifindex)
+            datapath.multicast_set(1, ((1, 5),))
+            wire.send(frame(5))
+            assert wire.receive()  # its headers and metadata are in the first stash
+            loop = datapath.shared.view("port_of", "H").tolist().index(LOOP_PORT + 1)
+            cb = struct.pack("=4I", REPLICA | 1 << 8, 0, 0, 5)
+            foreign = (bytes(40) + struct.pack("=II", loop, 0) + cb).ljust(192, b"\0")
+            run = datapath.object.programs["softswitch"].test_run(frame(5), foreign)
+            assert run.retval == TC_ACT_SHOT
+        finally:
+            datapath.close()
+            wire.socket.close()
+
+
 UDP_SUM = (1, 0, 0, 0, 34, 6)  # struct virtio_net_hdr: the checksum at byte 6 behind byte 34 is unfinished
 TCP_SEGMENTS = (1, 1, 54, 400, 34, 16)  # and these are segments of 400 bytes each
 
@@ -237,7 +261,8 @@ def test_checksum_offload_survives_a_tunnel() -> None:
         record.own(Resource("link", ends[2]))
         _ip("link", "add", ends[2], "type", "veth", "peer", "name", ends[3])
         for port in (2, 3):
-            _ip("link", "set", ends[port], "addrgenmode", "none", "up")
+            _ip("link", "set", ends[port], "addrgenmode", "none")
+            _ip("link", "set", ends[port], "up")
         datapath = Datapath.load(load_program(PROGRAM.read_bytes()), name="gso", record=record)
         try:
             for port, end in ends.items():
