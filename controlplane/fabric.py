@@ -24,8 +24,9 @@ from controlplane.p4client import NoPipeline, NotPrimary, Refused, SwitchClient,
 from controlplane.pipeline import Pipeline
 from controlplane.store import Store
 from machine.errors import EntrainError
+from machine.patience import patience
 
-CONNECT_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = patience(10.0)
 RETRY_S = 0.2
 """Seconds to wait before reconnecting to a switch."""
 

@@ -14,9 +14,10 @@ import finsy as fy
 from controlplane import constants as p4
 from controlplane.fabric import Fabric
 from machine.errors import EntrainError
+from machine.patience import patience
 from wire.slot_header import ETHERTYPE, LANES, Kind, Lane, SlotHeader
 
-ANSWER_TIMEOUT_S = 1.0
+ANSWER_TIMEOUT_S = patience(1.0)
 TRIES = 3
 
 _ETHERNET_BYTES = 14

@@ -23,12 +23,13 @@ from controlplane.network import Switch
 from controlplane.pipeline import Pipeline
 from machine import tls
 from machine.errors import EntrainError
+from machine.patience import patience
 
-RPC_TIMEOUT_S = 30.0
-PIPELINE_TIMEOUT_S = 120.0
+RPC_TIMEOUT_S = patience(30.0)
+PIPELINE_TIMEOUT_S = patience(120.0)
 """Time limit for setting a pipeline, which the switch may have to compile."""
 
-CLOSE_TIMEOUT_S = 2.0
+CLOSE_TIMEOUT_S = patience(2.0)
 
 _CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),

@@ -22,6 +22,7 @@ import numpy as np
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.agent_pb2_grpc import HostStub
 from hostbpf.rpc.calls import flow_of, message_of
+from machine.patience import patience
 from schedulers.coflow.allocation import bottleneck_time
 from schedulers.coflow.view import CoflowPolicy, View
 from schedulers.compiled import Floats, Routes
@@ -31,7 +32,7 @@ SLOTS = 4
 """Slots of the agents in an η. A lease ends with a slot, so it lasts three to four of them."""
 RENEWALS = 2
 """How often rates are put in force in an η."""
-TIMEOUT_S = 2.0
+TIMEOUT_S = patience(2.0)
 """How long an agent may take to answer."""
 SAMPLES = 4096
 """Number of latest times of which quantiles are taken."""

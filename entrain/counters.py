@@ -20,8 +20,9 @@ from finsy.proto import p4r, p4r_grpc
 from machine import tls
 from machine.errors import BadInput, EntrainError
 from machine.explain import suggestion
+from machine.patience import patience
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = patience(10.0)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ from entrain.policies import policies
 from entrain.policies.policy import ExperimentSpec, FileRouting
 from entrain.reserved import reserved
 from machine.errors import BadInput
+from machine.patience import patience
 from machine.toml import NAME, Strict, check, matching, one_of, read_toml
 from mininet_topos.links import Shaping
 from schedulers.placement.strategies import STRATEGIES
@@ -323,7 +324,7 @@ def parse_experiment(
         routing=() if plan else _unique(path, "routing", table.routing),
         policy=_unique(path, "policy", table.policy),
         seeds=seeds,
-        timeout_s=table.timeout_s,
+        timeout_s=patience(table.timeout_s),
         controls=controls,
         loads=_unique(path, "load", table.load),
         start_spread_ms=table.start_spread_ms,

@@ -30,11 +30,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from machine.errors import EntrainError
+from machine.patience import patience
 from machine.state import check_owner, locked, own_directory
 
 RECORDS = Path(os.environ.get("ENTRAIN_RUN") or "/run/entrain")
 VERSION = 2
 """Version of the record file's format. Records of other versions are left alone."""
+
+GRACE_S = patience(3.0)
+"""How long a process may take to end after SIGTERM, and again after SIGKILL."""
 
 SPARE = 12
 """Descriptors that each record keeps for its end: a command with its pipes takes eight."""
@@ -148,7 +152,7 @@ def _run(command: list[str], text: str = "") -> bytes:
     return subprocess.run(command, input=text.encode(), capture_output=True, check=False).stdout
 
 
-def _end_process(resource: Resource, pid: int, grace_s: float = 3.0) -> None:
+def _end_process(resource: Resource, pid: int, grace_s: float = GRACE_S) -> None:
 
     def runs() -> bool:
         with contextlib.suppress(ChildProcessError):

@@ -27,6 +27,7 @@ from typing import Any
 from controlplane.topology import Host, Link, Topology
 from machine import record as records
 from machine.errors import BadInput, EntrainError
+from machine.patience import patience
 from machine.process import Child, launch
 from machine.record import Record, Resource
 from mininet_topos import relays
@@ -49,7 +50,7 @@ from mininet_topos.servers import Servers, interface, setup
 from mininet_topos.switches import NODES, SwitchNode, thrift_ports, wait_ready
 from ocs.emulated import Panel
 
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = patience(60.0)
 """How long `Network.serving` waits. All processes start, and load their eBPF programs, at once."""
 
 LOSSY_FEATURES = ("tx", "tso", "gso", "gro")

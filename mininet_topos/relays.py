@@ -23,11 +23,12 @@ import psutil
 from controlplane.topology import Link
 from machine import cache
 from machine.errors import EntrainError, MissingTool
+from machine.patience import patience
 from machine.process import Child, launch
 from machine.record import Record
 
 SOURCE = Path(__file__).with_name("relay.c")
-READY_TIMEOUT_S = 20.0
+READY_TIMEOUT_S = patience(20.0)
 _LATE_NS, _LATE_BINS = 10_000, 1000  # of relay.c
 _STATISTICS = struct.Struct(f"=2Q{_LATE_BINS}Q")
 

@@ -22,6 +22,7 @@ from controlplane.topology import Switch, Target
 from machine import tls
 from machine.errors import EntrainError, MissingTool
 from machine.packages import run_module
+from machine.patience import patience
 from machine.process import Child, launch
 from machine.record import Record
 from mininet_topos.base import Switch as MininetSwitch
@@ -29,6 +30,8 @@ from wire.slot_header import ETHERTYPE
 
 CPU_PORT = 255
 """The port through which a switch and its controller exchange packets."""
+READY_TIMEOUT_S = patience(30.0)
+"""How long a switch may take to serve."""
 
 FIRST_THRIFT_PORT = 9090
 """BMv2's default, which all switches of a network would otherwise use."""
@@ -81,7 +84,7 @@ class SwitchNode(MininetSwitch):  # type: ignore[misc]
         what = f"switch {self.name} ({self.target})"
         self._child = launch(self._record, what, self.command(), log=self.log, death="KILL")
 
-    def wait_ready(self, timeout_s: float = 30.0) -> None:
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Wait until the P4Runtime server answers. Raises EntrainError with the log's end if it does not."""
         child = self._running()
         deadline = time.monotonic() + timeout_s
@@ -233,7 +236,7 @@ NODES: dict[Target, type[SwitchNode]] = {node.target: node for node in (SoftSwit
 """The node class of each target that runs on this machine."""
 
 
-def wait_ready(nodes: Iterable[SwitchNode], timeout_s: float = 30.0) -> None:
+def wait_ready(nodes: Iterable[SwitchNode], timeout_s: float = READY_TIMEOUT_S) -> None:
     """Wait until all of `nodes`, already started, serve. Raises EntrainError of the first that does not."""
     deadline = time.monotonic() + timeout_s
     for node in nodes:

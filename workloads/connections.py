@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from machine.errors import EntrainError
+from machine.patience import patience
 from wire.flow import Flow
 from wire.progress import Address
 from workloads.collectives import DDP
@@ -48,7 +49,7 @@ _RCVLOWAT_PART = 8
 until the rank has woken up and read."""
 _SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes in the send queue that were never sent
 _PORT_ATTEMPTS = 64
-_HELLO_TIMEOUT_S = 5.0
+_HELLO_TIMEOUT_S = patience(5.0)
 _SECRET_BYTES = 32
 """Length of a job's secret, which rank 0 draws and tells the others over the rendezvous."""
 

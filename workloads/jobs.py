@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from machine.errors import BadInput
 from machine.explain import explained, suggestion
+from machine.patience import patience
 from machine.toml import NAME
 from workloads.collectives import DDP, Options, Program, collectives, program_of
 from workloads.models import MODELS
@@ -80,7 +81,7 @@ class JobSpec(BaseModel):
     """The mark (SO_MARK) of the job's sockets, by which MLTCP identifies the job. Marks need
     CAP_NET_ADMIN."""
     dtype: Literal["int32", "float32"] = "int32"
-    timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    timeout_s: Annotated[float, Field(gt=0)] = patience(30.0)
     """The job fails if a peer takes longer than this to appear, or is silent for this long in a step."""
     progress: Path | None = None
     """Directory in which every rank publishes its progress for the host's scheduler, or None."""

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from machine.errors import EntrainError
+from machine.patience import patience
 
 _RETRY_S = 0.02
-_GATHER_S = 0.3
+_GATHER_S = patience(0.3)
 """How long rank 0 collects further errors: the first may only be a consequence of another."""
 _MOST_REASONS = 4
 """Number of reasons that rank 0 reports at most."""
-_ECHO_S = 2.0
+_ECHO_S = patience(2.0)
 """How long a failed rank waits for rank 0's answer."""
 
 

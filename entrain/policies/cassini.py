@@ -24,6 +24,7 @@ from entrain.shared_links import shared_links, slowest_mbps
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.agent_pb2_grpc import HostStub
 from machine.errors import EntrainError
+from machine.patience import patience
 from machine.toml import Strict
 from mininet_topos.agents import agents
 from mininet_topos.links import FRAME_BYTES
@@ -39,7 +40,7 @@ from workloads.records import read_records
 
 POLL_S = 0.1
 """How often the agents are asked."""
-TIMEOUT_S = 2.0
+TIMEOUT_S = patience(2.0)
 """How long an agent may take to answer."""
 CLOCKS = 50
 """Answers by the fastest of which a host's clock is compared."""

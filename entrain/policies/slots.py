@@ -23,13 +23,14 @@ from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.agent_pb2_grpc import HostStub
 from hostbpf.scheduling.thread import slot_schedulers
 from machine.errors import BadInput
+from machine.patience import patience
 from machine.toml import Strict, one_of
 from mininet_topos.agents import agents
 from mininet_topos.emulated_switches import emulated_switches
 from schedulers.slots.host import BEGIN, SMALLEST_FIRST, SPREAD, warm_up
 from workloads.jobs import JobSpec
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = patience(5.0)
 """How long an agent may take to answer."""
 CONTROL = "slot_cubic"
 """The congestion control that follows schedules."""

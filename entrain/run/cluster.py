@@ -48,6 +48,7 @@ from entrain.run.runner import (
 from machine.errors import EntrainError
 from machine.origin import here
 from machine.packages import run_module
+from machine.patience import patience
 from machine.process import Child, give_way, launch
 from machine.processors import Use
 from ocs.crossbar import Change
@@ -61,7 +62,7 @@ from workloads.records import Records, read_records, summarize
 POLL_S = 0.02
 """How often jobs are looked at, and so how late one may start."""
 
-READY_TIMEOUT_S = 90.0
+READY_TIMEOUT_S = patience(90.0)
 """How long the launcher of ranks may take to import everything on a busy machine."""
 
 Kind = tuple[object, ...]

@@ -46,6 +46,7 @@ from hostbpf.rates.schedules import PACED
 from machine.errors import BadInput, EntrainError
 from machine.origin import here
 from machine.packages import run_module
+from machine.patience import patience
 from machine.process import Child, describe, launch
 from machine.processors import Use, awake
 from machine.record import Record
@@ -62,7 +63,7 @@ from workloads.records import Records, read_records, summarize
 POLL_S = 0.1
 """How often a run's switches, jobs and link monitor are checked."""
 
-READY_TIMEOUT_S = 90.0
+READY_TIMEOUT_S = patience(90.0)
 """How long jobs may take to connect. On a busy machine, importing PyTorch alone takes half a minute."""
 
 Report = Callable[[str, float], None]

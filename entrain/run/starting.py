@@ -21,9 +21,10 @@ from entrain.experiment import load_network
 from entrain.live_cluster import load_setup
 from machine.errors import BadInput, EntrainError
 from machine.packages import run_module
+from machine.patience import patience
 from machine.record import clean_stale, running
 
-DOWN_TIMEOUT_S = 30.0
+DOWN_TIMEOUT_S = patience(30.0)
 """How long the controller may take to remove the network."""
 POLL_S = 0.05
 """How often its record is checked."""

@@ -24,6 +24,7 @@ from hostbpf.clock import SlotClock
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.agent_pb2_grpc import HostStub
 from machine.errors import EntrainError
+from machine.patience import patience
 from machine.record import RECORDS
 from machine.tls import Identity, open_channel
 from wire.slot_header import LANES, slot_near
@@ -32,9 +33,9 @@ HISTORY = 240
 """Readings that are kept of each link."""
 SLOW_S = 1.0
 """How often everything but the links is read."""
-TIMEOUT_S = 5.0
+TIMEOUT_S = patience(5.0)
 """How long an agent may take to answer."""
-PATIENCE_S = 60.0
+PATIENCE_S = patience(60.0)
 """How long a controller may: while a run starts agents or jobs, it answers nobody."""
 SLOT_MS = 60.0
 """Length of a slot, where no agent tells it."""
