@@ -2,13 +2,16 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: run test test-fast lint site deb test-deb deploy p4 bench lock doctor clean setup help
+.PHONY: run test test-fast test-kernels test-fresh lint site deb test-deb deploy p4 bench lock doctor clean setup help
 
 PYTHON := .venv/bin/python
 TARGET ?= softswitch
 TOPOLOGY ?= experiments/leaf-spine.toml
 OUT ?= results/source-routing
 BENCH ?= switch
+KERNELS ?= 6.1 6.12 7.3
+STAGES ?= load live full
+RELEASE ?= bookworm
 
 run: setup  ## Run the main experiment: ECMP, source routing and vClos, on 4 leaves, 4 spines and 16 hosts
 	.venv/bin/entrain run experiments/source-routing.toml --target $(TARGET) --out $(OUT)
@@ -18,6 +21,12 @@ test: .venv/.dev  ## Run all tests; what needs root, BMv2 or p4c is skipped with
 
 test-fast: .venv/.dev  ## Run the tests that need neither root nor long
 	$(PYTHON) -m pytest -m "not root and not bpf and not slow" $(ARGS)
+
+test-kernels: .venv/.dev  ## Boot Debian's kernels (KERNELS, STAGES) in guests and test entrain there; needs qemu
+	$(PYTHON) -m tests.kernels --kernels "$(KERNELS)" --stages "$(STAGES)"
+
+test-fresh: .venv/.dev  ## `make run` on a fresh Debian (RELEASE) with its own kernel, in a guest; needs qemu, debootstrap
+	$(PYTHON) -m tests.kernels.fresh $(RELEASE)
 
 lint: .venv/.dev  ## Check style, types and the formatting of C
 	.venv/bin/ruff check .

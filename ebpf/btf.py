@@ -8,10 +8,13 @@ Format: Documentation/bpf/btf.rst of the Linux kernel.
 
 from __future__ import annotations
 
+import ctypes as ct
+import functools
 import struct
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from ebpf import libbpf
 from ebpf.errors import EbpfError
 
 _HEADER = struct.Struct("=HBBIIIII")
@@ -146,3 +149,22 @@ class Btf:
                     f"{self._source}: enum {name} has {key} = {theirs.get(key, 'nothing')} "
                     f"where Python has {value}"
                 )
+
+
+@functools.cache
+def kernel_members(structure: bytes) -> frozenset[bytes] | None:
+    """Return the names of a kernel structure's members; None if the kernel has none of that name."""
+    lib = libbpf.lib()
+    btf = lib.btf__load_vmlinux_btf()
+    if not btf:
+        return None
+    try:
+        found = lib.btf__find_by_name_kind(btf, structure, _STRUCT)
+        if found < 0:
+            return None
+        described = lib.btf__type_by_id(btf, found)
+        count = ct.c_uint32.from_address(described + 4).value & 0xFFFF
+        names = (ct.c_uint32.from_address(described + 12 + 12 * i).value for i in range(count))
+        return frozenset(lib.btf__name_by_offset(btf, name) for name in names)
+    finally:
+        lib.btf__free(btf)

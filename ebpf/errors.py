@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import re
 
 from machine.errors import EntrainError
 
-_CONTEXT_LINES = 20
+_CONTEXT_LINES, _CONTEXT_WIDTH = 20, 160  # the verifier writes all registers into one line
 
 # Remedies, by a regular expression for the message of the verifier or libbpf.
 _REMEDIES: tuple[tuple[str, str], ...] = (
@@ -76,7 +77,8 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 )
 
 _ERRNO_REMEDIES: dict[int, str] = {
-    errno.EPERM: "run as root, or with the capabilities that docs/security.md lists",
+    errno.EPERM: "run as root, or with the capabilities that docs/security.md lists; in a container, run it "
+    "privileged; lockdown also refuses programs (/sys/kernel/security/lockdown)",
     errno.ENOSYS: "the kernel lacks the bpf system call",
     errno.E2BIG: "the map is full or the program is too large",
 }
@@ -101,15 +103,32 @@ class CompilerError(EbpfError):
 def describe(action: str, error: int, log: str = "") -> EbpfError:
     """Return the error for a failed `action` with positive error number `error` and libbpf's `log`."""
     parts = [f"{action}: {os.strerror(error)}" if error else action]
-    excerpt = verifier_excerpt(log)
-    if excerpt:
-        parts.append(excerpt)
+    if verifier_excerpt(log):
+        parts.append(refusal(error, log))
     else:
         parts += [line for line in log.splitlines() if line.strip()][-5:]
+        hint = remedy(log, error)
+        if hint:
+            parts.append(f"remedy: {hint}")
+    return EbpfError("\n".join(parts), errno=error, log=log)
+
+
+def refusal(error: int, log: str) -> str:
+    """Return what the kernel said, its version, and for a refused program where to report it.
+
+    Empty when neither says anything. It quotes the program's source, and nothing else of this machine.
+    """
+    excerpt = verifier_excerpt(log)
+    if not excerpt and not error:
+        return ""
+    parts = [excerpt or os.strerror(error)]
     hint = remedy(log, error)
     if hint:
         parts.append(f"remedy: {hint}")
-    return EbpfError("\n".join(parts), errno=error, log=log)
+    parts.append(f"kernel: Linux {platform.release()} ({platform.machine()})")
+    if excerpt:
+        parts.append("report: to the maintainers (CONTRIBUTING.md), with this message and the program")
+    return "\n".join(parts)
 
 
 def remedy(log: str, error: int = 0) -> str | None:
@@ -132,6 +151,7 @@ def verifier_excerpt(log: str) -> str:
     lines = [line for line in body.splitlines() if line and not line.startswith(("processed ", "libbpf:"))]
     if not lines:
         return f"program '{begin[1]}' was rejected without a log"
+    lines = [line if len(line) <= _CONTEXT_WIDTH else f"{line[:_CONTEXT_WIDTH]}..." for line in lines]
     source = next((line[1:].strip() for line in reversed(lines) if line.startswith(";")), "")
     text = [f"program '{begin[1]}' was rejected by the verifier: {lines[-1].strip()}"]
     if source:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes as ct
-import functools
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ebpf import libbpf
+from ebpf.btf import kernel_members
 from ebpf.compile import compile_cached
 from ebpf.errors import describe
 from ebpf.links import Attachment, Lasting, Link, create_link
@@ -29,36 +29,16 @@ F_LINK = 1 << 13
 VARIANTS: tuple[dict[str, str | int], ...] = ({"TX_START_OPERATION": 0}, {"TX_START_OPERATION": 1})
 """What `compile_control` may define, which depends on the kernel."""
 _ATTACH_TYPE = 44  # BPF_STRUCT_OPS
-_BTF_KIND_STRUCT = 4
-
-
-@functools.cache
-def _members(structure: bytes) -> frozenset[bytes] | None:
-    """Return the names of a kernel structure's members; None if the kernel has none of that name."""
-    lib = libbpf.lib()
-    btf = lib.btf__load_vmlinux_btf()
-    if not btf:
-        return None
-    try:
-        found = lib.btf__find_by_name_kind(btf, structure, _BTF_KIND_STRUCT)
-        if found < 0:
-            return None
-        described = lib.btf__type_by_id(btf, found)
-        count = ct.c_uint32.from_address(described + 4).value & 0xFFFF
-        names = (ct.c_uint32.from_address(described + 12 + 12 * i).value for i in range(count))
-        return frozenset(lib.btf__name_by_offset(btf, name) for name in names)
-    finally:
-        lib.btf__free(btf)
 
 
 def kernel_has_links() -> bool:
     """Return whether this kernel can register a struct_ops with a link."""
-    return _members(b"bpf_struct_ops_link") is not None
+    return kernel_members(b"bpf_struct_ops_link") is not None
 
 
 def compile_control(source: Path) -> Path:
     """Return the compiled object of a TCP congestion control, for the operations that this kernel has."""
-    operations = _members(b"tcp_congestion_ops") or frozenset()
+    operations = kernel_members(b"tcp_congestion_ops") or frozenset()
     return compile_cached(source, defines=VARIANTS[b"cwnd_event_tx_start" in operations])
 
 

@@ -1,29 +1,32 @@
-"""Check entrain's prerequisites. Each check tries the feature instead of comparing versions.
+"""Check entrain's prerequisites. Each check tries what it is about instead of comparing versions.
 
-Kernel features are tried in an unnamed network namespace (`unshare --net`). It ends with the process, so
-nothing is left behind.
+The kernel is tried in an unnamed network namespace (`unshare --net`). It ends with the process, so nothing is
+left behind. `entrain.features` tries what entrain does with all of it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 from typing import Literal
 
-from machine.errors import EntrainError
+from entrain import features
+from machine.errors import EntrainError, MissingTool
 from machine.packages import DISTRIBUTION, INSTALLED
+from machine.patience import patience
 
 State = Literal["found", "missing", "not tried"]
-_KERNEL = "a kernel with {}"
 _VETH = "ip link add name probe0 type veth peer name probe1"
 _BTF = Path("/sys/kernel/btf/vmlinux")
+_JIT = Path("/proc/sys/net/core/bpf_jit_enable")
 
 
 @dataclass(frozen=True)
@@ -77,85 +80,83 @@ def needs() -> list[Need]:
     ]
 
 
+def check_network(wanted: Collection[str], shaping: str) -> None:
+    """Raise MissingTool, in the words of `entrain doctor`, if a network cannot be brought up here.
+
+    `wanted` are the features that it needs (`entrain.features`), and `shaping` is that of its links. Nothing
+    is left behind. Without root nothing is tried: bringing the network up is refused then.
+    """
+    if os.geteuid() != 0:
+        return
+    names = {"network namespaces", "veth", *_SHAPING[shaping]}
+    if wanted:
+        names |= {"BTF", "BPF JIT"}
+    for need in _kernel():
+        if need.name in names and need.check() is None:
+            where = f"{need.name} is missing on this machine (Linux {platform.release()})"
+            lines = [f"{where}, for {need.purpose}", f"needs {need.remedy}", *features.obstacles()]
+            raise MissingTool("\n".join(lines))
+    features.check(wanted)
+
+
 # -- the kernel
+
+_SHAPING = {"htb": ("qdisc htb", "classifier u32"), "tbf": ("qdisc tbf",), "none": ()}
+"""By the shaping of a network's links: what it needs of the kernel."""
 
 
 def _kernel() -> list[Need]:
-    result = [
+    added = f"{_VETH} && tc qdisc add dev probe0 root"
+    u32 = "tc filter add dev probe0 parent 1: protocol all u32 match u32 0 0 flowid 1:1"
+    return [
         Need(
             "network namespaces",
             "hosts and switches of a network",
             True,
-            _KERNEL.format("CONFIG_NET_NS; in a container, run it privileged"),
+            "a kernel with CONFIG_NET_NS; in a container, run it privileged",
             _tried("true"),
             True,
         ),
-        Need("veth", "links", True, _KERNEL.format("CONFIG_VETH"), _tried(_VETH), True),
+        Need("veth", "links", True, "a kernel with CONFIG_VETH", _tried(_VETH), True),
         Need(
             "BTF",
             "loading eBPF programs on any kernel version",
             True,
-            _KERNEL.format("CONFIG_DEBUG_INFO_BTF"),
+            "a kernel with CONFIG_DEBUG_INFO_BTF",
             lambda: str(_BTF) if _BTF.exists() else None,
         ),
-        Need("BPF JIT", "speed of softswitch", True, "echo 1 > /proc/sys/net/core/bpf_jit_enable", _jit),
         Need(
-            "BPF programs",
-            "softswitch, carriers, measurement",
+            "BPF JIT",
+            "speed of softswitch; congestion controls",
             True,
-            "root with CAP_BPF and CAP_NET_ADMIN; clang and libbpf (below)",
-            _bpf,
+            "a kernel with CONFIG_BPF_JIT, and `echo 1 > /proc/sys/net/core/bpf_jit_enable`",
+            _jit,
+        ),
+        Need(
+            "qdisc htb",
+            "shaped links",
+            True,
+            'a kernel with CONFIG_NET_SCH_HTB, or shaping = "tbf" in an experiment',
+            _tried(f"{added} htb"),
             True,
         ),
-    ]
-    for kind, parameters, purpose, required in (
-        ("clsact", "", "softswitch's hooks", True),
-        ("htb", "", "shaped links", True),
-        ("tbf", "rate 1mbit burst 2k latency 10ms", "shaped links with shaping = tbf", False),
-        ("fq", "", "slot rates of any flow by departure times; without it, by queueing", False),
-        ("netem", "delay 1ms", "links with loss; without it, they are refused, and relays delay", False),
-    ):
-        parent = "clsact" if kind == "clsact" else f"root {kind} {parameters}"
-        trial = _tried(f"{_VETH} && tc qdisc add dev probe0 {parent}")
-        config = (
-            "CONFIG_NET_CLS_ACT and CONFIG_NET_SCH_INGRESS"
-            if kind == "clsact"
-            else f"CONFIG_NET_SCH_{kind.upper()}"
-        )
-        result.append(Need(f"qdisc {kind}", purpose, required, _KERNEL.format(config), trial, True))
-    htb, filtered = "root handle 1: htb", "protocol all u32 match u32 0 0 flowid 1:1"
-    result.append(
         Need(
             "classifier u32",
             "shaped links that send carriers ahead of data",
             True,
-            _KERNEL.format("CONFIG_NET_CLS_U32"),
-            _tried(
-                f"{_VETH} && tc qdisc add dev probe0 {htb} && tc filter add dev probe0 parent 1: {filtered}"
-            ),
+            'a kernel with CONFIG_NET_CLS_U32, or shaping = "tbf" in an experiment',
+            _tried(f"{added} handle 1: htb && {u32}"),
             True,
-        )
-    )
-    result.append(
+        ),
         Need(
-            "struct_ops for TCP",
-            "MLTCP; slot rates of flows that pace themselves",
+            "qdisc tbf",
+            "shaped links with shaping = tbf; slot rates of flows that do not pace themselves",
             False,
-            _KERNEL.format("CONFIG_BPF_JIT and TCP struct_ops, 5.6 or later"),
-            _struct_ops,
-        )
-    )
-    result.append(
-        Need(
-            "slot rates of other flows",
-            "schedules for UDP and for TCP with any congestion control",
-            False,
-            "a kernel with CONFIG_NET_SCH_FQ, or with CONFIG_NET_SCH_HTB and CONFIG_NET_SCH_TBF",
-            _enforcer,
+            "a kernel with CONFIG_NET_SCH_TBF",
+            _tried(f"{added} tbf rate 1mbit burst 2k latency 10ms"),
             True,
-        )
-    )
-    return result
+        ),
+    ]
 
 
 def _root() -> str | None:
@@ -174,39 +175,26 @@ def _tried(script: str) -> Callable[[], str | None]:
 
 def _jit() -> str | None:
     try:
-        enabled = Path("/proc/sys/net/core/bpf_jit_enable").read_text().strip()
-    except OSError:
-        return None
-    return "on" if enabled != "0" else None
+        return "on" if _JIT.read_text().strip() != "0" else None
+    except OSError:  # only the machine's own network namespace has the file, so containers do not
+        return "on" if os.geteuid() == 0 and _is_compiled() else None
 
 
-def _struct_ops() -> str | None:
-    """Look in the kernel's BTF for the struct_ops type: it is there only if the kernel supports it."""
-    try:
-        return "works" if b"bpf_struct_ops_tcp_congestion_ops" in _BTF.read_bytes() else None
-    except OSError:
-        return None
-
-
-def _enforcer() -> str | None:
-    """Return the enforcer that the agent would choose on this machine, and why."""
-    from hostbpf.rates.enforcers import choose
-
-    choice = choose()
-    return None if choice.other is None else f"{choice}: {choice.reason}"
-
-
-def _bpf() -> str | None:
-    """Load one of the agent's programs into the kernel."""
-    from ebpf import Object, compile_cached
+def _is_compiled() -> bool:
+    """Return whether the kernel compiles a program that it loads."""
+    from ebpf import Object, compile_cached, libbpf
     from hostbpf.rates.meter import SOURCE
 
     try:
         with Object.open(compile_cached(SOURCE)) as program:
             program.load()
+            information = (ctypes.c_uint32 * 64)()  # struct bpf_prog_info, with jited_prog_len at byte 16
+            size = ctypes.c_uint32(ctypes.sizeof(information))
+            fd = program.programs["measure"].fd
+            failed = libbpf.lib().bpf_obj_get_info_by_fd(fd, information, ctypes.byref(size))
+            return not failed and bool(information[4])
     except (EntrainError, OSError):
-        return None
-    return "works"
+        return False
 
 
 # -- programs and libraries
@@ -324,6 +312,8 @@ def _package(requirement: str) -> Callable[[], str | None]:
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[bytes] | None:
     try:
-        return subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=30, check=False)
+        return subprocess.run(
+            command, capture_output=True, stdin=subprocess.DEVNULL, timeout=patience(30), check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None

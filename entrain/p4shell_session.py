@@ -19,9 +19,7 @@ import grpc
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc  # type: ignore[import-not-found, unused-ignore]
 from p4runtime_sh import p4runtime, shell  # type: ignore[import-not-found, unused-ignore]
 
-from machine.patience import patience
-
-TIMEOUT_S = patience(10.0)
+TIMEOUT_S = 10.0
 """How long to wait for the switch's answer to the arbitration."""
 
 refused: list[str] = []

@@ -99,7 +99,7 @@ def counting(
     """Within, what leaves interface `ifindex` of `netns` is counted.
 
     `progress` is where training processes publish (None: what the environment says). Raises BadInput for a
-    width that cannot be, EbpfError if the meter cannot be attached (it needs Linux 6.6).
+    width that cannot be, EbpfError if the meter cannot be attached.
     """
     if not BIN_MS_LEAST <= bin_ms <= BIN_MS_MOST:
         raise BadInput(f"bin_ms {bin_ms}: must be from {BIN_MS_LEAST} to {BIN_MS_MOST}")

@@ -1,4 +1,4 @@
-"""`entrain doctor`: check prerequisites, and say how to install what is missing."""
+"""`entrain doctor`: try what entrain can do here, and say how to install what is missing."""
 
 from __future__ import annotations
 
@@ -16,39 +16,54 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from entrain.doctor import Finding
+    from entrain.features import Outcome
 
 
 @click.command(short_help="Check what entrain needs on this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> None:
-    """Check entrain's prerequisites on this machine. The exit status is 0 if nothing required is missing."""
-    from entrain.doctor import examine
+    """Check entrain's prerequisites on this machine, and try what it can do.
 
-    findings = list(examine())
+    Each feature's programs are loaded and attached, and packets sent through. The exit status is 0 if nothing
+    required is missing or fails.
+    """
+    from entrain.doctor import examine
+    from entrain.features import tried
+
+    findings, outcomes = list(examine()), tried()
     lacking = [finding for finding in findings if finding.required and finding.state != "found"]
+    failing = [outcome for outcome in outcomes if outcome.required and outcome.state != "works"]
+    ok = not lacking and not failing
     if as_json:
-        click.echo(json.dumps({"ok": not lacking, "needs": [asdict(finding) for finding in findings]}))
+        needs, features = ([asdict(each) for each in list_] for list_ in (findings, outcomes))
+        click.echo(json.dumps({"ok": ok, "needs": needs, "features": features}))
     else:
-        show(findings, Console())
-    if lacking:
+        show(findings, Console(), outcomes)
+    if not ok:
         sys.exit(1)
 
 
-def show(findings: Sequence[Finding], console: Console) -> None:
-    """Print the verdict, then what is missing with its remedy, then what was found."""
+def show(findings: Sequence[Finding], console: Console, outcomes: Sequence[Outcome] = ()) -> None:
+    """Print the verdict, then the features, what is missing with its remedy, and what was found."""
     lacking = [finding for finding in findings if finding.state != "found"]
     required = [finding for finding in lacking if finding.required]
     optional = [finding for finding in lacking if not finding.required]
-    if required:
-        console.print(f"[red]not ready[/red]: {_number(required)} missing")
+    failing = [outcome.name for outcome in outcomes if outcome.required and outcome.state != "works"]
+    if required or failing:
+        reasons = [f"{_number(required)} missing"] if required else []
+        reasons += [f"{name} does not work" for name in failing]
+        console.print(f"[red]not ready[/red]: {'; '.join(reasons)}")
     else:
         rest = f"; {_number(optional, 'optional ')} missing" if optional else ""
         console.print(f"[green]ready[/green]: everything required was found{rest}")
+    if outcomes:
+        console.print()
+        console.print(_table("feature", [(each.name, each.words) for each in outcomes]))
     for title, missing in (("required", required), ("optional", optional)):
         if missing:
             console.print()
-            console.print(_table(f"{title}, not found", [(each, _remedy(each)) for each in missing]))
-    found = [(each, each.detail) for each in findings if each.state == "found"]
+            console.print(_table(f"{title}, not found", [(each.name, _remedy(each)) for each in missing]))
+    found = [(each.name, each.detail) for each in findings if each.state == "found"]
     if found:
         console.print()
         console.print(_table("found", found))
@@ -64,11 +79,11 @@ def _remedy(finding: Finding) -> str:
     return f"{finding.remedy}{tried}\nfor {finding.purpose}"
 
 
-def _table(title: str, rows: Sequence[tuple[Finding, str]]) -> Table:
+def _table(title: str, rows: Sequence[tuple[str, str]]) -> Table:
     """Return a table of two columns. The second one folds, so nothing is cut on a narrow terminal."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column(title, overflow="fold", max_width=32)
     table.add_column("", overflow="fold")
-    for finding, text in rows:
-        table.add_row(Text(finding.name), Text(text))
+    for name, text in rows:
+        table.add_row(Text(name), Text(text))
     return table

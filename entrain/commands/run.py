@@ -71,6 +71,7 @@ def command(
     Each run is written to --out when it completes. After an interruption or a failure, the completed runs
     are printed. The same command with --resume runs the others.
     """
+    from entrain.doctor import check_network
     from entrain.experiment import load_experiment
     from entrain.results import files, store
     from entrain.run import plan
@@ -96,6 +97,7 @@ def command(
         else:
             _show_plan(found)
         return
+    check_network(_features(experiment), experiment.network.shaping)
     check_machine(experiment)
     if keep and not sys.stdin.isatty():
         raise click.UsageError("--keep waits for Enter, so it needs a terminal")
@@ -125,6 +127,23 @@ def command(
                 files.write(out, experiment, runs)
                 files.draw(out, experiment, runs)
             console.print(f"results in {out}/: results.json, *.csv, *.png", highlight=False)
+
+
+def _features(experiment: Experiment) -> set[str]:
+    """Return what a network of `experiment` needs, of the features that `entrain doctor` tries."""
+    from hostbpf.mltcp import PLAIN, VARIANTS
+    from hostbpf.rates.schedules import PACED
+
+    softswitch = any(switch.target == "softswitch" for switch in experiment.topology.switches)
+    features = {"P4 switch" if softswitch else "link monitor"}  # both attach programs to interfaces
+    controls = {combination.control for combination in experiment.combinations()}
+    if controls & {*VARIANTS, *PLAIN}:
+        features.add("MLTCP")
+    if controls & {*PACED}:
+        features.add("slots")
+    if experiment.network.loss:
+        features.add("loss")
+    return features
 
 
 def _show_runs(console: Console, parts: Sequence[Mapping[str, Any]], seconds: Sequence[float]) -> None:

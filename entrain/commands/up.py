@@ -27,6 +27,7 @@ def command(file: Path, target: str | None, routing: str | None, as_json: bool) 
 
     With a [cluster] table it admits jobs: see `entrain submit`, and docs/vclos.md.
     """
+    from entrain.doctor import check_network
     from entrain.run.starting import prepared, start
 
     console = Console(stderr=True)
@@ -34,6 +35,8 @@ def command(file: Path, target: str | None, routing: str | None, as_json: bool) 
     for note in plan.notes:
         console.print(f"note: {note}", highlight=False)
     topology, setup, routing = plan.topology, plan.setup, plan.routing
+    softswitch = any(switch.target == "softswitch" for switch in topology.switches)
+    check_network(["P4 switch"] if softswitch else [], "htb")
     with console.status(f"bringing up {topology.name}"):
         ready = start(plan)
     if ready is None:

@@ -104,7 +104,7 @@ def sampling(bin_ms: float, ports: Sequence[FabricPort], hosts: Mapping[str, str
     """Count the traffic that leaves through `ports` in bins of `bin_ms`.
 
     `hosts` maps the hosts' names to the paths of their network namespaces. Raises EbpfError if the meter
-    cannot be attached (it needs Linux 6.6).
+    cannot be attached.
     """
     clock = SlotClock.shared(bin_ms)
     with contextlib.ExitStack() as stack:

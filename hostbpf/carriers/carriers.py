@@ -1,7 +1,6 @@
 """Carriers at the host: announcing schedules to the switches, and the feedback that comes back.
 
-One `Carriers` per host interface. Its programs end with it, or with the process where the kernel has tcx
-links (Linux 6.6); otherwise the owner records the clsact qdisc.
+One `Carriers` per host interface. Its programs end with it, or with the process.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 import grpc
@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 API_VERSION = "1.4.1"
 MAX_REQUEST = 16 << 20  # bytes
 _MAX_RESPONSE = 128 << 20
-_MOST_MESSAGE = 600  # characters of a status message, up to 12 bytes each
+_MOST_METADATA = 7200  # bytes of a status message as gRPC sends it
+_MOST_BESIDES = 600  # beside the details of a batch
 _READ_CHUNK = 500  # entities per ReadResponse, which stays far below clients' limit of 4 MiB
 _MOST_CALLS = 1024  # that are answered at a time, streams included
 _MOST_CALLS_OF_ONE = 256  # connection; the others wait
@@ -343,16 +344,22 @@ class _Answering:
     async def abort(self) -> Any:
         """End the call. Does not return."""
         trailers = ((DETAILS_KEY, self._details),) if self._details is not None else ()
-        await self._context.abort(self._code, _sendable(self.message), trailers)
+        room = _MOST_BESIDES if trailers else _MOST_METADATA
+        await self._context.abort(self._code, _sendable(self.message, room), trailers)
 
 
 def _internal() -> Refused:
     return Refused(StatusCode.INTERNAL, f"internal error; {SEE_LOG}")
 
 
-def _sendable(message: str) -> str:
-    """Return a message that gRPC can send: valid UTF-8, within the 8 KiB of metadata that clients accept."""
-    return message[:_MOST_MESSAGE].encode(errors="replace").decode()
+def _sendable(message: str, room: int = _MOST_METADATA) -> str:
+    """Return a message that gRPC can send: valid UTF-8, within the 8 KiB of metadata that clients accept.
+
+    gRPC sends all but printable ASCII as three bytes for each.
+    """
+    kept = message.encode(errors="replace").decode()
+    sizes = accumulate(1 if " " <= c <= "~" and c != "%" else 3 * len(c.encode()) for c in kept)
+    return kept[: sum(size <= room for size in sizes)]
 
 
 def listen(

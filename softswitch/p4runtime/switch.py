@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from finsy.proto import p4r
 from grpc import StatusCode
 
-from ebpf.errors import CompilerError, EbpfError
+from ebpf.errors import CompilerError, EbpfError, refusal
 from machine.errors import EntrainError
 from softswitch.contract import Datapath, Full
 from softswitch.p4runtime.entities.device import Entities
@@ -154,9 +154,8 @@ class Switch:
         except EntrainError as error:
             if pipeline is not self.saved:
                 pipeline.close()
-            log.error("attaching the program to the ports failed: %s", error)
             raise Refused(
-                StatusCode.INTERNAL, f"attaching the program to the ports failed; {SEE_LOG}"
+                StatusCode.INTERNAL, _failed("attaching the program to the ports", error)
             ) from error
         if self.saved is not None and self.saved is not pipeline:
             self.saved.close()
@@ -188,21 +187,27 @@ class Switch:
 
 
 def _refused(error: EntrainError) -> Refused:
-    """Return the error for a client whose program cannot run.
-
-    Messages of the compiler and the kernel stay in the log, because they may quote files of this machine.
-    """
+    """Return the error for a client whose program cannot run."""
     match error:
         case Full():
             return Refused(StatusCode.RESOURCE_EXHAUSTED, str(error))
         case CompilerError():
-            stage = "compiling the program with clang"
+            return invalid(_failed("compiling the program with clang", error))
         case EbpfError():
-            stage = "loading the program into the kernel"
+            return invalid(_failed("loading the program into the kernel", error))
         case _:
             return invalid(str(error))
+
+
+def _failed(stage: str, error: EntrainError) -> str:
+    """Log a failure, and return the message for the client.
+
+    The kernel's words quote only generated C, which has no text from outside. All others stay in the log,
+    because they may quote files of this machine.
+    """
     log.error("%s failed: %s", stage, error)
-    return invalid(f"{stage} failed; {SEE_LOG}")
+    said = refusal(error.errno, error.log) if isinstance(error, EbpfError) else ""
+    return f"{stage} failed: {said}" if said else f"{stage} failed; {SEE_LOG}"
 
 
 def _carry_over(old: Pipeline, new: Pipeline) -> None:

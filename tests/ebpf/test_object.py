@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ebpf import EbpfError, Object, compile_bpf, compile_cached
-from ebpf.errors import describe
+from ebpf.errors import describe, refusal
 
 PACKET = bytes(range(64))
 MARK = 8  # offset of mark in struct __sk_buff
@@ -93,7 +93,8 @@ def test_verifier_rejection_says_where_and_what_to_do(compiled: Callable[[str], 
 )
 def test_known_causes_have_a_remedy(complaint: str, remedy: str) -> None:
     log = f"libbpf: prog 'p': -- BEGIN PROG LOAD LOG --\n{complaint}\n-- END PROG LOAD LOG --\n"
-    assert remedy in str(describe("p.o: cannot be loaded", errno.EACCES, log)).splitlines()[-1]
+    lines = str(describe("p.o: cannot be loaded", errno.EACCES, log)).splitlines()
+    assert remedy in next(line for line in lines if line.startswith("remedy: "))
 
 
 def test_long_verifier_log_is_cut_to_its_end() -> None:
@@ -107,9 +108,40 @@ def test_long_verifier_log_is_cut_to_its_end() -> None:
     lines = str(error).splitlines()
     assert lines[1] == "program 'long' was rejected by the verifier: R1 unbounded memory access"
     assert lines[2] == "at: table[i] = 0; @ long.bpf.c:7"
-    assert lines[-1].startswith("remedy: bound the offset")
+    assert any(line.startswith("remedy: bound the offset") for line in lines)
     assert len(lines) < 30
     assert error.log == log
+
+
+def test_a_refusal_names_the_kernel_and_where_to_report_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.release", lambda: "6.1.0-test")
+    log = "libbpf: prog 'p': -- BEGIN PROG LOAD LOG --\n; x = 1;\nR1 bad\n-- END PROG LOAD LOG --\n"
+    message = str(describe("/root/p.o: cannot be loaded", errno.EACCES, log))
+    assert "kernel: Linux 6.1.0-test" in message
+    assert "report: to the maintainers (CONTRIBUTING.md)" in message
+    told = refusal(errno.EACCES, log)
+    assert message.endswith(told)
+    assert "x = 1;" in told and "R1 bad" in told and "/root" not in told
+
+
+def test_lines_of_a_refusal_are_short_enough_for_a_status_of_grpc() -> None:
+    registers = f"R1=pkt({'x' * 5000})\n" * 100
+    log = (
+        f"libbpf: prog 'p': -- BEGIN PROG LOAD LOG --\n{registers}; x = 1;\nR1 bad\n-- END PROG LOAD LOG --\n"
+    )
+    told = refusal(errno.EACCES, log)
+    assert len(told) < 5000
+    assert "at: x = 1;" in told and "rejected by the verifier: R1 bad" in told
+
+
+def test_what_is_no_refusal_of_the_verifier_is_not_to_be_reported() -> None:
+    log = "libbpf: failed to create a map of /root/p.o\n"
+    message, told = str(describe("p.o: cannot be loaded", errno.EPERM, log)), refusal(errno.EPERM, log)
+    for text in (message, told):
+        assert "report:" not in text
+        assert "Operation not permitted" in text and "run as root" in text and "lockdown" in text
+    assert "/root" not in told
+    assert refusal(0, "") == ""
 
 
 @pytest.mark.root

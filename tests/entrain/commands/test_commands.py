@@ -594,7 +594,7 @@ def test_doctor_names_each_need_with_its_remedy() -> None:
         "veth",
         "BTF",
         "qdisc htb",
-        "qdisc fq",
+        "qdisc tbf",
         "clang",
         "libbpf.so.1",
         "p4c-bm2-ss",
@@ -607,7 +607,12 @@ def test_doctor_names_each_need_with_its_remedy() -> None:
     )
     document = json.loads(done.stdout)
     assert (done.returncode == 0) == document["ok"]
-    assert document["ok"] == all(f.state == "found" for f in found.values() if f.required)
+    features = {each["name"]: each for each in document["features"]}
+    assert document["ok"] == (
+        all(f.state == "found" for f in found.values() if f.required)
+        and all(each["state"] == "works" for each in features.values() if each["required"])
+    )
+    assert {"P4 switch", "MLTCP", "slots", "Parrot", "counting", "loss", "delay", "Tofino"} <= features.keys()
 
 
 def test_doctor_tells_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

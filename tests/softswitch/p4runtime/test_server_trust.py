@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import platform
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,7 +14,7 @@ import grpc
 import pytest
 from finsy.proto import p4r
 
-from ebpf.errors import CompilerError, EbpfError
+from ebpf.errors import CompilerError, EbpfError, describe
 from machine.errors import EntrainError
 from machine.tls import SERVER_OPTIONS
 from softswitch.__main__ import _arguments, _Formatter
@@ -50,7 +52,7 @@ def run(scenario: Callable[[Served], Awaitable[None]], **options: Any) -> None:
         (ZeroDivisionError(SECRET), "INTERNAL", "internal error"),
     ],
 )
-def test_what_compiler_and_kernel_say_stays_in_the_log(
+def test_messages_with_files_of_the_machine_stay_in_the_log(
     failure: Exception, code: str, stage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def load(_: bytes) -> Any:
@@ -67,6 +69,54 @@ def test_what_compiler_and_kernel_say_stays_in_the_log(
 
     run(scenario, load=load)
     assert SECRET in caplog.text
+
+
+REFUSED = describe(
+    f"/root/{SECRET}/p.o: cannot be loaded",
+    errno.EACCES,
+    f"libbpf: {SECRET}\nlibbpf: prog 'softswitch': -- BEGIN PROG LOAD LOG --\n"
+    + "R1=pkt(off=0,r=14)\n" * 100
+    + "; h->ttl -= 1; @ softswitch.c:7\nR1 invalid access to packet\n-- END PROG LOAD LOG --\n",
+)
+"""What the verifier says, with names of files around it."""
+
+
+@pytest.mark.parametrize("stage", ["loading", "attaching"])
+def test_a_controller_gets_the_verifiers_last_lines_and_the_kernel(
+    stage: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Any) -> Any:
+        raise REFUSED
+
+    async def scenario(bench: Served) -> None:
+        if stage == "attaching":
+            monkeypatch.setattr(bench.ports, "attach", refuse)
+        controller = bench.controller()
+        await controller.arbitrate()
+        told = str((await refused(controller.set_pipeline(config()))).details())
+        assert told.startswith(stage) and "see this switch's log" not in told
+        assert "rejected by the verifier: R1 invalid access to packet" in told
+        assert "at: h->ttl -= 1; @ softswitch.c:7" in told
+        assert f"kernel: Linux {platform.release()}" in told
+        assert "report: to the maintainers" in told
+        assert SECRET not in told
+
+    run(scenario, **({"load": refuse} if stage == "loading" else {}))
+    assert SECRET in caplog.text
+
+
+def test_a_controller_gets_the_kernels_error_and_its_remedy() -> None:
+    def load(_: bytes) -> Any:
+        raise describe(f"/root/{SECRET}: cannot be loaded", errno.EPERM, f"libbpf: {SECRET}\n")
+
+    async def scenario(bench: Served) -> None:
+        controller = bench.controller()
+        await controller.arbitrate()
+        told = str((await refused(controller.set_pipeline(config()))).details())
+        assert "Operation not permitted" in told and "lockdown" in told
+        assert SECRET not in told
+
+    run(scenario, load=load)
 
 
 def test_a_program_that_cannot_be_attached_is_told_without_the_kernels_words(

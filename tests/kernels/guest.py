@@ -1,0 +1,93 @@
+"""A guest with another kernel and this machine's files, which it sees and cannot change (virtme-ng)."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from machine.errors import EntrainError, MissingTool
+from machine.patience import VARIABLE
+from tests.kernels.debian import Kernel
+
+ROOT = Path(__file__).resolve().parents[2]
+SLOWER = 10
+"""How many times slower a guest is without KVM, in which qemu translates each instruction."""
+BOOT_S = 60.0
+MEMORY = "4G"
+
+
+def has_kvm() -> bool:
+    """Return whether guests can use this machine's processors directly."""
+    flags = Path("/proc/cpuinfo").read_text().split()
+    return os.access("/dev/kvm", os.R_OK | os.W_OK) and bool({"vmx", "svm"} & set(flags))
+
+
+def patience() -> int:
+    """Return by how much guests may be slower than this machine."""
+    return 1 if has_kvm() else SLOWER
+
+
+def require() -> None:
+    """Raise MissingTool, with the remedy, without what guests need."""
+    packages = {"qemu-system-x86_64": "qemu-system-x86", "busybox": "busybox-static", "vng": ""}
+    for program, package in packages.items():
+        if _which(program) is None:
+            remedy = f"apt-get install {package}" if package else "make .venv/.dev"
+            raise MissingTool(f"{program} not found: {remedy}")
+
+
+def _which(program: str) -> str | None:
+    return shutil.which(program, path=_path())
+
+
+def _path() -> str:
+    return f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+
+
+def run(kernel: Kernel, script: str, results: Path, *, limit_s: float) -> str:
+    """Boot `kernel`, run a shell script as root in the checkout, and return what the guest printed.
+
+    The script may write to `results`; its other changes are lost. Raises EntrainError if the guest takes
+    longer than `limit_s`, times `patience`.
+    """
+    results.mkdir(parents=True, exist_ok=True)
+    home = Path.home()
+    changeable = [home, Path("/usr"), Path("/etc"), *([] if home in ROOT.parents else [ROOT])]
+    environment = {
+        "HOME": home,
+        "PATH": _path(),
+        VARIABLE: patience(),
+        "PYTHONDONTWRITEBYTECODE": 1,
+        "PYTHONUNBUFFERED": 1,
+    }
+    exports = "".join(f"export {name}={shlex.quote(str(value))}\n" for name, value in environment.items())
+    inside = results / "script"
+    inside.write_text(f"{exports}modprobe tun\ncd {shlex.quote(str(ROOT))}\n{script}\n")
+    command = [
+        *("vng", "--run", str(kernel.image), "--memory", MEMORY, "--cpus", str(os.cpu_count() or 1)),
+        *("--disable-monitor", "--force-9p", *([] if has_kvm() else ["--disable-kvm"])),
+        *(f"--overlay-rwdir={path}" for path in changeable),
+        *(f"--rwdir={results}", "--exec", f"sh {inside}"),
+    ]
+    guest = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PATH": _path()},
+        start_new_session=True,
+    )
+    try:
+        printed, _ = guest.communicate(timeout=(limit_s + BOOT_S) * patience())
+    except subprocess.TimeoutExpired:
+        raise EntrainError(f"kernel {kernel.version}: not done after {limit_s * patience():g} s") from None
+    finally:
+        if guest.poll() is None:  # also after a signal
+            os.killpg(guest.pid, signal.SIGKILL)
+            guest.wait()
+    return printed.decode(errors="replace")
