@@ -58,15 +58,9 @@ def image(release: str, script: str) -> Path:
     (root / "root/fresh").write_text(script)
     shutil.copy(CERTIFICATES, root / str(CERTIFICATES).lstrip("/"))
     subprocess.run(["git", "clone", "--quiet", "--bare", guest.ROOT, root / "srv/entrain.git"], check=True)
-    enable = [
-        "systemctl",
-        f"--root={root}",
-        "enable",
-        "systemd-networkd",
-        "systemd-networkd-wait-online",
-        "fresh",
-    ]
-    subprocess.run(enable, check=True, capture_output=True)
+    enabled, masked = ("systemd-networkd", "systemd-networkd-wait-online", "fresh"), ("serial-getty@ttyS0",)
+    for action, units in (("enable", enabled), ("mask", masked)):  # a login would take the terminal
+        subprocess.run(["systemctl", f"--root={root}", action, *units], check=True, capture_output=True)
     for name in ("vmlinuz", "initrd.img"):
         shutil.copy(root / name, directory / name)
     disk = ["mkfs.ext4", "-q", "-d", str(root), str(directory / "disk.img"), "20G"]
