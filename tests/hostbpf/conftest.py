@@ -16,6 +16,7 @@ from typing import TypeVar
 import pytest
 
 from ebpf import EbpfError, in_netns
+from machine.patience import patience
 from machine.record import Record, Resource
 
 T = TypeVar("T")
@@ -109,10 +110,10 @@ def connect(pair: Pair) -> Iterator[Callable[..., Connection]]:
             sender = stack.enter_context(in_netns(pair.a, socket.socket))
             sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, mark)
-            sender.settimeout(60)
+            sender.settimeout(patience(60))
             sender.connect(listener.getsockname())
             receiver = stack.enter_context(listener.accept()[0])
-            receiver.settimeout(60)
+            receiver.settimeout(patience(60))
             listener.close()
             return Connection(sender, receiver)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from ebpf import in_netns
+from machine.patience import patience
 from wire.flow import Flow
 from wire.slot_header import ETHERTYPE, SlotHeader
 
@@ -64,7 +65,7 @@ def headers_of(flow: Flow) -> bytes:
 
 def wait_until(condition: Callable[[], bool]) -> None:
     """Fail when it does not come true within a minute."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patience(60)
     while not condition():
         assert time.monotonic() < deadline, "did not come true within a minute"
         threading.Event().wait(0.005)

@@ -14,6 +14,7 @@ from hostbpf.counting import counting
 from hostbpf.flows import read_flows
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.counts import counts_of
+from machine.patience import patience
 from tests.hostbpf.agent.test_agent import Started, start
 from tests.hostbpf.conftest import Connection, Pair
 from wire.flow import Flow
@@ -64,7 +65,7 @@ def test_an_agent_streams_counts_and_the_beginnings_of_iterations(
     connection = connect(mark=9)
     flow = Flow.of(connection.sender)
     with in_netns(pair.a, lambda: Publisher("training", directory=directory)) as publisher:
-        watch = agent.stub.WatchFlows(pb.WatchFlowsRequest(bin_ms=1.0), timeout=60)
+        watch = agent.stub.WatchFlows(pb.WatchFlowsRequest(bin_ms=1.0), timeout=patience(60))
         assert ("subscribed", "true") in watch.initial_metadata()
         stream = iter(watch)
         begins: dict[int, int] = {}
@@ -96,6 +97,6 @@ def test_an_agent_streams_counts_and_the_beginnings_of_iterations(
 def test_a_width_that_cannot_be_is_refused(pair: Pair, start: Callable[..., Started]) -> None:
     agent = start(pair.a)
     with pytest.raises(grpc.RpcError) as refused:
-        next(iter(agent.stub.WatchFlows(pb.WatchFlowsRequest(bin_ms=0.0), timeout=20)))
+        next(iter(agent.stub.WatchFlows(pb.WatchFlowsRequest(bin_ms=0.0), timeout=patience(20))))
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "bin_ms" in refused.value.details()

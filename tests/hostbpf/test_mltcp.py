@@ -28,6 +28,7 @@ from hostbpf.controls import controls
 from hostbpf.flows import FlowState, read_flows
 from hostbpf.mltcp import PLAIN, VARIANTS, Jobs, Params
 from machine.errors import BadInput, EntrainError
+from machine.patience import patience
 from machine.record import Record
 from tests.hostbpf.conftest import Connection, Pair, or_skip
 
@@ -355,7 +356,7 @@ def begin_at_threshold(pair: Pair, connect: Callable[..., Connection], segments:
     first.transfer(1000)
     first.sender.close()
     first.receiver.close()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patience(60)
     while f"ssthresh {segments}" not in pair.run(pair.a, "ip", "tcp_metrics", "show"):
         assert time.monotonic() < deadline
         threading.Event().wait(0.01)
@@ -432,7 +433,7 @@ def test_registration_ends_with_a_killed_process() -> None:
     assert "slot_reno" in available_congestion_controls()
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patience(60)
     while "slot_reno" in available_congestion_controls():
         assert time.monotonic() < deadline
         threading.Event().wait(0.01)

@@ -1,7 +1,8 @@
 """`python -m tests.kernels.fresh RELEASE`: README's first command on a fresh Debian with its own kernel.
 
 RELEASE is bookworm (12) or trixie (13). The guest's disk and output are in build/kernels/fresh. It has this
-machine's certificates, so that it reaches the package registries as this machine does.
+machine's certificates, so that it reaches the package registries as this machine does. With `--chroot` there is
+no guest: the fresh Debian's programs run on this kernel.
 """
 
 from __future__ import annotations
@@ -39,39 +40,42 @@ FILES = {
 }
 
 
-def image(release: str, script: str) -> Path:
-    """Make a disk with a fresh Debian, which runs `script` and powers off. Return its directory."""
-    directory = DIRECTORY / release
-    shutil.rmtree(directory, ignore_errors=True)
-    root = directory / "root"
+def bootstrap(release: str, script: str) -> Path:
+    """Make a fresh Debian, with `script` in it, and return its directory."""
+    root = DIRECTORY / release / "root"
+    shutil.rmtree(root.parent, ignore_errors=True)
     root.mkdir(parents=True)
     architecture = subprocess.run(
         ["dpkg", "--print-architecture"], capture_output=True, text=True, check=True
     )
     packages = PACKAGES.format(architecture.stdout.strip())
-    bootstrap = ["debootstrap", "--variant=minbase", f"--include={packages}", release, str(root), mirror()]
-    done = subprocess.run(bootstrap, capture_output=True, text=True, check=False)
+    command = ["debootstrap", "--variant=minbase", f"--include={packages}", release, str(root), mirror()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise EntrainError(f"debootstrap {release} failed: {done.stdout[-2000:]}")
-    for path, text in FILES.items():
-        (root / path).write_text(text)
     (root / "root/fresh").write_text(script)
     shutil.copy(CERTIFICATES, root / str(CERTIFICATES).lstrip("/"))
     subprocess.run(["git", "clone", "--quiet", "--bare", guest.ROOT, root / "srv/entrain.git"], check=True)
+    return root
+
+
+def image(root: Path) -> None:
+    """Make a disk of a fresh Debian, which runs its script and powers off. Remove `root`."""
+    for path, text in FILES.items():
+        (root / path).write_text(text)
     enabled, masked = ("systemd-networkd", "systemd-networkd-wait-online", "fresh"), ("serial-getty@ttyS0",)
     for action, units in (("enable", enabled), ("mask", masked)):  # a login would take the terminal
         subprocess.run(["systemctl", f"--root={root}", action, *units], check=True, capture_output=True)
     for name in ("vmlinuz", "initrd.img"):
-        shutil.copy(root / name, directory / name)
-    disk = ["mkfs.ext4", "-q", "-d", str(root), str(directory / "disk.img"), "20G"]
+        shutil.copy(root / name, root.parent / name)
+    disk = ["mkfs.ext4", "-q", "-d", str(root), str(root.parent / "disk.img"), "20G"]
     subprocess.run(disk, check=True)
     shutil.rmtree(root)
-    return directory
 
 
-def boot(directory: Path) -> int:
-    """Boot the disk, and copy what the guest prints to `directory`/console. Return its exit status."""
-    command = [
+def booting(directory: Path) -> list[str]:
+    """Return the command that boots the disk in `directory`."""
+    return [
         "qemu-system-x86_64",
         *(("-accel", "kvm", "-cpu", "host") if guest.has_kvm() else ("-accel", "tcg", "-cpu", "max")),
         *("-smp", str(os.cpu_count() or 1), "-m", "6G", "-nographic", "-no-reboot"),
@@ -80,14 +84,25 @@ def boot(directory: Path) -> int:
         *("-drive", f"file={directory / 'disk.img'},format=raw,if=virtio,cache=unsafe"),
         *("-nic", "user,model=virtio-net-pci"),
     ]
+
+
+def entering(root: Path) -> list[str]:
+    """Return the command that runs the script of a fresh Debian on this kernel. Its mounts end with it."""
+    shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
+    mounts = [f"mount --rbind /{each} {root}/{each}" for each in ("sys", "dev")]
+    mounts += [f"mount -t proc proc {root}/proc", f"mount -t tmpfs run {root}/run"]
+    inside = " && ".join([*mounts, f"exec chroot {root} sh /root/fresh"])
+    return ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", inside]
+
+
+def run(command: list[str], directory: Path, limit_s: float) -> int:
+    """Run it, and copy what it prints to `directory`/console. Return the script's exit status."""
     with (directory / "console").open("wb") as console:
         machine = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=console, stderr=console)
         try:
-            machine.wait(LIMIT_S * guest.patience())
+            machine.wait(limit_s)
         except subprocess.TimeoutExpired:
-            raise EntrainError(
-                f"{directory / 'console'}: not done after {LIMIT_S * guest.patience():g} s"
-            ) from None
+            raise EntrainError(f"{directory / 'console'}: not done after {limit_s:g} s") from None
         finally:
             if machine.poll() is None:
                 machine.send_signal(signal.SIGKILL)
@@ -100,18 +115,24 @@ def boot(directory: Path) -> int:
 @click.command()
 @click.argument("release", type=click.Choice(RELEASES))
 @click.option("--command", default="make run", show_default=True, help="What to run in the clone.")
-def main(release: str, command: str) -> None:
+@click.option("--chroot", is_flag=True, help="No guest: run on this kernel.")
+def main(release: str, command: str, chroot: bool) -> None:
     """Run a command in a clone on a fresh Debian; the output is in build/kernels/fresh/RELEASE/console."""
     if shutil.which("debootstrap") is None:
         raise MissingTool("debootstrap not found: apt-get install debootstrap")
-    guest.require()
+    slower = 1 if chroot else guest.patience()
     script = (
-        f"export HOME=/root PIP_CERT={CERTIFICATES} {VARIABLE}={guest.patience()}\n"
+        f"export HOME=/root PIP_CERT={CERTIFICATES} {VARIABLE}={slower}\n"
         "cd /root && uname -r && git clone --quiet /srv/entrain.git entrain && cd entrain\n"
         f"began=$(date +%s)\n{command}\nstatus=$?\n"
         f'echo "after $(($(date +%s) - began)) s"; ip netns list; echo "{DONE}$status"\n'
     )
-    sys.exit(boot(image(release, script)))
+    root = bootstrap(release, script)
+    if chroot:
+        sys.exit(run(entering(root), root.parent, LIMIT_S))
+    guest.require()
+    image(root)
+    sys.exit(run(booting(root.parent), root.parent, LIMIT_S * slower))
 
 
 if __name__ == "__main__":

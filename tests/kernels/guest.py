@@ -18,7 +18,23 @@ ROOT = Path(__file__).resolve().parents[2]
 SLOWER = 10
 """How many times slower a guest is without KVM, in which qemu translates each instruction."""
 BOOT_S = 60.0
-MEMORY = "4G"
+MEMORY = "6G"
+
+_SHARE = "virtio-9p-pci,fsdev=files,mount_tag=files"
+_START = """\
+# The files once more, cached, which saves most of the time, below what the guest changes.
+set -e
+modprobe -a tun overlay
+mkdir -p /run/files /run/changes /run/root
+mount -t 9p -o ro,version=9p2000.L,trans=virtio,cache=loose,msize=1048576 files /run/files
+mount -t tmpfs changes /run/changes
+mkdir /run/changes/upper /run/changes/work
+mount -t overlay -o lowerdir=/run/files,upperdir=/run/changes/upper,workdir=/run/changes/work root /run/root
+mkdir -p /run/root/lib/modules
+for each in /proc /sys /dev /lib/modules {results}; do mount --rbind $each /run/root$each; done
+mount -t tmpfs run /run/root/run
+exec chroot /run/root sh {results}/script
+"""
 
 
 def has_kvm() -> bool:
@@ -56,23 +72,21 @@ def run(kernel: Kernel, script: str, results: Path, *, limit_s: float) -> str:
     longer than `limit_s`, times `patience`.
     """
     results.mkdir(parents=True, exist_ok=True)
-    home = Path.home()
-    changeable = [home, Path("/usr"), Path("/etc"), *([] if home in ROOT.parents else [ROOT])]
     environment = {
-        "HOME": home,
+        "HOME": Path.home(),
         "PATH": _path(),
         VARIABLE: patience(),
         "PYTHONDONTWRITEBYTECODE": 1,
         "PYTHONUNBUFFERED": 1,
     }
     exports = "".join(f"export {name}={shlex.quote(str(value))}\n" for name, value in environment.items())
-    inside = results / "script"
-    inside.write_text(f"{exports}modprobe tun\ncd {shlex.quote(str(ROOT))}\n{script}\n")
+    (results / "script").write_text(f"{exports}cd {shlex.quote(str(ROOT))}\nip link set lo up\n{script}\n")
+    (results / "start").write_text(_START.format(results=shlex.quote(str(results))))
+    share = f"-fsdev local,id=files,path=/,security_model=none,readonly=on,multidevs=remap -device {_SHARE}"
     command = [
         *("vng", "--run", str(kernel.image), "--memory", MEMORY, "--cpus", str(os.cpu_count() or 1)),
         *("--disable-monitor", "--force-9p", *([] if has_kvm() else ["--disable-kvm"])),
-        *(f"--overlay-rwdir={path}" for path in changeable),
-        *(f"--rwdir={results}", "--exec", f"sh {inside}"),
+        *(f"--qemu-opts={share}", f"--rwdir={results}", "--exec", f"sh {results}/start"),
     ]
     guest = subprocess.Popen(
         command,

@@ -15,6 +15,7 @@ import pytest
 
 from controlplane.topology import Link, Topology, dumbbell, leaf_spine
 from machine.errors import MissingTool
+from machine.patience import patience
 from machine.record import Record
 from mininet_topos import links
 from mininet_topos.isolation import private_namespace
@@ -208,7 +209,7 @@ def place_of_a_carrier(pair: tuple[str, str], shaping: links.Shaping) -> int:
     ):
         arriving.bind((pair[1], 0))
         leaving.bind((pair[0], 0))
-        arriving.settimeout(60)
+        arriving.settimeout(patience(60))
         for _ in range(FRAMES):
             leaving.send(header + struct.pack("!H", 0x88B6) + bytes(1000))
         leaving.send(header + struct.pack("!H", ETHERTYPE) + bytes(50))

@@ -25,6 +25,7 @@ from controlplane.routing import desired_state
 from controlplane.topology import Target, Topology, parse_topology
 from entrain.certificates import issue
 from machine.errors import BadInput, EntrainError, MissingTool
+from machine.patience import patience
 from machine.record import Record, clean_stale, process_start
 from mininet_topos import links
 from mininet_topos.network import Network
@@ -135,7 +136,7 @@ def test_what_a_user_left_on_a_host_ends_with_the_network(
     assert process_start(left.pid) is None
     assert outside.poll() is None
     outside.terminate()
-    outside.wait(timeout=60)
+    outside.wait(timeout=patience(60))
 
 
 def test_a_second_network_follows_at_once_under_the_same_names(

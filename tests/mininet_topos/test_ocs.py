@@ -15,6 +15,7 @@ from controlplane.pipeline import Pipeline
 from controlplane.routing import FabricPolicy, desired_state
 from controlplane.topology import Topology, parse_topology
 from machine.errors import BadInput
+from machine.patience import patience
 from machine.record import Record
 from mininet_topos.network import Network, check_possible
 from ocs.manager import CircuitManager
@@ -75,7 +76,7 @@ def rerouted(tmp_path: Path, switching_ms: float) -> bool:
         return subprocess.Popen([*inside, "ping", "-q", *options, address], stdout=subprocess.PIPE, text=True)
 
     def counts(process: subprocess.Popen[str]) -> tuple[int, int]:
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=patience(60))
         found = re.search(r"(\d+) packets transmitted, (\d+) received", said)
         assert found is not None, said
         return int(found[1]), int(found[2])

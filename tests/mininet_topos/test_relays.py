@@ -15,6 +15,7 @@ import pytest
 
 from controlplane.topology import Link
 from ebpf import in_netns
+from machine.patience import patience
 from machine.record import Record
 from mininet_topos import relays
 from mininet_topos.relays import Relay
@@ -52,7 +53,7 @@ def test_datagrams_arrive_in_order_and_not_before_the_delay(
     def receiving() -> socket.socket:
         result = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         result.bind((B, 5000))
-        result.settimeout(60)
+        result.settimeout(patience(60))
         return result
 
     number, took = 100, []

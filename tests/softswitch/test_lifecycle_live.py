@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from finsy.proto import U128, p4r
 
+from machine.patience import patience
 from tests.softswitch.harness import DEVICE, IDS, INSERT, MODIFY, action, entry, l2, update
 from tests.softswitch.p4runtime.test_server_entities import digest, multicast
 from tests.softswitch.test_lifecycle_process import (
@@ -43,7 +44,8 @@ class Live:
 
     def write(self, *updates: Any) -> None:
         self.stub.Write(
-            p4r.WriteRequest(device_id=DEVICE, election_id=U128.encode(1), updates=updates), timeout=60
+            p4r.WriteRequest(device_id=DEVICE, election_id=U128.encode(1), updates=updates),
+            timeout=patience(60),
         )
 
     def next(self, kind: str) -> Any:
@@ -86,7 +88,7 @@ def test_packets_to_the_controller_and_back(pairs: list[tuple[str, str]]) -> Non
         out.packet.payload = FRAME[::-1]
         out.packet.metadata.add(metadata_id=1, value=b"\x02")
         switch.send(out)
-        switch.hosts[1].settimeout(60)
+        switch.hosts[1].settimeout(patience(60))
         while switch.hosts[1].recv(4096) != FRAME[::-1]:
             pass
 
@@ -124,7 +126,7 @@ def test_a_new_pipeline_replaces_the_old_one_under_traffic(pairs: list[tuple[str
         )
         request.config.CopyFrom(answer.config)
         request.action = request.VERIFY_AND_COMMIT
-        switch.stub.SetForwardingPipelineConfig(request, timeout=60)
+        switch.stub.SetForwardingPipelineConfig(request, timeout=patience(60))
         assert not arrives(*switch.hosts, timeout_s=0.2)
         switch.write(update(INSERT, l2(TO, port=2)))
         assert arrives(*switch.hosts)

@@ -19,6 +19,7 @@ import grpc
 import pytest
 from finsy.proto import U128, p4r, p4r_grpc
 
+from machine.patience import patience
 from machine.record import RECORDS
 from softswitch.__main__ import main
 from tests.softswitch.harness import DEVICE, PROGRAM, PROGRAMS, config
@@ -84,12 +85,12 @@ class Process:
         )
         assert self.popen.stdout is not None
         line = self.popen.stdout.readline()
-        assert line.startswith("ready grpc="), line + self.popen.communicate(timeout=100)[1]
+        assert line.startswith("ready grpc="), line + self.popen.communicate(timeout=patience(100))[1]
         self.address = line.split()[1].removeprefix("grpc=")
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.popen.send_signal(number)
-        self.popen.communicate(timeout=100)
+        self.popen.communicate(timeout=patience(100))
         return self.popen.returncode
 
 
@@ -158,13 +159,13 @@ def controlled(address: str) -> Iterator[tuple[Any, Any, Callable[[Any], None]]]
     waiting.put(request)
     with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         stub = p4r_grpc.P4RuntimeStub(channel)
-        stream = stub.StreamChannel(iter(waiting.get, None), timeout=60)
+        stream = stub.StreamChannel(iter(waiting.get, None), timeout=patience(60))
         assert next(stream).arbitration.status.code == 0
         stub.SetForwardingPipelineConfig(
             p4r.SetForwardingPipelineConfigRequest(
                 device_id=DEVICE, election_id=U128.encode(1), action=3, config=config()
             ),
-            timeout=60,
+            timeout=patience(60),
         )
         try:
             yield stub, stream, waiting.put
@@ -246,7 +247,7 @@ def ended(*argv: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProce
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=patience(60),
         cwd=Path(__file__).parents[2],
     )
 
@@ -307,10 +308,10 @@ def test_hostile_names_run_like_any_other(tmp_path: Path) -> None:
         request = p4r.SetForwardingPipelineConfigRequest(
             device_id=DEVICE, election_id=U128.encode(1), action=3, config=made
         )
-        stub.SetForwardingPipelineConfig(request, timeout=60)
+        stub.SetForwardingPipelineConfig(request, timeout=patience(60))
         request.config.p4info.tables[0].preamble.name += hostile
         with pytest.raises(grpc.RpcError) as refused:
-            stub.SetForwardingPipelineConfig(request, timeout=60)
+            stub.SetForwardingPipelineConfig(request, timeout=patience(60))
         assert "swordfish" not in str(refused.value)
         assert process.end() == 0
     assert "swordfish" not in log.read_text()

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from hostbpf.clock import SlotClock
+from machine.patience import patience
 from machine.record import RECORDS
 
 TARGETS = ["softswitch", pytest.param("bmv2", marks=pytest.mark.bmv2)]
@@ -39,7 +40,7 @@ def entrain(*arguments: str, status: int = 0, stdin: str = "") -> subprocess.Com
     """Run the command line; its exit status must be `status`."""
     command = [sys.executable, "-m", "entrain.cli", *arguments]
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False, input=stdin
+        command, capture_output=True, text=True, cwd=ROOT, timeout=patience(120), check=False, input=stdin
     )
     assert done.returncode == status, done.stdout + done.stderr
     return done
@@ -107,14 +108,14 @@ def talk() -> str:
         assert server.stdout is not None
         assert server.stdout.readline() == "listening\n"
         with on_host("h1", ASK) as client:
-            answer, _ = client.communicate(timeout=100)
-        server.wait(100)
+            answer, _ = client.communicate(timeout=patience(100))
+        server.wait(patience(100))
     return answer.strip()
 
 
 def until_logged(log: Path, condition: Callable[[str], bool]) -> None:
     """Wait until the text of a log fulfils a condition."""
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + patience(100)
     while not condition(text := log.read_text()):
         assert time.monotonic() < deadline, text[-3000:]
         time.sleep(0.05)
@@ -186,9 +187,9 @@ def test_drops_are_shown_where_they_happened_with_their_reason(network: str) -> 
         assert server.stdout is not None
         server.stdout.readline()
         with on_host("h1", FORGE) as client:
-            client.communicate(timeout=100)
+            client.communicate(timeout=patience(100))
         assert client.returncode == 0
-        server.wait(100)
+        server.wait(patience(100))
     after = entrain_json("drops", "--network", NAME)["switches"]
     assert after["leaf1"].pop("FORGED_SOURCE") == before["leaf1"].pop("FORGED_SOURCE") + 3
     assert after == before
@@ -244,7 +245,7 @@ with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire:
 def test_what_a_carrier_plans_is_read_on_each_link_of_its_path(network: str) -> None:
     entrain("deploy", "--target", network, "--network", NAME, "--routing", "source")
     with on_host("h1", CARRIER) as sender:
-        assert sender.wait(100) == 0
+        assert sender.wait(patience(100)) == 0
     path = {("leaf1", 3), ("spine1", 2), ("leaf2", 1)}  # f(1) is the first uplink
     watch = [
         sys.executable,
@@ -297,7 +298,7 @@ def test_a_host_whose_carriers_are_refused_is_shown_and_reported(
     told = re.compile(rf"h1 at port 1: carriers refused.*{reason}")
     earlier = len(told.findall(log.read_text()))
     with on_host("h1", forge) as sender:
-        assert sender.wait(100) == 0
+        assert sender.wait(patience(100)) == 0
     until_logged(log, lambda text: len(told.findall(text)) > earlier)
     assert refused()[reason] > before
     assert f"{reason}:" in entrain("loads", "--network", NAME).stdout
@@ -327,7 +328,7 @@ def test_a_second_controller_is_told_who_is_primary(network: str, topology: Path
     command = ["ip", "netns", "exec", namespace, sys.executable, "-m", "entrain.cli", "deploy"]
     done = subprocess.run(
         [*command, "--target", network, "--topology", str(topology)],
-        capture_output=True, text=True, cwd=ROOT, timeout=100, check=False,
+        capture_output=True, text=True, cwd=ROOT, timeout=patience(100), check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert f"another controller is primary: process {controller_pid()}" in done.stderr
@@ -447,7 +448,7 @@ def test_an_interrupt_while_coming_up_leaves_nothing(topology: Path, after_s: fl
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(after_s)
         process.send_signal(signal.SIGINT)
-        process.wait(100)
+        process.wait(patience(100))
     if process.returncode == 0:  # it was faster
         entrain("down", "--network", OTHER)
     assert leftovers() == []
@@ -512,12 +513,12 @@ def test_each_writing_shell_takes_over_and_the_one_before_is_refused(network: st
     """However soon they follow one another; and the refused one does not blame itself."""
     with writing_shell() as first, writing_shell() as second:
         # BMv2 makes the first one primary again when the second one ends, so it writes before that.
-        _, err = first.communicate(INSERT, timeout=100)
+        _, err = first.communicate(INSERT, timeout=patience(100))
         assert first.returncode == 1
         assert "the switch refused 1 writes" in err
         assert "PERMISSION_DENIED" in err
         assert f"process {first.pid}" not in err
-        _, err = second.communicate(f"{INSERT}\nte.delete()\n", timeout=100)
+        _, err = second.communicate(f"{INSERT}\nte.delete()\n", timeout=patience(100))
         assert second.returncode == 0, err
 
 

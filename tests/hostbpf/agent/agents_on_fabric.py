@@ -23,6 +23,7 @@ from controlplane.topology import parse_topology
 from ebpf import in_netns
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc import agent_pb2_grpc as rpc
+from machine.patience import patience
 from machine.record import Record
 from mininet_topos.agents import agents
 from mininet_topos.isolation import private_namespace
@@ -62,7 +63,7 @@ def main(target: str) -> None:
         listener = in_netns(netns[destination.name], lambda: socket.create_server((str(destination.ip), 0)))
         sender = stack.enter_context(in_netns(netns[source.name], socket.socket))
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"slot_cubic")
-        sender.settimeout(20)
+        sender.settimeout(patience(20))
         sender.connect(listener.getsockname())
         receiver = listener.accept()[0]
 
@@ -73,7 +74,7 @@ def main(target: str) -> None:
         threading.Thread(target=drain).start()
         flow = Flow.of(sender)
         stub = rpc.HostStub(grpc.insecure_channel(addresses[source.name]))
-        watch = stub.WatchFeedback(pb.WatchFeedbackRequest(), timeout=20)
+        watch = stub.WatchFeedback(pb.WatchFeedbackRequest(), timeout=patience(20))
         watch.initial_metadata()  # comes with the subscription
         message = pb.Flow(
             source=flow.source,

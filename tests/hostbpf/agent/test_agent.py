@@ -23,6 +23,7 @@ from hostbpf.rates.enforcers import choose, kernel_has
 from hostbpf.rates.schedules import SCHEDULE, pinned_schedules
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc import agent_pb2_grpc as rpc
+from machine.patience import patience
 from machine.record import clean_stale, records
 from tests.hostbpf.conftest import Connection, Pair
 from tests.hostbpf.taps import wait_until
@@ -64,7 +65,7 @@ def start(pair: Pair, tmp_path: Path) -> Iterator[Callable[..., Started]]:
     yield run
     for each in started:
         each.process.terminate()
-        each.process.communicate(timeout=100)
+        each.process.communicate(timeout=patience(100))
 
 
 def message(flow: Flow) -> pb.Flow:
@@ -85,7 +86,7 @@ def test_schedule_is_announced_and_feedback_arrives(
     assert receiver.ready.startswith("ready"), receiver.process.communicate()[1]
     connection = connect("slot_cubic")
     flow = Flow.of(connection.sender)
-    watch = sender.stub.WatchFeedback(pb.WatchFeedbackRequest(), timeout=60)
+    watch = sender.stub.WatchFeedback(pb.WatchFeedbackRequest(), timeout=patience(60))
     assert ("subscribed", "true") in watch.initial_metadata()
     sender.stub.SetSchedule(pb.SetScheduleRequest(flow=message(flow), rates_mbps=[200.0] * 30))
 
@@ -313,7 +314,7 @@ def test_the_last_agent_of_a_namespace_restores_the_setting(
     for agent, left in zip(agents, ("0\n", "1\n"), strict=True):
         assert pair.run(pair.a, *setting) == "0\n"
         agent.process.terminate()
-        assert agent.process.wait(100) == 0
+        assert agent.process.wait(patience(100)) == 0
         assert pair.run(pair.a, *setting) == left
 
 
@@ -335,7 +336,7 @@ def test_agents_that_start_at_once_share_the_controls(pair: Pair, tmp_path: Path
     lines = [process.stdout.readline() for process in processes if process.stdout is not None]
     for process in processes:
         process.terminate()
-    errors = [process.communicate(timeout=100)[1] for process in processes]
+    errors = [process.communicate(timeout=patience(100))[1] for process in processes]
     assert all(line.startswith("ready") for line in lines), errors
     assert [process.returncode for process in processes] == [0] * 4
 
@@ -344,7 +345,7 @@ def test_metrics(pair: Pair, start: Callable[..., Started]) -> None:
     schedules = ("--schedule", "--link-mbps", "100", "--loads", "host-only")
     agent = start(pair.a, "--metrics-port", "0", *schedules)
     address = agent.ready.partition("metrics=")[2].split()[0]
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=patience(60)) as answer:
         text = answer.read().decode()
     assert 'entrain_scheduling_total{event="decisions"} 0' in text
     assert "# TYPE entrain_skew_seconds gauge" in text

@@ -13,6 +13,7 @@ from hostbpf.agent import paces, rights
 from hostbpf.agent.paces import LEASE_S, Paces
 from hostbpf.rpc.calls import Exhausted
 from machine.errors import BadInput
+from machine.patience import patience
 from schedulers.cassini.pace import Kind, Pace
 from wire.progress import PACE, Publisher, pace_offset
 from workloads.pacing import Pacing
@@ -70,7 +71,7 @@ def test_a_living_agent_renews_paces(
     monkeypatch.setattr(paces, "LEASE_S", 0.4)
     agent.set(MINE, "mine", ahead(3.0))
     first = process.pace(time.monotonic_ns())
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + patience(30)
     while first and (last := process.pace(time.monotonic_ns())) and last.until_ns <= first.until_ns:
         assert time.monotonic() < deadline
 

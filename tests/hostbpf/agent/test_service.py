@@ -30,6 +30,7 @@ from hostbpf.rpc.agent_pb2_grpc import HostStub, add_HostServicer_to_server
 from hostbpf.rpc.calls import message_of
 from hostbpf.scheduling.monitor import Direction, Phase, Publisher, Role
 from machine.errors import BadInput, EntrainError
+from machine.patience import patience
 from machine.record import Record
 from machine.tls import OPERATORS, identity_of, open_channel
 from wire.flow import Flow
@@ -101,7 +102,7 @@ class Served:
         self._stubs: dict[int, HostStub] = defaultdict(connect)  # each user has a connection
 
     def call(self, user: int, name: str, request: object) -> Any:
-        return getattr(self._stubs[user], name)(request, metadata=[("user", str(user))], timeout=30)
+        return getattr(self._stubs[user], name)(request, metadata=[("user", str(user))], timeout=patience(30))
 
     def status(self, user: int, name: str, request: object) -> grpc.StatusCode:
         """How a call ends."""
@@ -350,7 +351,7 @@ def test_with_certificates_operators_command_and_other_hosts_only_read(
             own = identity_of(tmp_path, identity)
             with open_channel(grpc, f"127.0.0.1:{port}", (), own, "h1") as channel:
                 try:
-                    HostStub(channel).SetJob(request, timeout=10)
+                    HostStub(channel).SetJob(request, timeout=patience(10))
                 except grpc.RpcError as error:
                     code: grpc.StatusCode = error.code()
                     return code

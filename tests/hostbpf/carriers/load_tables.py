@@ -35,6 +35,7 @@ from hostbpf.carriers import carriers
 from hostbpf.carriers.carriers import Carriers
 from hostbpf.clock import SlotClock
 from hostbpf.rates.schedules import Schedules
+from machine.patience import patience
 from machine.record import Record
 from mininet_topos.isolation import private_namespace
 from mininet_topos.loss import lossy
@@ -215,7 +216,7 @@ def _connect(
 ) -> socket.socket:
     listener = in_netns(netns[destination.name], lambda: socket.create_server((str(destination.ip), 0)))
     sender = stack.enter_context(in_netns(netns[source.name], socket.socket))
-    sender.settimeout(20)
+    sender.settimeout(patience(20))
     sender.connect(listener.getsockname())
     receiver = stack.enter_context(listener.accept()[0])
     listener.close()
@@ -236,7 +237,7 @@ def _settle(senders: list[Sender], attached: dict[str, Carriers], lost: list[int
     added to `lost`: carriers, feedback.
     """
     connections = [each.connection for each in senders if each.connection is not None]
-    deadline, since, before = time.monotonic() + 60, time.monotonic(), {}
+    deadline, since, before = time.monotonic() + patience(60), time.monotonic(), {}
     while True:
         unacknowledged = [fcntl.ioctl(each, termios.TIOCOUTQ, bytes(4)) for each in connections]
         counts = [each.counts() for each in attached.values()]

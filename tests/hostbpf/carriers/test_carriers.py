@@ -13,6 +13,7 @@ from hostbpf.carriers import carriers
 from hostbpf.clock import SlotClock
 from hostbpf.rates.schedules import Schedules
 from machine.errors import BadInput, EntrainError
+from machine.patience import patience
 from mininet_topos.loss import lossy
 from tests.hostbpf.conftest import Connection, Pair
 from tests.hostbpf.taps import headers_seen, sniff, wait_until
@@ -256,7 +257,7 @@ def test_udp_flows_get_feedback(pair: Pair, slow: SlotClock) -> None:
         in_netns(pair.a, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender,
     ):
         receiver.bind(("10.77.0.2", 6000))
-        receiver.settimeout(60)
+        receiver.settimeout(patience(60))
         sender.bind(("10.77.0.1", 5000))
         ring = at_a.feedback(returned.append)
         at_a.announce(flow)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from machine.patience import patience
 from tests.attempts import ATTEMPTS, undisturbed
 
 ROOT = Path(__file__).parents[3]
@@ -18,7 +19,9 @@ ROOT = Path(__file__).parents[3]
 def seen(target: str, loss: float) -> Any:
     """What hosts have announced, what of it was lost, and what the tables hold."""
     command = [sys.executable, "-m", "tests.hostbpf.carriers.load_tables", target, str(loss)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=250)
+    result = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=patience(250)
+    )
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 

@@ -23,6 +23,7 @@ from hostbpf.rpc import emulated_switch_pb2 as pb
 from hostbpf.rpc.calls import message_of
 from hostbpf.rpc.emulated_switch_pb2_grpc import EmulatedSwitchStub
 from machine.errors import BadInput, EntrainError
+from machine.patience import patience
 from mininet_topos.emulated_switches import write_files
 from wire.flow import Flow
 from wire.slot_header import LANES
@@ -289,18 +290,18 @@ def test_the_process_serves_until_a_signal_ends_it(tmp_path: Path) -> None:
         assert answer.loads[0].capacity == 1000
         file.write_text(FILE.replace("127.0.0.1:0", address))
         second = started(file)
-        _, said = second.communicate(timeout=60)
+        _, said = second.communicate(timeout=patience(60))
         assert second.returncode == 1
         assert address in said
     finally:
         process.send_signal(signal.SIGTERM)
-        output = process.communicate(timeout=60)
+        output = process.communicate(timeout=patience(60))
     assert (process.returncode, output) == (0, ("", ""))
 
 
 def test_a_wrong_file_ends_the_process_with_status_2(tmp_path: Path) -> None:
     process = started(tmp_path / "missing.toml")
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=patience(60))
     assert process.returncode == 2
     assert "missing.toml: cannot be read" in said
 
@@ -330,19 +331,21 @@ def test_a_host_plans_for_its_own_address_only(
         def plan(flow: Flow) -> None:
             hop = pb.Hop(flow=rpc.message_of(flow), port=1)
             schedules = [pb.Schedule(hop=hop, slot=present.slot, rates=[5])]
-            stub.UpdateSchedule(pb.UpdateScheduleRequest(schedules=schedules), timeout=60)
+            stub.UpdateSchedule(pb.UpdateScheduleRequest(schedules=schedules), timeout=patience(60))
 
         plan(own)
         for refused in (
             lambda: plan(others),
-            lambda: stub.ForgetFlow(pb.ForgetFlowRequest(flows=[rpc.message_of(others)]), timeout=60),
+            lambda: stub.ForgetFlow(
+                pb.ForgetFlowRequest(flows=[rpc.message_of(others)]), timeout=patience(60)
+            ),
         ):
             with pytest.raises(grpc.RpcError) as raised:
                 refused()
             assert raised.value.code() == grpc.StatusCode.PERMISSION_DENIED
             assert "its own addresses only" in raised.value.details()
         asked = pb.FetchFeedbackRequest(slot=present.slot, hops=[pb.Hop(flow=rpc.message_of(others), port=1)])
-        assert stub.FetchFeedback(asked, timeout=60).loads[0].load[0] == 5
+        assert stub.FetchFeedback(asked, timeout=patience(60)).loads[0].load[0] == 5
 
 
 def test_who_has_no_certificate_gets_no_answer(
@@ -350,7 +353,7 @@ def test_who_has_no_certificate_gets_no_answer(
 ) -> None:
     with serving(certified[0], present) as address, grpc.insecure_channel(address) as plain:
         with pytest.raises(grpc.RpcError) as raised:
-            EmulatedSwitchStub(plain).FetchFeedback(pb.FetchFeedbackRequest(), timeout=60)
+            EmulatedSwitchStub(plain).FetchFeedback(pb.FetchFeedbackRequest(), timeout=patience(60))
         assert raised.value.code() == grpc.StatusCode.UNAVAILABLE
 
 

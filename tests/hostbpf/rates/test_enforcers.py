@@ -29,6 +29,7 @@ from hostbpf.rates.meter import metered
 from hostbpf.rates.schedules import NEVER, Enforcer, Schedules, TimedSchedule
 from hostbpf.rates.sockets import Descriptor, Socket, SocketDiag
 from machine.errors import BadInput, EntrainError, MissingTool
+from machine.patience import patience
 from machine.record import Record
 from tests.hostbpf.conftest import A, B, Connection, Pair, or_skip
 from wire.flow import Flow
@@ -38,7 +39,7 @@ SHORT_MS = 2000
 """A slot that ends within a test, but not while a flow is found to be held."""
 FRAME_BYTES = 1514
 SILENT_S = 0.3
-PATIENCE_S = 60.0
+PATIENCE_S = patience(60.0)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from hostbpf.clock import SlotClock
 from hostbpf.controls import controls
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.agent_pb2_grpc import HostStub
+from machine.patience import patience
 from machine.process import Child, launch
 from machine.record import Record
 from mininet_topos.agents import agent_command
@@ -45,7 +46,7 @@ from wire.slot_header import LANES, slot_near
 from workloads.jobs import JobSpec, parse_job
 
 SLOT_MS = 60.0
-PATIENCE_S = 60.0
+PATIENCE_S = patience(60.0)
 """Until a job that makes no progress has stalled."""
 ITERATIONS = 3
 """So many more of them mean that a job goes on."""
@@ -158,7 +159,7 @@ class Bench:
 
     def status(self, name: str) -> Any:
         with grpc.insecure_channel(self.address(self.topology.host_by_name[name])) as channel:
-            return HostStub(channel).GetStatus(pb.GetStatusRequest(), timeout=10)
+            return HostStub(channel).GetStatus(pb.GetStatusRequest(), timeout=patience(10))
 
     def go_on(self, *names: str) -> dict[str, bool]:
         """By job, whether it makes some more iterations."""

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from machine.patience import patience
+
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 ROOT = Path(__file__).parents[3]
 BOTH = {"one": True, "two": True}
@@ -19,7 +21,9 @@ BOTH = {"one": True, "two": True}
 def seen() -> dict[str, dict[str, Any]]:
     """What came of each fault; they are made one after the other on one fabric, which takes half a minute."""
     command = [sys.executable, "-m", "tests.hostbpf.scheduling.faulty_fabric"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
+    result = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=patience(280)
+    )
     assert result.returncode == 0, result.stderr
     return {each["fault"]: each for each in map(json.loads, result.stdout.splitlines())}
 

@@ -23,6 +23,7 @@ from hostbpf.emulated.client import Emulated, HopTable, PathsFile, PathTable
 from hostbpf.emulated.server import PortTable, SwitchFile, serving
 from hostbpf.scheduling.loads import RATE_UNIT, HostOnly, InBand, LoadSource, PathLoads, in_units, others
 from machine.errors import EntrainError
+from machine.patience import patience
 from schedulers.compiled import Floats
 from schedulers.slots.table import LoadTable
 from tests.p4.load_table import Link
@@ -549,7 +550,9 @@ def test_flows_without_a_path_get_no_answer(switches: Mapping[str, str]) -> None
 def test_a_running_fabric_and_emulated_switches_give_the_same_schedules(target: str) -> None:
     """Flows among four hosts on two leaves and two spines, which start, plan anew and end."""
     command = [sys.executable, "-m", "tests.hostbpf.scheduling.loads_on_fabric", target]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    result = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=patience(120)
+    )
     assert result.returncode == 0, result.stderr
     decisions = json.loads(result.stdout.splitlines()[-1])
     assert len(decisions) >= 40

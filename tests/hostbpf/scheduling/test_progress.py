@@ -33,6 +33,7 @@ from hostbpf.scheduling import quota
 from hostbpf.scheduling.monitor import BYTES_MAX, Direction, FlowProgress, Monitor, Phase, Publisher, Role
 from hostbpf.scheduling.quota import Quota
 from machine.errors import BadInput, EntrainError
+from machine.patience import patience
 from schedulers.cassini.pace import Pace
 from tests.hostbpf.conftest import Pair
 from tests.permissions import let_others_pass
@@ -124,7 +125,7 @@ def test_what_a_c_program_publishes_is_read(program: Path, tmp_path: Path, monit
         assert (sent.carried, sent.chunk) == (1300, 77)
         assert received.flow == Flow("10.0.0.2", 7000, "10.0.0.1", 20000, socket.IPPROTO_UDP)
         assert received.direction is Direction.RECEIVED
-        process.communicate(b"\n", timeout=30)
+        process.communicate(b"\n", timeout=patience(30))
         assert process.returncode == 0
         assert monitor.read() == []
         assert list(tmp_path.iterdir()) == []
@@ -687,7 +688,7 @@ def test_the_progress_of_another_host_is_not_ours(program: Path, tmp_path: Path,
 
 
 CLONES = 5
-PATIENCE_S = 20.0
+PATIENCE_S = patience(20.0)
 FILES = 4096
 """Open files of a clone: its own, and those that it has from the tests' process."""
 
@@ -971,7 +972,7 @@ def test_a_file_that_somebody_has_put_in_the_way_is_not_written(
     left = [each for each in tmp_path.iterdir() if each.name.startswith(".")]
     assert len(left) == 3
     assert all(each.read_bytes() == b"" for each in left)
-    process.communicate(b"\n", timeout=30)
+    process.communicate(b"\n", timeout=patience(30))
     assert process.returncode == 0
 
 

@@ -18,6 +18,7 @@ from hostbpf.clock import SlotClock
 from hostbpf.scheduling.loads import RATE_UNIT, HostOnly, PathLoads, Wait
 from hostbpf.scheduling.monitor import Direction, FlowProgress, Phase, Role
 from hostbpf.scheduling.thread import GRAIN, PATIENCE, ROUNDS_MAX, HostScheduler, rounds
+from machine.patience import patience
 from schedulers.compiled import Floats
 from schedulers.slots.host import BEYOND, CROWDED_S, FLOOR, PAYLOAD, RESERVED, STARVED_S
 from tests.hostbpf.taps import wait_until
@@ -603,7 +604,7 @@ def test_a_flow_that_begins_to_send_decides_before_the_next_round(monkeypatch: p
     bench.rounds()
     assert bench.scheduler.rests(FLOW)
     with running(bench):
-        assert waiting.wait(10)
+        assert waiting.wait(patience(10))
         bench.flows = [sending()]
         feedback.set()
         wait_until(lambda: FLOW in bench.host.schedules)

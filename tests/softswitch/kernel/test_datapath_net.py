@@ -15,6 +15,7 @@ import pytest
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.packet import Raw
 
+from machine.patience import patience
 from machine.record import Record, Resource
 from softswitch.compiler.build import LOOP_PORT
 from softswitch.compiler.ir import load_program
@@ -48,7 +49,7 @@ class Wire:
         self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
         self.socket.bind((self.far_end, 3))
         self.socket.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
-        self.socket.settimeout(30)
+        self.socket.settimeout(patience(30))
 
     def send(self, frame: bytes) -> None:
         self.socket.send(frame)
@@ -183,7 +184,7 @@ def test_a_frame_with_offloads_can_be_cut_anywhere(offload: tuple[int, ...]) -> 
         wire.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
         wire.socket.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
         wire.socket.bind((wire.far_end, 3))
-        wire.socket.settimeout(30)
+        wire.socket.settimeout(patience(30))
         try:
             datapath.add_port(1, wire.ifindex)
             transport = UDP() if offload == UDP_SUM else TCP()
@@ -222,9 +223,9 @@ def transfer(name: str, address: str, size: int) -> None:
     try:
         assert sink.stdout is not None and sink.stdout.readline().strip() == "ready"
         source = ["ip", "netns", "exec", f"{name}h1", sys.executable, "-c", _SOURCE, address, str(size)]
-        subprocess.run(source, check=True, timeout=100)
+        subprocess.run(source, check=True, timeout=patience(100))
         assert sink.stdout.readline().split() == [str(size), "ok"]
-        assert sink.wait(timeout=60) == 0
+        assert sink.wait(timeout=patience(60)) == 0
     finally:
         sink.kill()
         sink.wait()
@@ -240,7 +241,7 @@ def datagrams(name: str) -> None:
     try:
         assert sink.stdout is not None and sink.stdout.readline().strip() == "ready"
         source = ["ip", "netns", "exec", f"{name}h1", sys.executable, "-c", _DATAGRAM_SOURCE]
-        subprocess.run(source, check=True, timeout=100)
+        subprocess.run(source, check=True, timeout=patience(100))
         assert sink.stdout.readline().strip() == str(list(range(40)))
     finally:
         sink.kill()
