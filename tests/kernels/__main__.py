@@ -1,11 +1,13 @@
 """`python -m tests.kernels`: boot kernels of Debian's packages, and test entrain on them.
 
-Stages: `load` loads every program, `live` uses each feature, `full` runs the kernel tests. The results are in
-build/kernels.json; the exit status is 1 if anything falls short.
+Stages: `load` loads every program, `live` uses each feature, `lacking` takes features from the kernel, `full`
+runs the kernel tests. The results are added to build/kernels.json, with the version of entrain that each stage
+ran; the exit status is 1 if anything falls short.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 import shutil
@@ -19,12 +21,13 @@ from xml.etree import ElementTree
 import click
 
 from machine.errors import EntrainError
+from machine.origin import here
 from tests.kernels import guest
 from tests.kernels.debian import Archive, Kernel
 
 BUILD = guest.ROOT / "build" / "kernels"
 RESULTS = guest.ROOT / "build" / "kernels.json"
-LIMITS_S = {"load": 30.0, "live": 400.0, "full": 1200.0}
+LIMITS_S = {"load": 30.0, "live": 400.0, "lacking": 60.0, "full": 1200.0}
 """How long a stage may take on a usual machine."""
 
 TEST_S = 300.0
@@ -61,22 +64,32 @@ FULL = ("tests/softswitch/kernel", "tests/softswitch/test_lifecycle_live.py", "t
 
 @click.command()
 @click.option("--kernels", default="6.1 6.12 7.3", show_default=True, help="Series of kernels.")
-@click.option("--stages", default="load live full", show_default=True, help="load, live, full.")
+@click.option("--stages", default="load live full", show_default=True, help="load, live, lacking, full.")
 def main(kernels: str, stages: str) -> None:
     """Test entrain on kernels of Debian's packages; the results are in build/kernels.json."""
     chosen = stages.split()
     if unknown := set(chosen) - LIMITS_S.keys():
-        raise click.BadParameter(f"{', '.join(unknown)}: give load, live or full", param_hint="--stages")
+        raise click.BadParameter(
+            f"{', '.join(unknown)}: give load, live, lacking or full", param_hint="--stages"
+        )
     try:
         guest.require()
         subprocess.run([sys.executable, "-m", "tests.kernels.load", "--compile"], check=True, cwd=guest.ROOT)
-        found = [examine(kernel, chosen) for kernel in unpacked(kernels.split())]
+        known = {each["version"]: each for each in _known()}
+        found = []
+        for kernel in unpacked(kernels.split()):
+            found.append(examine(kernel, chosen, known.get(kernel.version, {})))
+            known[kernel.version] = found[-1]
+            RESULTS.write_text(json.dumps(list(known.values()), indent=1) + "\n")
+            click.echo(summary(found[-1]))
     except EntrainError as error:
         raise click.ClickException(str(error)) from error
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    for each in found:
-        click.echo(summary(each))
     sys.exit(any(falls_short(each) for each in found))
+
+
+def _known() -> list[dict[str, Any]]:
+    """Return the results of earlier runs."""
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
 
 
 def unpacked(series: list[str]) -> list[Kernel]:
@@ -86,14 +99,23 @@ def unpacked(series: list[str]) -> list[Kernel]:
     return [archive.unpack(version, BUILD) for each in series for version in archive.newest(each)]
 
 
-def examine(kernel: Kernel, stages: list[str]) -> dict[str, Any]:
-    """Run the stages on one kernel, each in a guest of its own; return its part of the results."""
-    found: dict[str, Any] = {"version": kernel.version, "package": kernel.package, "failed": {}}
+def examine(kernel: Kernel, stages: list[str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the stages on one kernel, each in a guest of its own; return its part of the results.
+
+    `known` has the results of other stages.
+    """
+    found: dict[str, Any] = {**known, "version": kernel.version, "package": kernel.package, "failed": {}}
+    found["ran"] = dict(known.get("ran", {}))
     for stage in stages:
         results = BUILD / "results" / f"{kernel.version}-{stage}"
         shutil.rmtree(results, ignore_errors=True)
         if stage == "load":
-            script = f"{sys.executable} -m tests.kernels.load > {results}/load.json"
+            script = (
+                f"{sys.executable} -m tests.kernels.load > {results}/load.json\n"
+                f"{sys.executable} -m entrain.cli doctor --json > {results}/doctor.json"
+            )
+        elif stage == "lacking":
+            script = f"{sys.executable} -m tests.kernels.lacking > {results}/lacking.json"
         else:
             tests = " ".join(f"'{test}'" for test in (LIVE.values() if stage == "live" else FULL))
             script = (
@@ -105,7 +127,8 @@ def examine(kernel: Kernel, stages: list[str]) -> dict[str, Any]:
         try:
             printed = guest.run(kernel, script, results, limit_s=LIMITS_S[stage])
             (results / "console").write_text(printed)
-            found |= _load(results) if stage == "load" else _tested(stage, results)
+            found |= _READ[stage](results)
+            found["ran"][stage] = here().version
         except (EntrainError, OSError, ValueError, ElementTree.ParseError) as error:
             found["failed"][stage] = f"{error} (see {results})"
     return found
@@ -113,7 +136,13 @@ def examine(kernel: Kernel, stages: list[str]) -> dict[str, Any]:
 
 def _load(results: Path) -> dict[str, Any]:
     loaded = json.loads((results / "load.json").read_text())
-    return {name: loaded[name] for name in ("programs", "loaded", "refused")}
+    tried = json.loads((results / "doctor.json").read_text())["features"]
+    features = {each["name"]: f"{each['state']} {each['detail']}".strip() for each in tried}
+    return {**{name: loaded[name] for name in ("programs", "loaded", "refused")}, "features": features}
+
+
+def _lacking(results: Path) -> dict[str, Any]:
+    return {"lacking": json.loads((results / "lacking.json").read_text())}
 
 
 def _tested(stage: str, results: Path) -> dict[str, Any]:
@@ -145,6 +174,15 @@ def _tested(stage: str, results: Path) -> dict[str, Any]:
     return found
 
 
+_READ = {
+    "load": _load,
+    "lacking": _lacking,
+    "live": functools.partial(_tested, "live"),
+    "full": functools.partial(_tested, "full"),
+}
+"""By stage, what makes results of its files."""
+
+
 def summary(found: Mapping[str, Any]) -> str:
     """Return one line about a kernel's results."""
     parts = [found["version"]]
@@ -170,6 +208,7 @@ def falls_short(found: Mapping[str, Any]) -> bool:
         or found.get("full_passed") == 0
         or found.get("full_failed")
         or found.get("left")
+        or any(found.get("lacking", {}).values())
     )
 
 

@@ -1,8 +1,8 @@
 """`python -m tests.kernels.fresh RELEASE`: README's first command on a fresh Debian with its own kernel.
 
 RELEASE is bookworm (12) or trixie (13). The guest's disk and output are in build/kernels/fresh. It has this
-machine's certificates, so that it reaches the package registries as this machine does. With `--chroot` there is
-no guest: the fresh Debian's programs run on this kernel.
+machine's certificates, so that it reaches the package registries as this machine does. With `--chroot` there
+is no guest: the fresh Debian's programs run on this kernel.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ def test_every_program_loads(series: str) -> None:
     except EntrainError as error:
         pytest.skip(f"needs a guest: {error}")
     compile_all()
-    found = examine(kernel, ["load"])
+    found = examine(kernel, ["load"], {})
     assert found["failed"] == {}, (BUILD / "results" / f"{kernel.version}-load" / "console").read_text()
     assert found["refused"] == {}
     assert found["loaded"] == found["programs"] > 40
+    assert found["features"]["P4 switch"].startswith("works")
