@@ -1,8 +1,8 @@
 """`python -m tests.kernels`: boot kernels of Debian's packages, and test entrain on them.
 
 Stages: `load` loads every program, `live` uses each feature, `lacking` takes features from the kernel, `full`
-runs the kernel tests. The results are added to build/kernels.json, with the version of entrain that each stage
-ran; the exit status is 1 if anything falls short.
+runs the kernel tests. The results are added to build/kernels.json, with the version of entrain that each
+stage ran. The exit status is 1 if anything falls short.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -174,7 +174,7 @@ def _tested(stage: str, results: Path) -> dict[str, Any]:
     return found
 
 
-_READ = {
+_READ: Mapping[str, Callable[[Path], dict[str, Any]]] = {
     "load": _load,
     "lacking": _lacking,
     "live": functools.partial(_tested, "live"),

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.kernels.left import left
@@ -29,7 +30,7 @@ def without_module(name: str) -> None:
     MODPROBE.write_text(f"install {name} /bin/false\n")
 
 
-CASES = {
+CASES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "BTF": (
         lambda: run("mount", "-t", "tmpfs", "none", "/sys/kernel/btf"),
         lambda: run("umount", "/sys/kernel/btf"),
