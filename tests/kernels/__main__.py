@@ -110,15 +110,13 @@ def examine(kernel: Kernel, stages: list[str], known: Mapping[str, Any]) -> dict
         results = BUILD / "results" / f"{kernel.version}-{stage}"
         shutil.rmtree(results, ignore_errors=True)
         if stage == "load":
-            script = (
-                f"{sys.executable} -m tests.kernels.load > {results}/load.json\n"
-                f"{sys.executable} -m entrain.cli doctor --json > {results}/doctor.json"
-            )
+            script = f"{sys.executable} -m tests.kernels.load > {results}/load.json"
         elif stage == "lacking":
             script = f"{sys.executable} -m tests.kernels.lacking > {results}/lacking.json"
         else:
             tests = " ".join(f"'{test}'" for test in (LIVE.values() if stage == "live" else FULL))
             script = (
+                f"{sys.executable} -m entrain.cli doctor --json > {results}/doctor.json\n"
                 f"{sys.executable} -m pytest -q -p no:cacheprovider --timeout {TEST_S * guest.patience():g} "
                 f"--junit-xml {results}/junit.xml {tests} > {results}/log 2>&1\n"
                 f"{sys.executable} -m tests.kernels.left > {results}/left.json"
@@ -136,9 +134,7 @@ def examine(kernel: Kernel, stages: list[str], known: Mapping[str, Any]) -> dict
 
 def _load(results: Path) -> dict[str, Any]:
     loaded = json.loads((results / "load.json").read_text())
-    tried = json.loads((results / "doctor.json").read_text())["features"]
-    features = {each["name"]: f"{each['state']} {each['detail']}".strip() for each in tried}
-    return {**{name: loaded[name] for name in ("programs", "loaded", "refused")}, "features": features}
+    return {name: loaded[name] for name in ("programs", "loaded", "refused")}
 
 
 def _lacking(results: Path) -> dict[str, Any]:
@@ -160,6 +156,8 @@ def _tested(stage: str, results: Path) -> dict[str, Any]:
         f"{stage}_skipped": outcomes["skipped"],
     }
     if stage == "live":
+        tried = json.loads((results / "doctor.json").read_text())["features"]
+        found["features"] = {each["name"]: f"{each['state']} {each['detail']}".strip() for each in tried}
         found["live"] = {
             check: next(
                 (

@@ -119,7 +119,7 @@ def run(command: list[str], directory: Path, limit_s: float) -> int:
 def main(release: str, command: str, chroot: bool) -> None:
     """Run a command in a clone on a fresh Debian; the output is in build/kernels/fresh/RELEASE/console."""
     if shutil.which("debootstrap") is None:
-        raise MissingTool("debootstrap not found: apt-get install debootstrap")
+        raise MissingTool("debootstrap not found: ./setup-packages packages-guests.txt")
     slower = 1 if chroot else guest.patience()
     script = (
         f"export HOME=/root PIP_CERT={CERTIFICATES} {VARIABLE}={slower}\n"

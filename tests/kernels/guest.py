@@ -50,15 +50,10 @@ def patience() -> int:
 
 def require() -> None:
     """Raise MissingTool, with the remedy, without what guests need."""
-    packages = {"qemu-system-x86_64": "qemu-system-x86", "busybox": "busybox-static", "vng": ""}
-    for program, package in packages.items():
-        if _which(program) is None:
-            remedy = f"apt-get install {package}" if package else "make .venv/.dev"
-            raise MissingTool(f"{program} not found: {remedy}")
-
-
-def _which(program: str) -> str | None:
-    return shutil.which(program, path=_path())
+    programs = ("qemu-system-x86_64", "busybox", "vng")
+    if missing := [each for each in programs if shutil.which(each, path=_path()) is None]:
+        remedy = "./setup-packages packages-guests.txt, make .venv/.dev"
+        raise MissingTool(f"{', '.join(missing)} not found: {remedy}")
 
 
 def _path() -> str:

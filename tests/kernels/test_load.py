@@ -27,4 +27,3 @@ def test_every_program_loads(series: str) -> None:
     assert found["failed"] == {}, (BUILD / "results" / f"{kernel.version}-load" / "console").read_text()
     assert found["refused"] == {}
     assert found["loaded"] == found["programs"] > 40
-    assert found["features"]["P4 switch"].startswith("works")
