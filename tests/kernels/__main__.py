@@ -157,7 +157,7 @@ def _tested(stage: str, results: Path) -> dict[str, Any]:
     }
     if stage == "live":
         tried = json.loads((results / "doctor.json").read_text())["features"]
-        found["features"] = {each["name"]: f"{each['state']} {each['detail']}".strip() for each in tried}
+        found["features"] = {each["name"]: f"{each['state']}; {each['detail']}" for each in tried}
         found["live"] = {
             check: next(
                 (

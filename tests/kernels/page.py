@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from entrain.features import TOFINO
 from tests.kernels.__main__ import LIVE, RESULTS
 from tests.kernels.guest import ROOT
 
@@ -19,12 +20,19 @@ def table(found: Sequence[dict[str, Any]]) -> str:
     """Return the table of features by kernel."""
     rows = [["", *(f"{each['version']}" for each in found)], ["---"] * (len(found) + 1)]
     rows.append(["programs loaded", *(f"{each['loaded']} of {each['programs']}" for each in found)])
-    rows += [[check, *(WORDS[each["live"][check]] for each in found)] for check in LIVE]
-    for stage, name in (("live", "tests of these features"), ("full", "all kernel tests")):
+    features = [name for name in found[0]["features"] if name != TOFINO]
+    rows += [[name, *(_how(each["features"][name]) for each in found)] for name in features]
+    rows += [[f"test: {check}", *(WORDS[each["live"][check]] for each in found)] for check in LIVE]
+    for stage, name in (("live", "these tests"), ("full", "all kernel tests")):
         if any(f"{stage}_passed" in each for each in found):
             rows.append([name, *(_counts(each, stage) for each in found)])
     rows.append(["left behind", *(str(len(each["left"])) for each in found)])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _how(feature: str) -> str:
+    state, detail = feature.split("; ", 1)
+    return f"{state} {detail.partition(';')[0]}" if detail.startswith("by ") else state
 
 
 def _counts(found: dict[str, Any], stage: str) -> str:
