@@ -1,6 +1,6 @@
 """Mutated input for all that reads from outside: an answer or a refusal comes of it, and never an accident.
 
-- `p4runtime`: updates and reads, to the entities of a switch without a kernel;
+- `p4runtime`: updates and reads, to the entities of a switch, which are in the kernel if root runs it;
 - `controller`: requests to a controller of a cluster of fake switches;
 - `agent`: requests to the agent's service, as users and as root;
 - `emulated`: requests to an emulated switch; what is refused must change no load;
@@ -106,7 +106,8 @@ def _of_tests(module: str) -> Any:
 # -- mutations
 
 WORDS = ("", "\0", "a" * 300, "../../x", "\ud7ff", "-1", "NaN", "entrain:operator", "10.0.0.1", "0")
-NUMBERS = (0, 1, -1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64, 1e308, -1e308, float("nan"), float("inf"))
+INTEGERS = (0, 1, -1, 2**31 - 1, 2**31, -(2**31), 2**32 - 1, 2**63 - 1, -(2**63), 2**64 - 1, 2**64)
+NUMBERS = (*INTEGERS, 1e308, -1e308, float("nan"), float("inf"), float("-inf"))
 
 
 def mutated_bytes(rng: random.Random, data: bytes) -> bytes:
@@ -186,7 +187,7 @@ def mutated_json(rng: random.Random, root: Any) -> None:
             case 2 if isinstance(node, list):
                 node.append(inner)
             case _:
-                node[key] = rng.choice((None, True, [], {}, *WORDS, *NUMBERS[:7], root))
+                node[key] = rng.choice((None, True, [], {}, *WORDS, *INTEGERS[:7], root))
         return
 
 
@@ -234,10 +235,17 @@ def p4runtime(rng: random.Random, count: int, found: Found) -> None:
     harness = _of_tests("softswitch.harness")
     mutants = _of_tests("softswitch.p4runtime.test_server_fuzz")
 
-    bench = harness.Bench()
+    def state() -> list[bytes]:
+        return [*mutants.state(bench), *mutants.counted(bench)]
+
+    bench, stack = harness.Bench(), contextlib.ExitStack()
     for number in range(count):
         if number % 2000 == 0:
+            stack.close()
             bench = harness.Bench()
+            if os.geteuid() == 0:
+                datapath = stack.enter_context(contextlib.closing(harness.kernel_datapath("fuzz")))
+                bench = harness.Bench(datapath=datapath)
         asked = mutated(rng, harness.update(rng.choice(mutants.KINDS), mutants.message(rng)))
         with found.trying(lambda asked=asked: str(asked), Refused):  # type: ignore[misc]
             if rng.random() < 0.1:
@@ -247,14 +255,13 @@ def p4runtime(rng: random.Random, count: int, found: Found) -> None:
                     )
                 )
                 continue
-            before = mutants.state(bench) if number % 50 == 0 else None
+            before = state() if number % 50 == 0 else None
             refused = bench.entities.write([asked])[0]
             if refused is not None:
                 found.refused += 1
                 assert refused.code.name != "INTERNAL", refused
-                assert before is None or mutants.state(bench) == before, (
-                    "what was refused has changed something"
-                )
+                assert before is None or state() == before, "what was refused has changed something"
+    stack.close()
 
 
 def agent(rng: random.Random, count: int, found: Found) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,12 +65,19 @@ def _read(path: Path) -> bytes:
         raise BadInput(f"{path}: {error.strerror}; `entrain certs` makes certificates") from error
 
 
+def _is_no_departure(record: logging.LogRecord) -> bool:
+    """False for the error that grpc.aio logs when a client leaves while it is sent a message."""
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or kind.__name__ != "ExecuteBatchError"
+
+
 def add_port(server: Any, address: str, identity: Identity | None) -> int:
     """Let a gRPC server listen at `address`; return the port. Raises what gRPC raises, and BadInput.
 
     With an `identity` it serves over TLS, and only clients with a certificate of the authority. The server
     needs `SERVER_OPTIONS`.
     """
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_departure)
     if identity is None:
         return int(server.add_insecure_port(address))
     import grpc

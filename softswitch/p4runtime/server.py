@@ -25,10 +25,10 @@ from softswitch.p4runtime.packet_io import CpuPort
 from softswitch.p4runtime.status import (
     DETAILS_KEY,
     MOST_READ,
-    SEE_LOG,
     SPACE,
     Refused,
     batch_status,
+    internal,
     invalid,
     not_found,
 )
@@ -150,6 +150,9 @@ class P4RuntimeService:
                     error = refused
                 except EntrainError as failed:
                     error = Refused(StatusCode.INTERNAL, str(failed))
+                except Exception:
+                    log.exception("a read failed")
+                    error = internal()
                 errors.append(error)
                 if len(found) > MOST_READ:
                     raise Refused(
@@ -233,7 +236,7 @@ class P4RuntimeService:
             end = refused
         except Exception:
             log.exception("controller %s", stream)
-            end = _internal()
+            end = internal()
         finally:
             stream.waiting.put_nowait(end)
 
@@ -331,7 +334,7 @@ class _Answering:
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
         if isinstance(error, Exception) and not isinstance(error, Refused):
             log.exception("a request failed", exc_info=error)
-            error = _internal()
+            error = internal()
         if not isinstance(error, Refused):
             return False
         self.refused, self._code, self.message = True, error.code, error.message
@@ -346,10 +349,6 @@ class _Answering:
         trailers = ((DETAILS_KEY, self._details),) if self._details is not None else ()
         room = _MOST_BESIDES if trailers else _MOST_METADATA
         await self._context.abort(self._code, _sendable(self.message, room), trailers)
-
-
-def _internal() -> Refused:
-    return Refused(StatusCode.INTERNAL, f"internal error; {SEE_LOG}")
 
 
 def _sendable(message: str, room: int = _MOST_METADATA) -> str:

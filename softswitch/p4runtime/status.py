@@ -35,6 +35,11 @@ def not_found(message: str) -> Refused:
     return Refused(StatusCode.NOT_FOUND, message)
 
 
+def internal() -> Refused:
+    """Return an INTERNAL error, for what has been logged."""
+    return Refused(StatusCode.INTERNAL, f"internal error; {SEE_LOG}")
+
+
 def _details(errors: Sequence[Refused | None], message_limit: int) -> list[any_pb2.Any]:
     details = []
     for error in errors:

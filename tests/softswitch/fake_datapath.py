@@ -1,13 +1,14 @@
 """A datapath in memory, so that the server's tests need neither root nor a kernel.
 
 It is strict: what the server must never do to a datapath (an entry twice, a handle that is gone, a member
-that is missing) is an assertion.
+that is missing) is an assertion, and numbers have as many bits as in the kernel.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import struct
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -27,6 +28,11 @@ from softswitch.contract import (
 )
 
 
+def _pack_replicas(replicas: tuple[tuple[int, int], ...]) -> None:
+    for replica in replicas:
+        struct.pack("=II", *replica)
+
+
 class FakeDatapath:
     """Implements softswitch.contract.Datapath."""
 
@@ -35,6 +41,7 @@ class FakeDatapath:
         self.config_tables: dict[str, Any] = {t["name"]: t for p in config["pipelines"] for t in p["tables"]}
         self._actions = {a["id"]: a["name"] for a in config["actions"]}
         self._registers = {r["name"]: r["size"] for r in config["register_arrays"]}
+        self._bits = {r["name"]: r["bitwidth"] for r in config["register_arrays"]}
         self.entries: dict[int, tuple[str, tuple[Match, ...], int, Action]] = {}
         self.defaults: dict[str, ActionCall | None] = {}
         self.members: dict[tuple[str, int], ActionCall] = {}
@@ -144,7 +151,7 @@ class FakeDatapath:
 
     def direct_counter_write(self, table: str, handle: int, packets: int, bytes_: int) -> None:
         assert handle in self.entries
-        self.counters[table, handle] = (packets, bytes_)
+        self.counter_write(table, handle, packets, bytes_)
 
     def direct_meter_write(self, table: str, handle: int, config: MeterConfig | None) -> None:
         assert handle in self.entries
@@ -183,18 +190,21 @@ class FakeDatapath:
         return self.counters[name, index]
 
     def counter_write(self, name: str, index: int, packets: int, bytes_: int) -> None:
+        struct.pack("=QQ", packets, bytes_)
         self.counters[name, index] = (packets, bytes_)
 
     def meter_write(self, name: str, index: int, config: MeterConfig | None) -> None:
         if config is None:
             self.meters.pop((name, index), None)
         else:
+            struct.pack("=4Q", config.cir, config.cburst, config.pir, config.pburst)
             self.meters[name, index] = config
 
     def register_read(self, name: str, index: int) -> int:
         return self.registers[name, index]
 
     def register_write(self, name: str, index: int, value: int) -> None:
+        assert 0 <= value < 1 << self._bits[name]
         self.registers[name, index] = value
 
     def register_read_all(self, name: str) -> list[int]:
@@ -203,6 +213,7 @@ class FakeDatapath:
     # Replication, value sets, digests
 
     def multicast_set(self, group: int, replicas: tuple[tuple[int, int], ...]) -> None:
+        _pack_replicas(replicas)
         self.multicast[group] = replicas
 
     def multicast_delete(self, group: int) -> None:
@@ -211,6 +222,7 @@ class FakeDatapath:
     def clone_session_set(
         self, session: int, replicas: tuple[tuple[int, int], ...], packet_length: int
     ) -> None:
+        _pack_replicas((*replicas, (session, packet_length)))
         self.sessions[session] = (replicas, packet_length)
 
     def clone_session_delete(self, session: int) -> None:

@@ -14,6 +14,8 @@ from finsy.proto import U128, p4i, p4r, p4r_grpc, rpc_status
 from google.protobuf import text_format
 
 from machine.tls import Identity, open_channel
+from softswitch.compiler.ir import load_program
+from softswitch.kernel.datapath import Datapath
 from softswitch.p4runtime import server
 from softswitch.p4runtime.entities.device import Entities
 from softswitch.p4runtime.p4info import P4Info
@@ -95,13 +97,13 @@ def update(kind: int, message: Any) -> Any:
 
 @dataclass
 class Bench:
-    """Entities over a fake datapath, without gRPC."""
+    """Entities over a datapath, by default a fake one, without gRPC."""
 
     up: dict[int, bool] = field(default_factory=dict)
     sent: list[Any] = field(default_factory=list)
+    datapath: Any = field(default_factory=lambda: FakeDatapath(PROGRAM))
 
     def __post_init__(self) -> None:
-        self.datapath = FakeDatapath(PROGRAM)
         self.entities = Entities(
             P4Info(P4INFO), self.datapath, lambda port: self.up.get(port, True), self.sent.append
         )
@@ -119,6 +121,11 @@ class Bench:
         """The messages inside of the entities that were read."""
         found = list(self.entities.read(entity(message)))
         return [getattr(e, e.WhichOneof("entity")) for e in found]
+
+
+def kernel_datapath(name: str) -> Datapath:
+    """The datapath that runs packets, without ports. Close it."""
+    return Datapath.load(load_program(PROGRAM), name=name, netless=True)
 
 
 class FakePorts:

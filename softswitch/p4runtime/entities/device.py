@@ -18,7 +18,7 @@ from softswitch.p4runtime.entities.profiles import PortIsUp, Profiles
 from softswitch.p4runtime.entities.replication import Replication
 from softswitch.p4runtime.entities.tables import Tables
 from softswitch.p4runtime.p4info import P4Info
-from softswitch.p4runtime.status import Refused, invalid
+from softswitch.p4runtime.status import Refused, internal, invalid
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +78,9 @@ class Entities:
                 return Refused(StatusCode.RESOURCE_EXHAUSTED, str(error))
             log.error("update failed: %s", error)
             return Refused(StatusCode.INTERNAL, str(error))
+        except Exception:
+            log.exception("update failed: %s", update)
+            return internal()
         return None
 
     def _handler(self, entity: Any) -> tuple[Write, Read]:

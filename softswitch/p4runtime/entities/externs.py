@@ -9,6 +9,7 @@ from finsy.proto import p4r
 from grpc import StatusCode
 
 from softswitch.contract import Datapath, Match, MeterConfig
+from softswitch.p4runtime.entities.counts import counts, fill_counts
 from softswitch.p4runtime.entities.meters import fill_meter, meter_config, refuse_colours
 from softswitch.p4runtime.p4info import Array, P4Info, decode, encode
 from softswitch.p4runtime.status import MOST_READ, Refused, invalid
@@ -54,21 +55,19 @@ class Counters:
         array = _array(self._arrays, message.counter_id, "counter")
         cells = _cells(message, array, "counter")
         if message.HasField("data"):
+            counted = counts(message.data, f"counter {array.name}")
             for index in cells:
-                self._datapath.counter_write(
-                    array.name, index, message.data.packet_count, message.data.byte_count
-                )
+                self._datapath.counter_write(array.name, index, *counted)
 
     def read(self, message: Any) -> Iterator[Any]:
         """Yield one cell, all cells of a counter, or all cells of all counters."""
         id_ = message.counter_id
         for array in [_array(self._arrays, id_, "counter")] if id_ else self._arrays.values():
             for index in _cells(message, array, "counter") if id_ else range(array.size):
-                packets, bytes_ = self._datapath.counter_read(array.name, index)
                 entity = p4r.Entity()
                 entry = entity.counter_entry
                 entry.counter_id, entry.index.index = array.id, index
-                entry.data.packet_count, entry.data.byte_count = packets, bytes_
+                fill_counts(self._datapath.counter_read(array.name, index), entry.data)
                 yield entity
 
 

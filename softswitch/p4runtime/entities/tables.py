@@ -10,6 +10,7 @@ from finsy.proto import p4i, p4r
 from grpc import StatusCode
 
 from softswitch.contract import Action, ActionCall, Datapath, Group, Match, Member, MeterConfig
+from softswitch.p4runtime.entities.counts import counts, fill_counts
 from softswitch.p4runtime.entities.meters import fill_meter, meter_config, refuse_colours
 from softswitch.p4runtime.entities.profiles import Profile, Profiles
 from softswitch.p4runtime.p4info import P4Info, Table
@@ -227,8 +228,10 @@ class Tables:
                 raise invalid(f"{table.name} does not support idle timeouts")
             raise Refused(StatusCode.UNIMPLEMENTED, f"{table.name}: idle timeouts are not supported")
         refuse_colours(message, "meter_counter_data", table.name)
-        if message.HasField("counter_data") and table.direct_counter is None:
-            raise invalid(f"{table.name} has no direct counter")
+        if message.HasField("counter_data"):
+            if table.direct_counter is None:
+                raise invalid(f"{table.name} has no direct counter")
+            counts(message.counter_data, f"{table.name}: counter_data")
         if not message.HasField("meter_config"):
             return None
         if table.direct_meter is None:
@@ -237,8 +240,8 @@ class Tables:
 
     def _set_direct(self, table: Table, entry: _Entry, message: Any, meter: MeterConfig | None) -> None:
         if message.HasField("counter_data"):
-            data = message.counter_data
-            self._datapath.direct_counter_write(table.name, entry.handle, data.packet_count, data.byte_count)
+            counted = counts(message.counter_data, table.name)
+            self._datapath.direct_counter_write(table.name, entry.handle, *counted)
         if meter != entry.meter:
             self._datapath.direct_meter_write(table.name, entry.handle, meter)
             entry.meter = meter
@@ -261,9 +264,8 @@ class Tables:
             raise invalid("a direct counter can only be modified")
         table, _, entry = self._direct_entry(message.table_entry, "direct counter")
         if message.HasField("data"):
-            self._datapath.direct_counter_write(
-                table.name, entry.handle, message.data.packet_count, message.data.byte_count
-            )
+            counted = counts(message.data, f"{table.name}: direct counter")
+            self._datapath.direct_counter_write(table.name, entry.handle, *counted)
 
     def write_direct_meter(self, kind: int, message: Any) -> None:
         """Configure a direct meter. Without a configuration it marks every packet green."""
@@ -346,8 +348,7 @@ class Tables:
             case Group(id_):
                 message.action.action_profile_group_id = id_
         if request.HasField("counter_data") and table.direct_counter is not None:
-            packets, bytes_ = self._datapath.direct_counter_read(table.name, entry.handle)
-            message.counter_data.packet_count, message.counter_data.byte_count = packets, bytes_
+            fill_counts(self._datapath.direct_counter_read(table.name, entry.handle), message.counter_data)
         if request.HasField("meter_config") and entry.meter is not None:
             fill_meter(entry.meter, message.meter_config)
 
@@ -372,8 +373,7 @@ class Tables:
             entity = p4r.Entity()
             reading = entity.direct_counter_entry
             self._fill_key(state.table, key, reading.table_entry)
-            packets, bytes_ = self._datapath.direct_counter_read(state.table.name, entry.handle)
-            reading.data.packet_count, reading.data.byte_count = packets, bytes_
+            fill_counts(self._datapath.direct_counter_read(state.table.name, entry.handle), reading.data)
             yield entity
 
     def read_direct_meter(self, message: Any) -> Iterator[Any]:

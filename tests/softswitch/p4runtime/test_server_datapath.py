@@ -10,27 +10,22 @@ from typing import Any
 import pytest
 from finsy.proto import p4r
 
-from softswitch.compiler.ir import load_program
-from softswitch.kernel.datapath import Datapath
-from softswitch.p4runtime.entities.device import Entities
-from softswitch.p4runtime.p4info import P4Info
 from tests.softswitch.harness import (
     IDS,
     INSERT,
     MODIFY,
-    P4INFO,
-    PROGRAM,
     Bench,
     action,
     entity,
     entry,
+    kernel_datapath,
     l2,
     lpm,
     ternary,
     update,
 )
 from tests.softswitch.p4runtime.test_server_entities import digest, multicast, one_shot, session
-from tests.softswitch.p4runtime.test_server_fuzz import KINDS, message, mutated, state
+from tests.softswitch.p4runtime.test_server_fuzz import KINDS, counted, message, mutated, state
 
 pytestmark = pytest.mark.bpf
 
@@ -42,16 +37,13 @@ TO = 0x020000000001
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    made = Bench()
-    with closing(Datapath.load(load_program(PROGRAM), name="server-test", netless=True)) as datapath:
-        made.datapath = datapath  # type: ignore[assignment]
-        made.entities = Entities(P4Info(P4INFO), datapath, lambda _: True, made.sent.append)
-        yield made
+    with closing(kernel_datapath("server-test")) as datapath:
+        yield Bench(datapath=datapath)
 
 
 def out(bench: Bench, packet: bytes = PACKET, port: int = 1) -> list[int]:
     """The ports that a packet leaves by."""
-    return [port for port, _ in bench.datapath.run(packet, port)]  # type: ignore[attr-defined]
+    return [port for port, _ in bench.datapath.run(packet, port)]
 
 
 def permit_everything(bench: Bench) -> None:
@@ -82,6 +74,7 @@ def test_both_datapaths_take_and_refuse_the_same(bench: Bench, seed: int) -> Non
         ]
         assert answers[0] == answers[1]
     assert written(bench) == written(other)
+    assert counted(bench) == counted(other)
 
 
 def test_packets_follow_what_controllers_write(bench: Bench) -> None:
@@ -156,10 +149,8 @@ def test_the_whole_state_moves_to_another_program(bench: Bench) -> None:
     rng = random.Random(1)
     for _ in range(200):
         bench.entities.write([update(rng.choice(KINDS), message(rng))])
-    with closing(Datapath.load(load_program(PROGRAM), name="server-copy", netless=True)) as datapath:
-        copy = Bench()
-        copy.datapath = datapath  # type: ignore[assignment]
-        copy.entities = Entities(P4Info(P4INFO), datapath, lambda _: True, copy.sent.append)
+    with closing(kernel_datapath("server-copy")) as datapath:
+        copy = Bench(datapath=datapath)
         for asked in bench.entities.state():
             refused = copy.entities.write([asked])[0]
             assert refused is None or refused.code.name == "ALREADY_EXISTS"

@@ -9,7 +9,19 @@ import pytest
 from finsy.proto import p4r
 
 from softswitch.contract import ActionCall, Exact, Group, Member
-from tests.softswitch.harness import DELETE, IDS, INSERT, MODIFY, Bench, action, entry, octets
+from tests.softswitch.harness import (
+    DELETE,
+    IDS,
+    INSERT,
+    MODIFY,
+    Bench,
+    action,
+    entry,
+    l2,
+    lpm,
+    octets,
+    update,
+)
 
 ECMP = "FeaturesIngress.ecmp_selector"
 FORWARD = "FeaturesIngress.forward"
@@ -207,6 +219,60 @@ def test_counters_by_cell_and_by_wildcard(bench: Bench) -> None:
     assert code(bench.write(MODIFY, cell)) == "OUT_OF_RANGE"
     cell.index.index = -1
     assert code(bench.write(MODIFY, cell)) == "INVALID_ARGUMENT"
+
+
+def route(packets: int = 0, bytes_: int = 0) -> Any:
+    """A table entry with a direct counter, and what that has counted."""
+    made = entry("route", {1: lpm(0x0A000000, 8)}, action("set_nexthop", 1))
+    made.counter_data.packet_count, made.counter_data.byte_count = packets, bytes_
+    return made
+
+
+@pytest.mark.parametrize("counted", [(-1, 5), (5, -1), (-(2**63), 2**63 - 1)])
+def test_a_negative_count_is_refused_and_changes_nothing(bench: Bench, counted: tuple[int, int]) -> None:
+    data = p4r.CounterData(packet_count=counted[0], byte_count=counted[1])
+    of_entry = entry("route", {1: lpm(0x0A000000, 8)})
+    bench.insert(route(3, 4))
+    cell = p4r.CounterEntry(counter_id=IDS["port_in"], data=data)
+    cell.index.index = 3
+    direct = p4r.DirectCounterEntry(table_entry=of_entry, data=data)
+    for message in (cell, direct, route(*counted)):
+        refusal = bench.write(MODIFY, message)
+        assert code(refusal) == "INVALID_ARGUMENT"
+        assert refusal is not None
+        assert f"_count {min(counted)} is negative" in refusal[1]
+    assert [c.data.packet_count for c in bench.read(p4r.DirectCounterEntry(table_entry=of_entry))] == [3]
+    assert not any(c.data.packet_count or c.data.byte_count for c in bench.read(p4r.CounterEntry()))
+    assert bench.write(DELETE, route()) is None
+    assert code(bench.write(INSERT, route(*counted))) == "INVALID_ARGUMENT"
+    assert bench.datapath.entries.keys() == Bench().datapath.entries.keys()
+
+
+def test_counts_beyond_an_int64_are_read_as_the_most(bench: Bench) -> None:
+    bench.insert(route(2**63 - 1, 2**63 - 1))
+    for cell in [*bench.datapath.counters, ("FeaturesIngress.port_in", 1)]:
+        bench.datapath.counters[cell] = (2**63, 2**64 - 1)
+    [read] = bench.read(route())
+    [direct] = bench.read(p4r.DirectCounterEntry(table_entry=entry("route", {1: lpm(0x0A000000, 8)})))
+    indexed = bench.read(p4r.CounterEntry(counter_id=IDS["port_in"]))[1]
+    for data in (read.counter_data, direct.data, indexed.data):
+        assert (data.packet_count, data.byte_count) == (2**63 - 1, 2**63 - 1)
+
+
+def test_an_exception_is_its_updates_error_and_the_others_are_tried(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("not foreseen")
+
+    monkeypatch.setattr(bench.datapath, "counter_write", broken)
+    cell = p4r.CounterEntry(counter_id=IDS["port_in"], data=p4r.CounterData(packet_count=1))
+    updates = [update(INSERT, l2(1)), update(MODIFY, cell), update(INSERT, l2(2))]
+    first, second, third = bench.entities.write(updates)
+    assert first is third is None
+    assert second is not None
+    assert second.code.name == "INTERNAL"
+    assert len(bench.read(entry("l2"))) == 2
 
 
 def test_meters_by_cell_and_by_wildcard(bench: Bench) -> None:

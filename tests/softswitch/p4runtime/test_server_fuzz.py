@@ -39,12 +39,13 @@ from tests.softswitch.p4runtime.test_server_entities import (
 
 SEEDS = range(8)
 KINDS = (INSERT, MODIFY, DELETE)
+INT64 = (0, 1, -1, 2**31, 2**63 - 1, -(2**63))
 
 
 def message(rng: random.Random) -> Any:
     """A message that often fits, over few ids, so that updates meet each other."""
     small = rng.randrange(4)
-    match rng.randrange(10):
+    match rng.randrange(15):
         case 0:
             return l2(small, port=small)
         case 1:
@@ -63,8 +64,35 @@ def message(rng: random.Random) -> Any:
             return multicast(small, *((rng.randrange(3), rng.randrange(2)) for _ in range(rng.randrange(4))))
         case 8:
             return session(small, *range(rng.randrange(3)))
+        case 9:
+            made = p4r.CounterEntry(counter_id=IDS["port_in"], data=_counted(rng))
+            made.index.index = small
+            return made
+        case 10:
+            return p4r.DirectCounterEntry(
+                table_entry=entry("route", {1: lpm(small << 24, 8)}), data=_counted(rng)
+            )
+        case 11:
+            route = entry("route", {1: lpm(small << 24, 8)}, action("set_nexthop", small))
+            route.counter_data.CopyFrom(_counted(rng))
+            return route
+        case 12:
+            meter = p4r.MeterEntry(meter_id=IDS["port_meter"])
+            meter.index.index = small
+            numbers = sorted(rng.choice(INT64) for _ in range(2))
+            meter.config.CopyFrom(p4r.MeterConfig(cir=numbers[0], pir=numbers[1], cburst=rng.choice(INT64)))
+            return meter
+        case 13:
+            cell = p4r.RegisterEntry(register_id=IDS["seen"])
+            cell.index.index = small
+            cell.data.bitstring = rng.randbytes(rng.randrange(10))
+            return cell
         case _:
             return indirect(small, member_id=rng.randrange(4), table="nexthop")
+
+
+def _counted(rng: random.Random) -> Any:
+    return p4r.CounterData(packet_count=rng.choice(INT64), byte_count=rng.choice(INT64))
 
 
 def mutated(rng: random.Random, whole: Any) -> Any:
@@ -80,12 +108,20 @@ def mutated(rng: random.Random, whole: Any) -> Any:
 
 
 def state(bench: Bench) -> list[bytes]:
+    """What controllers alone change."""
     wanted = [
         p4r.TableEntry(),
         p4r.ActionProfileMember(),
         p4r.ActionProfileGroup(),
         p4r.PacketReplicationEngineEntry(),
+        p4r.MeterEntry(),
     ]
+    return [e.SerializeToString() for w in wanted for e in bench.entities.read(entity(w))]
+
+
+def counted(bench: Bench) -> list[bytes]:
+    """What packets change, too."""
+    wanted = [p4r.CounterEntry(), p4r.DirectCounterEntry(), p4r.RegisterEntry()]
     return [e.SerializeToString() for w in wanted for e in bench.entities.read(entity(w))]
 
 
@@ -98,12 +134,12 @@ def test_random_updates_are_applied_or_refused_and_never_in_between(seed: int) -
         asked = update(rng.choice(KINDS), message(rng))
         if rng.random() < 0.3:
             asked = mutated(rng, asked)
-        before = state(bench)
+        before = state(bench), counted(bench)
         refused = bench.entities.write([asked])[0]
         if refused is not None:
             assert refused.message
             assert refused.code.name != "INTERNAL"
-            assert state(bench) == before
+            assert (state(bench), counted(bench)) == before
         else:
             applied += 1
     assert applied > 40
