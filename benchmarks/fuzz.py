@@ -105,7 +105,10 @@ def _of_tests(module: str) -> Any:
 
 # -- mutations
 
-WORDS = ("", "\0", "a" * 300, "../../x", "\ud7ff", "-1", "NaN", "entrain:operator", "10.0.0.1", "0")
+WORDS = (
+    *("", "\0", "a" * 300, "../../x", "\ud7ff", "-1", "NaN", "entrain:operator", "10.0.0.1", "0"),
+    *("::1", "10.9.0.1/24", "j\n\x1b[2K"),
+)
 INTEGERS = (0, 1, -1, 2**31 - 1, 2**31, -(2**31), 2**32 - 1, 2**63 - 1, -(2**63), 2**64 - 1, 2**64)
 NUMBERS = (*INTEGERS, 1e308, -1e308, float("nan"), float("inf"), float("-inf"))
 
@@ -267,11 +270,14 @@ def p4runtime(rng: random.Random, count: int, found: Found) -> None:
 def agent(rng: random.Random, count: int, found: Found) -> None:
     """Call every method of the agent's service, as root and as others."""
     from hostbpf.agent.service import HostService
+    from hostbpf.clock import SlotClock
     from hostbpf.rates import sockets
     from hostbpf.rpc import agent_pb2 as pb
     from hostbpf.rpc.calls import message_of
     from wire.flow import Flow
+    from wire.progress import Publisher
 
+    in_memory = _of_tests("hostbpf.agent.in_memory")
     flow = message_of(Flow("10.0.0.1", 1, "10.0.0.2", 2))
     requests = {
         "SetSchedule": pb.SetScheduleRequest(flow=flow, rates_mbps=[1.0, 2.0]),
@@ -279,16 +285,20 @@ def agent(rng: random.Random, count: int, found: Found) -> None:
         "SetJob": pb.SetJobRequest(job=3, params=pb.Params(slope=1, intercept=1)),
         "RemoveJob": pb.RemoveJobRequest(job=3),
         "ListJobs": pb.ListJobsRequest(),
-        "SetPace": pb.SetPaceRequest(job="a", pace=pb.Pace(anchor_ns=1, period_ns=2, bound_ns=3)),
+        "SetPace": pb.SetPaceRequest(job="a", pace=pb.Pace(anchor_ns=1, period_ns=10_000_000, bound_ns=3)),
+        "SetRates": pb.SetRatesRequest(lease_ms=100, rates=[pb.FlowRate(flow=flow, mbps=5)]),
         "ClearPace": pb.ClearPaceRequest(job="a"),
         "ListStarts": pb.ListStartsRequest(),
         "WatchFeedback": pb.WatchFeedbackRequest(),
     }
     find, sockets.find = sockets.find, lambda *_: None
     try:
-        with tempfile.TemporaryDirectory() as directory:
-            bare = _of_tests("hostbpf.agent.test_service").BareAgent(Path(directory) / "progress")
-            service = HostService(bare, lambda _: rng.choice((0, 0, 1001)))
+        with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+            progress = Path(directory) / "progress"
+            carriers = mock.Mock(announce=mock.Mock(return_value=1))
+            served = in_memory.agent_of(in_memory.schedules(), carriers, SlotClock.shared(10.0), progress)
+            service = HostService(served, lambda _: rng.choice((0, 0, 1001)))
+            stack.enter_context(Publisher("a", directory=progress))  # which follows the paces
             for _ in range(count):
                 method, request = rng.choice(list(requests.items()))
                 asked = mutated(rng, request)
@@ -296,7 +306,7 @@ def agent(rng: random.Random, count: int, found: Found) -> None:
                     answer = getattr(service, method)(asked, _Context())
                     if not hasattr(answer, "DESCRIPTOR"):
                         list(answer)
-            bare.paces.close()
+            served.paces.close()
     finally:
         sockets.find = find
 
@@ -318,7 +328,8 @@ def emulated(rng: random.Random, count: int, found: Found) -> None:
         return np.array([load for _, load in switch.load([(nobody, 1), (nobody, 2)], 100)])
 
     hops = [
-        pb.Hop(flow=message_of(Flow("10.0.0.1", port, "10.0.0.2", 2)), port=1 + port % 2) for port in range(4)
+        pb.Hop(flow=message_of(Flow("10.0.0.1", port, "10.0.0.2", 2)), port=1 + port % 2)
+        for port in range(1, 5)
     ]
     plans = [pb.Schedule(hop=hop, slot=100, rates=[10] * 4) for hop in hops]
     requests = {

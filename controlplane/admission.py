@@ -24,6 +24,7 @@ from controlplane.ledger import OVER, Entry, Ledger, Over
 from controlplane.routing import DEFAULT_VRF
 from controlplane.tenants import Tenant
 from machine.errors import BadInput, EntrainError
+from machine.explain import suggestion
 from schedulers.placement.cluster import Circuit, Placement, Port, Request, State, wired
 from schedulers.placement.queue import Job, Outcome, Queue, Waiting
 from schedulers.placement.stages import Cause
@@ -336,8 +337,8 @@ class Admission:
         for entry in self._entries.values():
             if entry.name == name:
                 return entry
-        names = ", ".join(entry.name for entry in self._entries.values())
-        raise BadInput(f"there is no job {name!r}; " + (f"there are {names}" if names else "there are none"))
+        names = [entry.name for entry in self._entries.values()]
+        raise BadInput(f"there is no job {name!r}; {suggestion(name, names) if names else 'there are none'}")
 
     def _status(self, entry: Entry, step: Step | None = None) -> JobStatus:
         waiting = self._queue.waiting(self._clock()).get(entry.id) if entry.phase == "waiting" else None

@@ -10,20 +10,20 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import grpc
 
 from controlplane import api_pb2 as api
 from controlplane import api_pb2_grpc as api_grpc
-from controlplane import messages
+from controlplane import messages, requests
 from controlplane.admission import Admission, Circuits, Failures, Step
 from controlplane.cluster import ClusterSetup, failures, hosts_by_gpu
 from controlplane.fabric import Applied, Fabric
 from controlplane.ledger import Entry, Ledger
 from controlplane.network import Port, Topology
 from controlplane.pipeline import Pipeline
-from controlplane.readings import Denied, Readings, code, told
+from controlplane.readings import Denied, Readings, told
 from controlplane.roles import Access, Guarded
 from controlplane.routing import ECN_THRESHOLD_PACKETS, FabricPolicy, Routing, desired_state
 from controlplane.store import Store
@@ -31,6 +31,7 @@ from controlplane.tables import Tables
 from controlplane.tenants import Tenant, cluster_state
 from machine import peers
 from machine.errors import BadInput, EntrainError
+from machine.requests import checked
 from machine.tls import SERVER_OPTIONS, add_port
 from schedulers.placement.cluster import Request, empty
 
@@ -219,15 +220,12 @@ class Controller(Readings):
 
     async def Deploy(self, request: api.DeployRequest, context: Any) -> api.Deployed:  # noqa: N802
         began = time.monotonic()
-        try:
-            pipeline = None
-            if request.program:
-                pipeline = Pipeline.load(Path(request.p4info), Path(request.program))
-            applied = await self.deploy(request.routing or self._routing, pipeline)  # type: ignore[arg-type]
-        except EntrainError as error:
-            await context.abort(code(error), str(error))
-        switches = [_applied(one) for one in applied]
-        return api.Deployed(switches=switches, seconds=time.monotonic() - began)
+        async with told(context):
+            asked = checked(requests.Deploy, request)
+            pipeline = Pipeline.load(Path(asked.p4info), Path(asked.program)) if asked.program else None
+            applied = await self.deploy(cast("Routing", asked.routing or self._routing), pipeline)
+            switches = [_applied(one) for one in applied]
+            return api.Deployed(switches=switches, seconds=time.monotonic() - began)
 
     async def Submit(self, request: api.JobRequest, context: Any) -> api.Job:  # noqa: N802
         async with told(context):
@@ -252,20 +250,22 @@ class Controller(Readings):
 
     async def Cancel(self, request: api.CancelRequest, context: Any) -> api.Job:  # noqa: N802
         async with told(context):
+            asked = checked(requests.Cancel, request)
             owner = self._owner(context)
-            if owner and owner != self._jobs().owner_of(request.name):
+            if owner and owner != self._jobs().owner_of(asked.name):
                 raise Denied(
-                    f"job {request.name} is not {owner}'s; only its submitter or an operator cancels it"
+                    f"job {asked.name} is not {owner}'s; only its submitter or an operator cancels it"
                 )
-            status = await self._jobs().end(request.name, "ended" if request.ended else "cancelled")
+            status = await self._jobs().end(asked.name, "ended" if asked.ended else "cancelled")
             return messages.job(self.topology, status)
 
     async def ListJobs(self, request: api.ListJobsRequest, context: Any) -> api.Jobs:  # noqa: N802
         async with told(context):
+            asked = checked(requests.ListJobs, request)
             admission = self._jobs()
             assert self._cluster is not None
             return api.Jobs(
-                jobs=[messages.job(self.topology, status) for status in admission.jobs(past=request.past)],
+                jobs=[messages.job(self.topology, status) for status in admission.jobs(past=asked.past)],
                 problem=admission.problem,
                 strategy=self._cluster.strategy.name,
                 queue=self._cluster.order,
@@ -277,7 +277,7 @@ class Controller(Readings):
         self, request: api.WatchJobsRequest, context: Any
     ) -> AsyncIterator[api.Job]:
         async with told(context):
-            async for status in self._jobs().watch(request.name):
+            async for status in self._jobs().watch(checked(requests.WatchJobs, request).name):
                 yield messages.job(self.topology, status)
 
     async def ListCircuits(self, request: Any, context: Any) -> api.Circuits:  # noqa: N802

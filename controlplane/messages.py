@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Mapping
 
 from controlplane import api_pb2 as api
+from controlplane import requests
 from controlplane.admission import Failures, JobStatus
 from controlplane.cluster import hosts_by_gpu, port_name
 from controlplane.network import Topology
 from machine.errors import BadInput
 from machine.explain import suggestion
-from machine.toml import NAME_PATTERN, NAME_WORDS
+from machine.requests import checked
 from schedulers.placement.cluster import Circuit, Placement, Port, Request
 from schedulers.placement.queue import Outcome, Waiting
 
@@ -22,21 +22,15 @@ def request_of(
 ) -> tuple[Request, float, float | None]:
     """Return a request, its duration (infinity if unknown) and its deadline, seconds since 1970.
 
-    Raises BadInput without a name, for one that cannot be that of a file, if the pattern is none of
-    `patterns`, or for a deadline that is no number.
+    Raises BadInput as `checked` does, and if the pattern is none of `patterns`.
     """
-    if not message.name:
-        raise BadInput("name: is empty; give the job a name")
-    if not re.fullmatch(NAME_PATTERN, message.name):
-        raise BadInput(f"name: {NAME_WORDS}")
-    if message.HasField("deadline_s") and not 0 < message.deadline_s < math.inf:
-        raise BadInput(f"deadline_s: is {message.deadline_s:g}; give seconds above 0, or leave it out")
-    if patterns and message.pattern and message.pattern not in patterns:
-        raise BadInput(f"pattern: there is no {message.pattern!r}; {suggestion(message.pattern, patterns)}")
+    asked = checked(requests.Job, message)
+    if patterns and asked.pattern and asked.pattern not in patterns:
+        raise BadInput(f"pattern: there is no {asked.pattern!r}; {suggestion(asked.pattern, patterns)}")
     return (
-        Request(message.name, message.gpus, message.pattern or "ring"),
-        message.duration_s if message.HasField("duration_s") else math.inf,
-        now + message.deadline_s if message.HasField("deadline_s") else None,
+        Request(asked.name, asked.gpus, asked.pattern or "ring"),
+        math.inf if asked.duration_s is None else asked.duration_s,
+        None if asked.deadline_s is None else now + asked.deadline_s,
     )
 
 

@@ -16,6 +16,7 @@ import grpc
 
 from controlplane import api_pb2 as api
 from controlplane import api_pb2_grpc as api_grpc
+from controlplane import requests
 from controlplane.admission import TooMany
 from controlplane.constants import RefusedReason
 from controlplane.fabric import Fabric, PortCounters
@@ -24,11 +25,10 @@ from controlplane.network import Host, Topology
 from controlplane.routing import Routing
 from controlplane.slot_clock import forget_clocks, keep_clocks, set_clocks
 from machine.errors import BadInput, EntrainError
+from machine.requests import checked
 
 EVENTS = 200
 """How many of the latest events are kept."""
-_LEAST_INTERVAL_MS = 10
-"""Each reading of the load tables asks every switch."""
 REFUSED_INTERVAL_S = 2.0
 
 
@@ -151,9 +151,8 @@ class Readings(api_grpc.ControllerServicer):
     async def WatchLoads(  # noqa: N802
         self, request: api.WatchLoadsRequest, context: Any
     ) -> AsyncIterator[api.Loads]:
-        if 0 < request.interval_ms < _LEAST_INTERVAL_MS:
-            why = f"interval_ms: is {request.interval_ms}; give at least {_LEAST_INTERVAL_MS}, or 0 for once"
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
+        async with told(context):
+            asked = checked(requests.WatchLoads, request)
         due = time.monotonic()
         while True:
             loads: list[PortLoad] = []
@@ -165,10 +164,10 @@ class Readings(api_grpc.ControllerServicer):
                 problem = str(error)
             read_ns = time.time_ns()
             try:
-                counted = await self._fabric.counters() if request.counters else {}
+                counted = await self._fabric.counters() if asked.counters else {}
             except EntrainError as error:
                 problem = problem or str(error)
-            if problem and not request.interval_ms:
+            if problem and not asked.interval_ms:
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, problem)
             if not loads and counted:  # what the ports count is known without the load tables
                 loads = [
@@ -181,9 +180,9 @@ class Readings(api_grpc.ControllerServicer):
                 problem=problem,
                 ports=[self._port(load, counted.get((load.switch, load.port))) for load in loads],
             )
-            if not request.interval_ms:
+            if not asked.interval_ms:
                 return
-            due = max(due + request.interval_ms / 1000, time.monotonic())
+            due = max(due + asked.interval_ms / 1000, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
 
     def _port(self, load: PortLoad, counted: PortCounters | None) -> api.PortLoad:

@@ -76,6 +76,17 @@ def explained(model: type[BaseModel], data: object, error: ValidationError) -> l
     ]
 
 
+def explained_fields(model: type[BaseModel], error: ValidationError) -> list[str]:
+    """Return one line for each error in a message as a `model`, such as `rates[2].mbps: must be ...`."""
+    lines = []
+    for line in error.errors(include_url=False):
+        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in line["loc"])
+        shown: object = line["input"] if isinstance(line["input"], (str, int, float)) else {}
+        what = _what(model, line["loc"], {**line, "input": shown})
+        lines.append(f"{where.removeprefix('.')}: {what}" if where else what)
+    return lines
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return the remedy for a word that is not among `known`: the closest one, or all."""
     lower = {each.lower(): each for each in known}
@@ -113,7 +124,10 @@ def _what(model: type[BaseModel], location: tuple[int | str, ...], error: Mappin
     if kind == "value_error":
         message = str(context["error"])
         return f"{message}, is {shown}" if location and shown else message
-    if kind == "literal_error" and (choices := re.findall(r"'([^']*)'", context["expected"])):
+    if kind == "literal_error":
+        choices = re.findall(r"'([^']*)'", context["expected"])
+        if not choices:
+            return f"must be {context['expected']}, is {shown}"
         return _choice(error["input"], choices, shown)
     if kind in _LENGTHS:
         words, bound, unit = _LENGTHS[kind]

@@ -49,6 +49,8 @@ CLOCK_TOLERANCE_NS = 1_000_000
 """Clock drift tolerated before slots are realigned."""
 RATE_GRAIN = 1000
 """A scheduler's rates are rounded down to whole multiples of so many bytes/s."""
+SLOTS_AHEAD = 1 << 16
+"""How far ahead of the present slot a schedule may begin."""
 HOUSEKEEPING_S = 5.0
 """How often schedules that have ended are forgotten."""
 
@@ -127,8 +129,16 @@ class Agent:
         self._stop = threading.Event()
 
     def set_schedule(self, flow: Flow, slot: int | None, rates_mbps: Sequence[float]) -> tuple[int, int]:
-        """Limit and announce `flow` from `slot` (None: the present one) on; its number and first slot."""
-        first = self.clock.slot() if slot is None else slot
+        """Limit and announce `flow` from `slot` (None: the present one) on; its number and first slot.
+
+        Raises BadInput as `Schedules.set` does, and for a slot that is too far ahead.
+        """
+        present = self.clock.slot()
+        first = present if slot is None else slot
+        if first > present + SLOTS_AHEAD:
+            raise BadInput(
+                f"slot {first}: must be at most {SLOTS_AHEAD} slots after the present one, {present}"
+            )
         with self._lock:
             self._schedules.set(flow, first, rates_mbps)
             if flow not in self._numbers:
@@ -149,13 +159,14 @@ class Agent:
         A lease ends with a slot: up to one slot early, and never late. Returns why flows were refused, whose
         schedules are as before. Raises BadInput for a lease below one slot or beyond a schedule's length.
         """
-        slots = int(lease_ms * 1e6 / self.clock.slot_ns) if math.isfinite(lease_ms) else 0
-        if not 1 <= slots <= HORIZON_MAX:
+        wanted = lease_ms * 1e6 / self.clock.slot_ns
+        if not 1 <= wanted < HORIZON_MAX + 1:
             slot_ms = self.clock.slot_ns / 1e6
             raise BadInput(
                 f"lease_ms {lease_ms:g}: must be from one slot ({slot_ms:g} ms) to {HORIZON_MAX} slots; set "
                 f"the agent's --slot-ms to a part of it"
             )
+        slots = int(wanted)
         refused = {}
         with self._lock:
             for flow, rate in rates_mbps.items():

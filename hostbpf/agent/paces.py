@@ -22,7 +22,7 @@ from hostbpf.rpc.calls import Exhausted
 from hostbpf.scheduling.monitor import Monitor, Process
 from machine.errors import BadInput
 from schedulers.cassini.pace import Pace
-from wire.progress import JOB_BYTES, PACE, STARTS, PaceFields, StartFields, pace_offset
+from wire.progress import PACE, STARTS, PaceFields, StartFields, pace_offset
 
 LEASE_S = 5.0
 """How long a pace is followed if nobody renews it."""
@@ -118,11 +118,9 @@ class Paces:
         self._thread: threading.Thread | None = None
 
     def set(self, user: int, job: str, pace: Pace) -> None:
-        """Let the user's processes of `job` follow `pace`. Raises BadInput for a name that cannot be,
-        Exhausted beyond JOBS_PER_USER of a user other than root.
+        """Let the user's processes of `job` follow `pace`. Raises Exhausted beyond JOBS_PER_USER of a user
+        other than root.
         """
-        if not 0 < len(job.encode()) <= JOB_BYTES:
-            raise BadInput(f"job {job!r}: must be a name of at most {JOB_BYTES} bytes")
         with self._lock:
             own = [each for each in self._paces if each[0] == user and each[1] != job]
             if user != ROOT and len(own) >= JOBS_PER_USER:

@@ -26,8 +26,9 @@ from hostbpf.rates import sockets
 from hostbpf.rates.schedules import PACED
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc import calls as rpc
+from hostbpf.rpc import requests
 from hostbpf.rpc.agent_pb2_grpc import HostServicer, add_HostServicer_to_server
-from hostbpf.rpc.calls import answers, flow_of, message_of, streams
+from hostbpf.rpc.calls import answers, message_of, streams
 from hostbpf.rpc.counts import counts_message
 from hostbpf.scheduling.monitor import FlowProgress
 from hostbpf.scheduling.thread import HostScheduler
@@ -35,9 +36,9 @@ from machine import peers
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
 from machine.record import RECORDS, Resource
+from machine.requests import Nothing
 from machine.state import own_directory
 from machine.tls import OPERATOR, Identity, names_of
-from schedulers.cassini.pace import Pace
 from wire.slot_header import RATE_UNIT_MBPS
 
 _ANSWERING = 8
@@ -66,7 +67,7 @@ class HostService(HostServicer):
         self._jobs = rights.Jobs()
         self._watchers = rights.Watchers()
 
-    @answers
+    @answers(Nothing)
     def GetStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
         counts = self._agent.counts()
         enforcers = self._agent.enforcers
@@ -88,9 +89,9 @@ class HostService(HostServicer):
             },
         )
 
-    @answers
+    @answers(requests.SetSchedule)
     def SetSchedule(self, request: Any, context: Any) -> Any:  # noqa: N802
-        user, flow = self._user(context), flow_of(request.flow)
+        user, flow = self._user(context), request.flow
         with self._changing:
             self._flows.check(user, flow)
             for gone in self._flows.make_room(user, flow):
@@ -101,16 +102,16 @@ class HostService(HostServicer):
             self._flows.add(user, flow)
             return pb.SetScheduleResponse(number=number, slot=slot)
 
-    @answers
+    @answers(requests.ClearSchedule)
     def ClearSchedule(self, request: Any, context: Any) -> Any:  # noqa: N802
-        flow = flow_of(request.flow)
+        flow = request.flow
         with self._changing:
             self._flows.check(self._user(context), flow)
             self._agent.clear_schedule(flow)
             self._flows.remove(flow)
         return pb.ClearScheduleResponse()
 
-    @streams
+    @streams(Nothing)
     def WatchFeedback(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
         user = self._user(context)
         waiting: queue.Queue[Feedback] = queue.Queue(_QUEUED)
@@ -125,7 +126,7 @@ class HostService(HostServicer):
                 with contextlib.suppress(queue.Empty):
                     yield _feedback(waiting.get(timeout=_WATCH_POLL_S))
 
-    @streams
+    @streams(requests.WatchFlows)
     def WatchFlows(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
         user = self._user(context)
         _check_root(user, "see what all flows of the host send")
@@ -143,7 +144,7 @@ class HostService(HostServicer):
             with self._changing:
                 self._watchers.remove(user)
 
-    @answers
+    @answers(requests.SetJob)
     def SetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         given = request.params
         params = Params(
@@ -161,48 +162,43 @@ class HostService(HostServicer):
             self._agent.set_job(request.job, params)
         return pb.SetJobResponse()
 
-    @answers
+    @answers(requests.RemoveJob)
     def RemoveJob(self, request: Any, context: Any) -> Any:  # noqa: N802
         with self._changing:
             self._jobs.check(self._user(context), request.job, self._agent.jobs().keys())
             self._agent.remove_job(request.job)
         return pb.RemoveJobResponse()
 
-    @answers
+    @answers(requests.SetPace)
     def SetPace(self, request: Any, context: Any) -> Any:  # noqa: N802
-        given = request.pace
-        try:
-            pace = Pace(given.anchor_ns, given.period_ns, given.bound_ns)
-        except ValueError as error:
-            raise BadInput(f"pace: {error}") from None
-        self._agent.paces.set(self._user(context), request.job, pace)
+        self._agent.paces.set(self._user(context), request.job, request.pace)
         return pb.SetPaceResponse()
 
-    @answers
+    @answers(requests.ClearPace)
     def ClearPace(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._agent.paces.clear(self._user(context), request.job)
         return pb.ClearPaceResponse()
 
-    @answers
+    @answers(Nothing)
     def ListStarts(self, request: Any, context: Any) -> Any:  # noqa: N802
         found = self._agent.paces.starts(self._user(context))
         return pb.Starts(now_ns=time.monotonic_ns(), processes=[_starts(each) for each in found])
 
-    @answers
+    @answers(Nothing)
     def ListTransfers(self, request: Any, context: Any) -> Any:  # noqa: N802
         _check_root(self._user(context), "see what all jobs of the host send")
         return pb.Transfers(transfers=[_transfer(each) for each in self._agent.transfers.read()])
 
-    @answers
+    @answers(requests.SetRates)
     def SetRates(self, request: Any, context: Any) -> Any:  # noqa: N802
         _check_root(self._user(context), "limit the flows of all jobs")
-        rates = {flow_of(each.flow): each.mbps for each in request.rates}
+        rates = {each.flow: each.mbps for each in request.rates}
         refused = self._agent.set_rates(request.lease_ms, rates)
         return pb.SetRatesResponse(
             refused=[pb.RefusedRate(flow=message_of(flow), reason=why) for flow, why in refused.items()]
         )
 
-    @answers
+    @answers(Nothing)
     def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
         return pb.Jobs(
             jobs=[

@@ -24,6 +24,7 @@ from pydantic import Field, model_validator
 from hostbpf.clock import SlotClock
 from hostbpf.rpc import calls as rpc
 from hostbpf.rpc import emulated_switch_pb2 as pb
+from hostbpf.rpc import requests
 from hostbpf.rpc.emulated_switch_pb2_grpc import EmulatedSwitchServicer, add_EmulatedSwitchServicer_to_server
 from machine.errors import BadInput
 from machine.tls import check_local, identity_of, names_of
@@ -173,9 +174,9 @@ class _Service(EmulatedSwitchServicer):
                     f"{', '.join(names) or 'nobody'}; a host plans for its own addresses only"
                 )
 
-    @rpc.answers
+    @rpc.answers(requests.FetchFeedback)
     def FetchFeedback(self, request: Any, context: Any) -> Any:  # noqa: N802
-        hops = ((rpc.flow_of(hop.flow), hop.port) for hop in request.hops)
+        hops = ((hop.flow, hop.port) for hop in request.hops)
         return pb.FetchFeedbackResponse(
             instance=self._switch.instance,
             loads=[
@@ -184,20 +185,19 @@ class _Service(EmulatedSwitchServicer):
             ],
         )
 
-    @rpc.answers
+    @rpc.answers(requests.UpdateSchedule)
     def UpdateSchedule(self, request: Any, context: Any) -> Any:  # noqa: N802
-        self._check(context, (rpc.flow_of(each.hop.flow) for each in request.schedules))
+        self._check(context, (each.hop.flow for each in request.schedules))
         for each in request.schedules:  # all are refused, or none
-            self._switch.check(rpc.flow_of(each.hop.flow), each.hop.port, each.slot, each.rates)
+            self._switch.check(each.hop.flow, each.hop.port, each.slot, each.rates)
         for each in request.schedules:
-            self._switch.update(rpc.flow_of(each.hop.flow), each.hop.port, each.slot, each.rates)
+            self._switch.update(each.hop.flow, each.hop.port, each.slot, each.rates)
         return pb.UpdateScheduleResponse()
 
-    @rpc.answers
+    @rpc.answers(requests.ForgetFlow)
     def ForgetFlow(self, request: Any, context: Any) -> Any:  # noqa: N802
-        flows = [rpc.flow_of(flow) for flow in request.flows]
-        self._check(context, flows)
-        for flow in flows:
+        self._check(context, request.flows)
+        for flow in request.flows:
             self._switch.forget(flow)
         return pb.ForgetFlowResponse()
 

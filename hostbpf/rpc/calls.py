@@ -16,6 +16,7 @@ from hostbpf.rpc import agent_pb2 as pb
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
 from machine.peers import somebody_listens
+from machine.requests import Request, checked
 from machine.tls import SERVER_OPTIONS, Identity, add_port, check_local
 from wire.flow import Flow
 
@@ -40,30 +41,36 @@ _STATUSES = {
 }
 
 
-def answers(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Errors become gRPC statuses: see `abort`."""
+def answers(model: type[Request]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The method gets its request as a `model`. Errors become gRPC statuses: see `abort`."""
 
-    @functools.wraps(method)
-    def call(self: Any, request: Any, context: Any) -> Any:
-        try:
-            return method(self, request, context)
-        except EntrainError as error:
-            abort(context, error)
+    def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(self: Any, request: Any, context: Any) -> Any:
+            try:
+                return method(self, checked(model, request), context)
+            except EntrainError as error:
+                abort(context, error)
 
-    return call
+        return call
+
+    return decorate
 
 
-def streams(method: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+def streams(model: type[Request]) -> Callable[[Callable[..., Iterator[Any]]], Callable[..., Iterator[Any]]]:
     """The same for a method that yields answers."""
 
-    @functools.wraps(method)
-    def call(self: Any, request: Any, context: Any) -> Iterator[Any]:
-        try:
-            yield from method(self, request, context)
-        except EntrainError as error:
-            abort(context, error)
+    def decorate(method: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+        @functools.wraps(method)
+        def call(self: Any, request: Any, context: Any) -> Iterator[Any]:
+            try:
+                yield from method(self, checked(model, request), context)
+            except EntrainError as error:
+                abort(context, error)
 
-    return call
+        return call
+
+    return decorate
 
 
 def abort(context: Any, error: EntrainError) -> NoReturn:
@@ -75,7 +82,7 @@ def abort(context: Any, error: EntrainError) -> NoReturn:
 
 
 def flow_of(message: Any) -> Flow:
-    """The flow that a message names."""
+    """The flow that a message of a server names."""
     return Flow(
         message.source,
         message.source_port,

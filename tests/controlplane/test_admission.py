@@ -574,7 +574,7 @@ def test_bad_requests_are_refused_with_key_and_remedy(tmp_path: Path) -> None:
                     await admission.submit(request)
                 with pytest.raises(BadInput, match=words):
                     admission.preview(request)
-            with pytest.raises(BadInput, match="there is no job 'b'; there are a"):
+            with pytest.raises(BadInput, match="there is no job 'b'; known are a"):
                 await admission.end("b")
             await admission.end("a")
             await submit(admission, "a", 4)  # the name is free again

@@ -131,7 +131,7 @@ def test_bad_jobs_are_refused_with_key_and_remedy(tmp_path: Path) -> None:
         (job(tmp_path, "large", 5), "gpus: 5 is more than the 4 GPUs of the cluster; ask for fewer"),
     ]:
         assert words in entrain("submit", file, *OPTIONS, status=2).stderr
-    assert "there is no job 'two'; there are one" in entrain("cancel", "two", *OPTIONS, status=2).stderr
+    assert "there is no job 'two'; known are one" in entrain("cancel", "two", *OPTIONS, status=2).stderr
     assert "has no optical circuit switch" in entrain("circuits", *OPTIONS, status=1).stderr
     deploy = ("deploy", "--target", "softswitch", *OPTIONS)
     assert "routes by source" in entrain(*deploy, "--routing", "ecmp", status=2).stderr

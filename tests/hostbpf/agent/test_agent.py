@@ -202,7 +202,7 @@ def test_bad_requests_are_refused_by_name(pair: Pair, start: Callable[..., Start
             lambda: agent.stub.SetSchedule(pb.SetScheduleRequest(flow=flow, rates_mbps=[101])),
             "the link's 100",
         ),
-        (lambda: agent.stub.SetSchedule(pb.SetScheduleRequest(flow=flow, rates_mbps=[-1])), "rate -1"),
+        (lambda: agent.stub.SetSchedule(pb.SetScheduleRequest(flow=flow, rates_mbps=[-1])), "rates_mbps[0]"),
         (
             lambda: agent.stub.SetSchedule(pb.SetScheduleRequest(flow=flow, slot=5, rates_mbps=[1])),
             "have passed",

@@ -5,36 +5,23 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from hostbpf.agent.agent import Agent, Options
 from hostbpf.carriers.carriers import Feedback
 from hostbpf.clock import SlotClock
-from hostbpf.flow import KEY
-from hostbpf.rates.schedules import Enforcer
 from hostbpf.scheduling.loads import HostOnly, InBand, LoadSource
 from hostbpf.scheduling.monitor import Direction, FlowProgress, Phase
 from hostbpf.scheduling.thread import HostScheduler
 from machine.errors import EntrainError
 from schedulers.slots.roles import Role
+from tests.hostbpf.agent.in_memory import Map, agent_of, schedules
 from wire.flow import Flow
 from wire.slot_header import LANES, Kind, SlotHeader
 
 CLOCK = SlotClock.shared(3_600_000.0)  # one slot lasts longer than the test
 LINE = 62_500_000.0
 FLOW = Flow("10.0.0.1", 20000, "10.0.0.2", 7000)
-
-
-class Map(dict[bytes, bytes]):
-    """A BPF map."""
-
-    key_size, value_size = KEY.size, 512
-
-    def update(self, key: bytes, value: bytes) -> None:  # type: ignore[override]
-        self[key] = value
 
 
 class Recorded:
@@ -80,14 +67,9 @@ class Host:
     def __init__(self, source: LoadSource) -> None:
         self.refused: Counter[str] = Counter()
         self.flows: list[FlowProgress] = []
-        self.schedules = Map()
+        self.schedules = schedules()
         self.carriers = Recorded(self.schedules)
-        enforcers = SimpleNamespace(
-            assign=lambda flow: (Enforcer.PACING, False), changed=lambda flow, plan: None
-        )
-        shared: Any = SimpleNamespace(schedules=self.schedules)
-        own, nothing = cast("Any", self.carriers), cast("Any", enforcers)
-        self.agent = Agent(Options("eth0"), shared, own, CLOCK, 0, nothing, cast("Any", None))
+        self.agent = agent_of(self.schedules, self.carriers, CLOCK)
         self.scheduler = HostScheduler(self, source, self.agent, lambda: CLOCK, LINE, wait=time.sleep)
 
     def read(self) -> list[FlowProgress]:

@@ -101,5 +101,3 @@ def test_one_user_leaves_room_for_the_paces_of_others(agent: Paces) -> None:
     with pytest.raises(Exhausted):
         agent.set(ANN, "one-more", ahead(1.0))
     agent.set(ROOT, "one-more", ahead(1.0))
-    with pytest.raises(BadInput, match="63 bytes"):
-        agent.set(ROOT, 64 * "x", ahead(1.0))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import grpc
 import pytest
@@ -22,17 +23,22 @@ from hostbpf.agent.paces import Paces
 from hostbpf.agent.service import HostService
 from hostbpf.agent.transfers import Transfers
 from hostbpf.carriers.carriers import Feedback
+from hostbpf.clock import SlotClock
 from hostbpf.rates import sockets
 from hostbpf.rates.sockets import Socket
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc import calls as rpc
+from hostbpf.rpc import emulated_switch_pb2 as switch_pb2
+from hostbpf.rpc import requests
 from hostbpf.rpc.agent_pb2_grpc import HostStub, add_HostServicer_to_server
 from hostbpf.rpc.calls import message_of
 from hostbpf.scheduling.monitor import Direction, Phase, Publisher, Role
 from machine.errors import BadInput, EntrainError
 from machine.patience import patience
 from machine.record import Record
+from machine.requests import Nothing, checked
 from machine.tls import OPERATORS, identity_of, open_channel
+from tests.hostbpf.agent.in_memory import agent_of, schedules
 from wire.flow import Flow
 from wire.slot_header import LANES, Lane, SlotHeader
 
@@ -250,12 +256,98 @@ def test_one_user_leaves_room_for_the_jobs_of_others(served: Served) -> None:
 
 
 def test_a_pace_needs_a_period_and_a_smaller_bound(served: Served) -> None:
-    for pace in (pb.Pace(), pb.Pace(period_ns=100, bound_ns=50)):
+    for pace in (pb.Pace(), pb.Pace(period_ns=10**8, bound_ns=5 * 10**7)):
         assert served.status(ROOT, "SetPace", pb.SetPaceRequest(job="one", pace=pace)) == INVALID
-    pace = pb.Pace(anchor_ns=-7, period_ns=100, bound_ns=49)
+    pace = pb.Pace(anchor_ns=7, period_ns=10**8, bound_ns=49_999_999)
     assert served.status(ANN, "SetPace", pb.SetPaceRequest(job="one", pace=pace)) == OK
     assert served.status(BOB, "ClearPace", pb.ClearPaceRequest(job="one")) == INVALID
     assert served.status(ANN, "ClearPace", pb.ClearPaceRequest(job="one")) == OK
+
+
+def test_every_field_of_every_call_is_checked() -> None:
+    host = pb.DESCRIPTOR.services_by_name["Host"]
+    switch = switch_pb2.DESCRIPTOR.services_by_name["EmulatedSwitch"]
+    pairs = [
+        (method.input_type, getattr(requests, method.name, Nothing))
+        for method in [*host.methods, *switch.methods]
+    ]
+    pairs += [
+        (pb.Flow.DESCRIPTOR, requests._Flow),
+        (pb.Pace.DESCRIPTOR, requests._Pace),
+        (pb.Params.DESCRIPTOR, requests._Params),
+        (pb.FlowRate.DESCRIPTOR, requests._FlowRate),
+        (switch_pb2.Hop.DESCRIPTOR, requests._Hop),
+        (switch_pb2.Schedule.DESCRIPTOR, requests._Schedule),
+    ]
+    for message, model in pairs:
+        assert model.model_fields.keys() == {field.name for field in message.fields}, message.name
+
+
+def flow_with(**fields: Any) -> Any:
+    return pb.Flow(**{**OF_ROOT._asdict(), **fields})
+
+
+def rates(lease_ms: float = 100.0, mbps: float = 5.0, **fields: Any) -> Any:
+    return pb.SetRatesRequest(lease_ms=lease_ms, rates=[pb.FlowRate(flow=flow_with(**fields), mbps=mbps)])
+
+
+def schedule(slot: int = 0, rate: float = 1.0, **fields: Any) -> Any:
+    return pb.SetScheduleRequest(flow=flow_with(**fields), slot=slot, rates_mbps=[rate])
+
+
+def pace(job: str = "one", period_ns: int = 10**8, **fields: int) -> Any:
+    return pb.SetPaceRequest(job=job, pace=pb.Pace(period_ns=period_ns, **fields))
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        *(
+            (make(**{field: address}), f"flow.{field}: must be an IPv4 address, such as 10.1.1.2")
+            for make in (rates, schedule)
+            for field in ("source", "destination")
+            for address in ("one", "::1", "10.9.0.1/24", "", "j\n\x1b[2K")
+        ),
+        (rates(protocol=5001), "rates[0].flow.protocol: must be 0, 6 or 17, is 5001"),
+        (schedule(source_port=70000), "flow.source_port: must be at most 65535, is 70000"),
+        (schedule(destination_port=0), "flow.destination_port: must be at least 1, is 0"),
+        (schedule(rate=float("nan")), "rates_mbps[0]: must be a finite number, is NaN"),
+        (schedule(rate=-1), "rates_mbps[0]: must be at least 0, is -1.0"),
+        (schedule(slot=1 << 63), f"slot {1 << 63}: must be at most 65536 slots after the present one"),
+        (rates(mbps=float("-inf")), "rates[0].mbps: must be a finite number, is -Infinity"),
+        (rates(lease_ms=-1e308), "lease_ms: must be above 0, is -1e+308"),
+        (rates(lease_ms=1e308), "lease_ms 1e+308: must be from one slot"),
+        (rates(lease_ms=float("inf")), "lease_ms: must be a finite number"),
+        (pb.SetRatesRequest(lease_ms=100, rates=[*rates().rates, *rates().rates]), "rates[1].flow: is given"),
+        (pace(period_ns=80), "pace.period_ns: must be at least 1000000, is 80"),
+        (pace(period_ns=1 << 64 - 1), "pace.period_ns: must be at most 86400000000000"),
+        (pace(anchor_ns=-7), "pace.anchor_ns: must be at least 0, is -7"),
+        (pace(bound_ns=5 * 10**7), "pace: bound 50000000 ns: must be from 0 to half a period"),
+        (pace(job="a\x1b[2K"), 'job: must be of printable characters, is "a\\u001b[2K"'),
+        (pace(job="x" * 64), "job: must be a name of at most 63 bytes"),
+        (pace(job=""), 'job: must be a name of at most 63 bytes, is ""'),
+    ],
+)
+def test_a_bad_request_is_refused_with_the_field_and_what_it_may_be(
+    tmp_path: Path, request_: Any, words: str
+) -> None:
+    agent = agent_of(schedules(), mock.Mock(), SlotClock.shared(10.0), tmp_path / "progress")
+    method = type(request_).__name__.removesuffix("Request")
+    context = mock.Mock(abort=mock.Mock(side_effect=InterruptedError))
+    with pytest.raises(InterruptedError):
+        getattr(HostService(agent, lambda _: ROOT), method)(request_, context)
+    agent.paces.close()
+    code, said = context.abort.call_args.args
+    assert code == INVALID
+    assert words in said
+
+
+def test_a_refusal_of_many_fields_is_short(tmp_path: Path) -> None:
+    many = pb.SetRatesRequest(lease_ms=1, rates=[pb.FlowRate(mbps=-1)] * 1000)
+    with pytest.raises(BadInput) as refused:
+        checked(requests.SetRates, many)
+    assert len(str(refused.value)) < 2000
+    assert str(refused.value).endswith("more")
 
 
 def test_watchers_that_do_not_read_keep_nobody_from_an_answer(served: Served) -> None:
