@@ -395,8 +395,8 @@ def up(rng: random.Random, counts: Counts, directory: Path) -> None:
     """Kill the daemon of `entrain up`, while it starts or while it admits a job."""
     name = f"fu{os.getpid() % 10000}"
     file, job = directory / f"{name}.toml", directory / "job.toml"
-    file.write_text(NETWORK)
-    job.write_text("[job]\ngpus = 2\n")
+    file.write_text(NETWORK, encoding="utf-8")
+    job.write_text("[job]\ngpus = 2\n", encoding="utf-8")
     with marked() as (token, environment):
         command = [sys.executable, "-m", "entrain.cli", "up", str(file)]
         starting = rng.random() < 0.5
@@ -434,7 +434,7 @@ def up(rng: random.Random, counts: Counts, directory: Path) -> None:
 def run(rng: random.Random, counts: Counts, directory: Path) -> None:
     """Kill `entrain run`, or one of its processes."""
     file, out = directory / "killed.toml", directory / f"out-{counts.kills.total()}"
-    file.write_text(EXPERIMENT)
+    file.write_text(EXPERIMENT, encoding="utf-8")
     with marked() as (token, environment):
         command = [sys.executable, "-m", "entrain.cli", "run", str(file), "--out", str(out)]
         started = subprocess.Popen(
@@ -491,13 +491,13 @@ def _daemon(token: str) -> list[int]:
 
 def command_of(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
+        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
     except OSError:
         return ""
 
 
 def _children(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
 
 
 def _kill(pid: int) -> None:

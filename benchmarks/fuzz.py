@@ -409,7 +409,7 @@ def p4json(rng: random.Random, count: int, found: Found) -> None:
 
     program = _of_tests("p4.kinds").program
 
-    texts = {name: program(name).json.read_text() for name in _programs()}
+    texts = {name: program(name).json.read_text(encoding="utf-8") for name in _programs()}
     for _ in range(count):
         name = rng.choice(list(texts))
         data = _mutated_program(rng, texts[name])
@@ -440,7 +440,7 @@ def programs(rng: random.Random, count: int, found: Found) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         while found.tried < count:
             original = program(rng.choice(names))
-            data = _mutated_program(rng, original.json.read_text())
+            data = _mutated_program(rng, original.json.read_text(encoding="utf-8"))
             try:
                 generate(load_program(data), cpus=2)
             except EntrainError:
@@ -583,7 +583,7 @@ def _originals() -> list[tuple[str, str, bytes]]:
     experiments = Path(__file__).parents[1] / "experiments"
     found = []
     for path in sorted(experiments.glob("*.toml")):
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         kind = "experiment" if "[experiment]" in text else "topology" if "[topology]" in text else ""
         kind = "job" if text.startswith("[job]") or ("\n[job]" in text and not kind) else kind
         if kind:

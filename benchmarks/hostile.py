@@ -159,7 +159,7 @@ def forge(path: Path) -> None:
     """
     while not path.exists():
         time.sleep(0.01)
-    plan = json.loads(path.read_text())
+    plan = json.loads(path.read_text(encoding="utf-8"))
     sent: Counter[str] = Counter()
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire:
         wire.setsockopt(_SOL_PACKET, _QDISC_BYPASS, 1)
@@ -211,7 +211,9 @@ class Campaign:
         runner.run_one(running, combination, lambda *_: None)
         director.join(self._seconds)
         if director.is_alive() or forger.wait(10):
-            raise EntrainError(f"the hostile host did not follow its plan: {self._log.read_text()}")
+            raise EntrainError(
+                f"the hostile host did not follow its plan: {self._log.read_text(encoding='utf-8')}"
+            )
         records = next(running.directory.glob("*/records"))
         found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
         for each in read_records(records).iterations:
@@ -219,7 +221,7 @@ class Campaign:
         iterations: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for (job, _), ranks in found.items():
             iterations[job].append((min(begin for begin, _ in ranks), max(end for _, end in ranks)))
-        sent = json.loads(self._log.read_text().splitlines()[-1])
+        sent = json.loads(self._log.read_text(encoding="utf-8").splitlines()[-1])
         return self._report(iterations, sent)
 
     def _direct(self) -> None:
@@ -243,7 +245,7 @@ class Campaign:
             "attacks": [[p.attack, p.begin_ns, p.end_ns] for p in self.phases if p.attack != "calm"],
         }
         written = self._plan.with_suffix(".new")
-        written.write_text(json.dumps(plan))
+        written.write_text(json.dumps(plan), encoding="utf-8")
         written.rename(self._plan)
         leaf = topology.host_by_name[HOSTILE].leaf
         with call(RunningNetwork(NAME, RUNS / NAME)) as stub:

@@ -199,7 +199,7 @@ def _call(case: Case, command: Sequence[str], environment: dict[str, str] | None
 def run(case: Case) -> None:
     """Run an experiment. What it kept can be read, and the rest is run when there is room."""
     file, out, root = case.directory / "limited.toml", case.directory / "out", RECORDS
-    file.write_text(EXPERIMENT)
+    file.write_text(EXPERIMENT, encoding="utf-8")
     environment = dict(case.environment)
     with contextlib.ExitStack() as stack:
         if case.limit == "disk":
@@ -233,7 +233,7 @@ def up(case: Case) -> None:
     """Bring a network up, and take it down."""
     name = f"li{os.getpid() % 10000}"
     file, root = case.directory / f"{name}.toml", RECORDS
-    file.write_text(NETWORK)
+    file.write_text(NETWORK, encoding="utf-8")
     environment = dict(case.environment)
     with contextlib.ExitStack() as stack:
         if case.limit == "scratch":
@@ -255,8 +255,8 @@ def controller(case: Case) -> None:
     """Fill the disk of a network's controller, submit a job, and make room again."""
     name = f"li{os.getpid() % 10000}"
     file, job = case.directory / f"{name}.toml", case.directory / "job.toml"
-    file.write_text(NETWORK)
-    job.write_text("[job]\ngpus = 2\n")
+    file.write_text(NETWORK, encoding="utf-8")
+    job.write_text("[job]\ngpus = 2\n", encoding="utf-8")
     with small_disk(case.directory / "records", 16 * 1024) as root:
         environment = {**case.environment, "ENTRAIN_RUN": str(root)}
         network = ("--network", name)

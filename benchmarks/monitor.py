@@ -85,7 +85,7 @@ def ring(directory: Path, progress: bool) -> float:
         "output": str(directory / "records"),
         "progress": str(directory) if progress else None,
     }
-    (directory / "job.json").write_text(json.dumps(job))
+    (directory / "job.json").write_text(json.dumps(job), encoding="utf-8")
     command = [sys.executable, "-m", "workloads", "launch", "--job", str(directory / "job.json"), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     [summary] = json.loads(done.stdout)["jobs"]

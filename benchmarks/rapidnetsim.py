@@ -151,7 +151,7 @@ def theirs(
         for section, keys in given.items()
     )
     with tempfile.TemporaryDirectory() as directory:
-        (Path(directory) / "exp.ini").write_text(text)
+        (Path(directory) / "exp.ini").write_text(text, encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-c", DRIVER, "exp.ini", "kept" if kept else "as-is"],
             cwd=directory,
@@ -164,10 +164,10 @@ def theirs(
             problem = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise BadInput(f"{checkout}: its simulator failed ({problem}); give a checkout of {COMMIT}")
         times: dict[tuple[str, int], float] = {}
-        for line in (Path(directory) / "task_time.log").read_text().splitlines():
+        for line in (Path(directory) / "task_time.log").read_text(encoding="utf-8").splitlines():
             _, task, what, at = line.split(",")
             times[what, int(task)] = float(at)
-        seconds = float((Path(directory) / "seconds").read_text())
+        seconds = float((Path(directory) / "seconds").read_text(encoding="utf-8"))
     missing = [n for n in range(len(tasks)) if ("finish_time", n) not in times]
     if missing:
         raise BadInput(f"{checkout}: its simulator never finished tasks {missing[:5]}; give other tasks")

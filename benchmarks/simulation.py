@@ -158,9 +158,9 @@ def _child(name: str, *arguments: object) -> Figures:
 
 def _coflowsim(classes: Path, policy: str, trace: Path, limit: int | None, scratch: Path) -> Figures:
     if limit is not None:
-        lines = trace.read_text().splitlines()[: limit + 1]
+        lines = trace.read_text(encoding="utf-8").splitlines()[: limit + 1]
         trace = scratch / "trace.txt"
-        trace.write_text("\n".join([f"{lines[0].split()[0]} {limit}", *lines[1:]]) + "\n")
+        trace.write_text("\n".join([f"{lines[0].split()[0]} {limit}", *lines[1:]]) + "\n", encoding="utf-8")
     command = [
         "java",
         "-Xmx3g",
@@ -260,7 +260,7 @@ def main(argv: list[str]) -> None:
         trace = options.trace
         if trace is None:
             trace = Path(scratch, "drawn-coflows.txt")
-            trace.write_text(facebook_coflows())
+            trace.write_text(facebook_coflows(), encoding="utf-8")
         figures = measure(trace, classes, options.limit, options.servers, options.jobs)
     if options.json:
         print(json.dumps(figures))

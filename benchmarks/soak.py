@@ -61,13 +61,17 @@ def held(pid: int) -> Sample:
     as they are used.
     """
     folder = Path(f"/proc/{pid}")
-    status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
+    status = dict(
+        line.split(":", 1)
+        for line in (folder / "status").read_text(encoding="utf-8").splitlines()
+        if ":" in line
+    )
     found = {"memory": float(status["RssAnon"].split()[0]) * 1024, "threads": float(status["Threads"])}
     descriptors = list((folder / "fdinfo").iterdir())
     maps = programs = 0
     for descriptor in descriptors:
         try:
-            text = descriptor.read_text()
+            text = descriptor.read_text(encoding="utf-8")
         except OSError:  # it has just been closed
             continue
         maps += "map_id:" in text

@@ -98,7 +98,7 @@ class PanelServer(ScpiServer):
             )
             with ThreadPoolExecutor() as pool:
                 pool.submit(asyncio.run, self.panel.apply(change)).result()
-            self.state.write_text(json.dumps(sorted(now)))
+            self.state.write_text(json.dumps(sorted(now)), encoding="utf-8")
         return text
 
 
@@ -106,7 +106,7 @@ def serve_circuits(port: str, state: str) -> None:
     """Be the optical circuit switch, on a TCP port, until a signal."""
 
     async def serve() -> None:
-        circuits = [Circuit(*each) for each in json.loads(Path(state).read_text())]
+        circuits = [Circuit(*each) for each in json.loads(Path(state).read_text(encoding="utf-8"))]
         server = PanelServer(ports=PORTS)
         server.there = {pair for each in circuits for pair in (each.ports, each.ports[::-1])}
         server.state = Path(state)
@@ -126,7 +126,7 @@ def serve_jobs(file: str, state: str) -> None:
     assert setup is not None, "the file has [cluster]"
 
     def on_step(entry: Entry, step: str) -> None:
-        if entry.name == "third" and (Path(state) / "fault").read_text() == step:
+        if entry.name == "third" and (Path(state) / "fault").read_text(encoding="utf-8") == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def tell(line: str) -> None:
@@ -211,7 +211,7 @@ class Cluster:
             if time.monotonic() > deadline:
                 with contextlib.suppress(EntrainError):
                     print(self.ask("ListJobs", ListJobsRequest()), file=sys.stderr)
-                log = (self.directory / "controller.log").read_text()[-2000:]
+                log = (self.directory / "controller.log").read_text(encoding="utf-8")[-2000:]
                 raise EntrainError(f"waited for {TIMEOUT_S:g} s for {what}:\n{log}")
             time.sleep(0.02)
 
@@ -234,7 +234,7 @@ class Cluster:
         }
         spec = parse_job(data, name)
         description = self.directory / f"{name}.json"
-        description.write_text(spec.model_dump_json())
+        description.write_text(spec.model_dump_json(), encoding="utf-8")
         command = [sys.executable, "-m", "workloads", "launch", "--job", str(description)]
         child = launch(self.record, f"job {name}", command, log=self.directory / f"{name}.log")
         self.until(lambda: bool(iterations(spec)), f"{name} to iterate")
@@ -266,16 +266,20 @@ def cluster() -> Iterator[Cluster]:
         directory = Path(scratch)
         emulated, file = directory / "emulated" / f"{name}.toml", directory / f"{name}.toml"
         emulated.parent.mkdir()
-        emulated.write_text(f'{NETWORK}driver = "emulated"\n')
+        emulated.write_text(f'{NETWORK}driver = "emulated"\n', encoding="utf-8")
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        file.write_text(f'{NETWORK}driver = "scpi"\naddress = "127.0.0.1:{port}"\ntimeout_s = 0.5\n')
+        file.write_text(
+            f'{NETWORK}driver = "scpi"\naddress = "127.0.0.1:{port}"\ntimeout_s = 0.5\n', encoding="utf-8"
+        )
         topology = load_topology(emulated)
-        (directory / "circuits.json").write_text(json.dumps(sorted(each.ports for each in topology.circuits)))
+        (directory / "circuits.json").write_text(
+            json.dumps(sorted(each.ports for each in topology.circuits)), encoding="utf-8"
+        )
         with Network(topology, record, directory, namespace=namespace) as network:
             found = Cluster(network, record, directory, file, port)
             found.state.mkdir(0o700)
-            (found.state / "fault").write_text("")
+            (found.state / "fault").write_text("", encoding="utf-8")
             found.start_ocs()
             found.start_controller()
             yield found
@@ -314,12 +318,12 @@ def controller(cluster: Cluster, window: Callable[[], None]) -> None:
 
 def controller_admitting(cluster: Cluster, window: Callable[[], None]) -> None:
     """The controller dies when `third` has its circuits and no tables yet."""
-    (cluster.state / "fault").write_text("circuits")
+    (cluster.state / "fault").write_text("circuits", encoding="utf-8")
     with contextlib.suppress(EntrainError):  # whom we ask dies
         cluster.submit("third", 8)
     assert cluster.controller is not None
     cluster.controller.process.wait(TIMEOUT_S)
-    (cluster.state / "fault").write_text("")
+    (cluster.state / "fault").write_text("", encoding="utf-8")
     window()
     cluster.start_controller()
     cluster.running("third")
@@ -381,7 +385,11 @@ def job(cluster: Cluster, window: Callable[[], None]) -> None:
     cluster.submit("third", 8)
     cluster.running("third")
     _, ranks = cluster.start_ranks("third")
-    children = Path(f"/proc/{ranks.process.pid}/task/{ranks.process.pid}/children").read_text().split()
+    children = (
+        Path(f"/proc/{ranks.process.pid}/task/{ranks.process.pid}/children")
+        .read_text(encoding="utf-8")
+        .split()
+    )
     os.kill(int(children[0]), signal.SIGKILL)
     ranks.process.wait(TIMEOUT_S)
     window()
@@ -409,7 +417,7 @@ def iterations(spec: JobSpec) -> list[tuple[int, int]]:
     path = spec.records(0)
     if not path.exists():
         return []
-    whole, _, _ = path.read_text().rpartition("\n")
+    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
     lines = (json.loads(line) for line in whole.splitlines() if '"kind": "iteration"' in line)
     return [(line["start_ns"], line["end_ns"]) for line in lines]
 

@@ -30,6 +30,7 @@ from controlplane.store import Store
 from controlplane.tables import Tables
 from controlplane.tenants import Tenant, cluster_state
 from machine import peers
+from machine.address import check_socket
 from machine.errors import BadInput, EntrainError
 from machine.requests import checked
 from machine.tls import SERVER_OPTIONS, add_port
@@ -333,6 +334,7 @@ async def serving(
     """
     inner = socket.parent / "inner"
     own = inner / "api.sock" if access.for_users else socket
+    check_socket(own)
     server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MOST_CALLS)
     api_grpc.add_ControllerServicer_to_server(Guarded(service, access), server)
     port = None

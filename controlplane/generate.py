@@ -102,12 +102,12 @@ def _upper(alias: str) -> str:
 
 def main() -> None:
     """Write the constants of the fabric program, and the modules of the .proto files."""
-    outputs = {CONSTANTS: constants(fy.P4Schema(P4INFO).p4info, HEADERS.read_text())}
+    outputs = {CONSTANTS: constants(fy.P4Schema(P4INFO).p4info, HEADERS.read_text(encoding="utf-8"))}
     with contextlib.suppress(MissingTool):
         for proto in PROTOS:
             outputs |= grpc_modules(proto)
     for path, text in outputs.items():
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
         print(f"wrote {path}")
 
 

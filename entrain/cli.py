@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import sys
@@ -77,6 +78,8 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line. Exit with status 0 (success), 1 (failure) or 2 (bad input)."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a locale may lack a character of ours
     try:
         with limits_named():
             status = cli(standalone_mode=False)  # the argument of `Context.exit`, or None

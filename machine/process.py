@@ -71,7 +71,7 @@ class Child:
         if self.log is None:
             return ""
         try:
-            lines = self.log.read_text(errors="replace").splitlines()
+            lines = self.log.read_text(errors="replace", encoding="utf-8").splitlines()
         except FileNotFoundError:
             lines = []
         return "".join(f"\n  | {line}" for line in lines[-LOG_LINES:] or ["(the log is empty)"])

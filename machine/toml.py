@@ -73,7 +73,7 @@ NAME = matching(NAME_PATTERN, NAME_WORDS)
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the tables of a TOML file. Raises BadInput if it cannot be read or parsed."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:

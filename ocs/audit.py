@@ -52,7 +52,7 @@ def entries(path: Path) -> Iterator[dict[str, Any]]:
     Raises EntrainError if the file cannot be read.
     """
     try:
-        text = path.read_text(errors="replace")
+        text = path.read_text(errors="replace", encoding="utf-8")
     except OSError as error:
         raise EntrainError(f"{path}: cannot be read ({error.strerror})") from error
     for line in text.splitlines():

@@ -114,7 +114,7 @@ class OcsTable(Strict):
         if self.password_file is None:
             return ""
         try:
-            return Path(self.password_file).read_text().strip()
+            return Path(self.password_file).read_text(encoding="utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise BadInput(f"[ocs], password_file: {self.password_file} cannot be read ({error})") from error
 

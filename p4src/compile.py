@@ -38,12 +38,14 @@ class Compiled:
         """Write NAME.json, NAME.p4info.txtpb and NAME.sha256 to `build`."""
         build.mkdir(parents=True, exist_ok=True)
         for suffix, text in self._files().items():
-            (build / f"{name}{suffix}").write_text(text)
+            (build / f"{name}{suffix}").write_text(text, encoding="utf-8")
 
     @classmethod
     def read(cls, build: Path, name: str) -> Compiled:
         """What stands in `build`; raises FileNotFoundError."""
-        return cls(*((build / f"{name}{suffix}").read_text() for suffix in cls("", "", "")._files()))
+        return cls(
+            *((build / f"{name}{suffix}").read_text(encoding="utf-8") for suffix in cls("", "", "")._files())
+        )
 
     def _files(self) -> dict[str, str]:
         return {".json": self.json, ".p4info.txtpb": self.p4info, ".sha256": self.sources_hash}
@@ -53,7 +55,7 @@ def sources(program: Path) -> list[Path]:
     """The program and all that it includes with quotes, in the order of first inclusion."""
     found = [program]
     for path in found:
-        for name in _INCLUDE.findall(path.read_text()):
+        for name in _INCLUDE.findall(path.read_text(encoding="utf-8")):
             included = (path.parent / name).resolve()
             if included not in found:
                 found.append(included)
@@ -80,9 +82,9 @@ def compile_program(program: Path) -> Compiled:
         run = subprocess.run(command, cwd=program.parent, capture_output=True, text=True, check=False)
         if run.returncode:
             raise EntrainError(f"{program}: {P4C} failed:\n{run.stderr}")
-        bmv2 = _without_fragments(json.loads(outputs[0].read_text()))
+        bmv2 = _without_fragments(json.loads(outputs[0].read_text(encoding="utf-8")))
         text = json.dumps(bmv2, separators=(",", ":")) + "\n"  # indented, it is three times as long
-        return Compiled(text, outputs[1].read_text(), sources_hash(program))
+        return Compiled(text, outputs[1].read_text(encoding="utf-8"), sources_hash(program))
 
 
 def _without_fragments(node: Any) -> Any:

@@ -128,7 +128,9 @@ _TABLE = re.compile(
 
 def stateful(assembly: Path) -> str:
     """The part of p4c's assembly that programs the stateful ALUs: the lanes, and the guard."""
-    found = sorted(_TABLE.findall(assembly.read_text()), key=lambda each: (len(each[0]), each[0]))
+    found = sorted(
+        _TABLE.findall(assembly.read_text(encoding="utf-8")), key=lambda each: (len(each[0]), each[0])
+    )
     return "".join(f"stateful {name}:\n{body}" for name, body in found)
 
 

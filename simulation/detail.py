@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from machine.palette import style
+from machine.whole import whole
 from simulation.engine import CoflowRecord
 from simulation.topology import GBIT, Topology
 from simulation.usage import Usage
@@ -93,7 +94,8 @@ def write_columns(directory: Path, name: str, blocks: Iterable[Columns]) -> None
     """Write `blocks`, which have the same columns, one after another to `name`.csv. Also write `name`.parquet
     if pyarrow is installed."""
     parquet: Any = None
-    with (directory / f"{name}.csv").open("w", newline="") as file:
+    path = directory / f"{name}.csv"
+    with whole(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         for i, block in enumerate(blocks):
             if i == 0:
@@ -113,10 +115,7 @@ def write_columns(directory: Path, name: str, blocks: Iterable[Columns]) -> None
 
 def plot_usage(path: Path, title: str, settings: Mapping[str, Sequence[tuple[str, LinkUsage]]]) -> None:
     """Plot utilisation over time: one row of panels per setting, with one line per policy and its usage."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from machine.headless import pyplot
 
     figure, axes = pyplot.subplots(len(settings), 2, figsize=(12, 3.6 * len(settings)), squeeze=False)
     for (setting, lines), (mean, busiest) in zip(settings.items(), axes, strict=True):

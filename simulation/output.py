@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from machine.origin import here
+from machine.whole import whole
 from simulation import detail
 from simulation.experiments.experiment import Experiment, Point
 from simulation.plots import plot
@@ -48,7 +49,8 @@ def summarise(experiment: Experiment, points: Sequence[Point], results: Sequence
 def write(directory: Path, summary: Summary, results: Sequence[Result]) -> None:
     """Write everything to `directory`. `results` are in the order of the summary's points."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "summary.json").write_text(json.dumps(summary.document(), indent=1) + "\n")
+    with whole(directory / "summary.json") as draft:
+        draft.write_text(json.dumps(summary.document(), indent=1) + "\n", encoding="utf-8")
     pairs = _pairs(summary, results)
     for (name, found), kind in zip(rows(summary, results).items(), (JobTimes, CoflowTimes), strict=True):
         _write_rows(directory / f"{name}.csv", _columns(kind, summary), found)
@@ -84,7 +86,7 @@ def _columns(kind: type[JobTimes | CoflowTimes], summary: Summary) -> list[str]:
 
 
 def _write_rows(path: Path, columns: Sequence[str], found: list[dict[str, Any]]) -> None:
-    with path.open("w", newline="") as file:
+    with whole(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
         writer.writerows(found)

@@ -53,9 +53,8 @@ def plot(path: Path, summary: Summary, results: Sequence[Result]) -> None:
 
     If no figure suits the measurements, draw nothing and remove the figure of an earlier run.
     """
-    import matplotlib
+    from machine.headless import pyplot
 
-    matplotlib.use("Agg")
     if own := OWN.get(summary.experiment):
         figure = own(summary)
     else:
@@ -68,14 +67,11 @@ def plot(path: Path, summary: Summary, results: Sequence[Result]) -> None:
     if figure.get_layout_engine() is None:
         figure.tight_layout()
     figure.savefig(path, dpi=110)
-
-    from matplotlib import pyplot
-
     pyplot.close(figure)
 
 
 def _panels(count: int, width: float = 6.0, height: float = 4.2) -> tuple[Figure, Sequence[Axes]]:
-    from matplotlib import pyplot
+    from machine.headless import pyplot
 
     figure, axes = pyplot.subplots(1, count, figsize=(width * count, height), squeeze=False, sharey=True)
     return figure, axes[0]
@@ -95,7 +91,7 @@ def _legend(axes: Sequence[Axes], title: str = "policy") -> None:
 
 def _logarithmic(axes: Axes, which: Literal["x", "y"]) -> None:
     """Make an axis logarithmic, with plain numbers at 1, 2, 5, 10 ..., or at powers of ten if it is long."""
-    from matplotlib.ticker import LogLocator, NullFormatter
+    from machine.headless import ticker
 
     if which == "x":
         axes.set_xscale("log")
@@ -103,9 +99,9 @@ def _logarithmic(axes: Axes, which: Literal["x", "y"]) -> None:
         axes.set_yscale("log")
     axis = axes.xaxis if which == "x" else axes.yaxis
     low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1e3 * low else (1,)))
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 1e3 * low else (1,)))
     axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def _panel(at: Parameters) -> float:
@@ -336,7 +332,7 @@ def _unfairness(summary: Summary) -> Figure | None:
 def _timelines(summary: Summary, results: Sequence[Result]) -> Figure:
     """Draw the jobs' rates over time, with a row per model and policy, and the distribution of iteration
     times beside them."""
-    from matplotlib import pyplot
+    from machine.headless import pyplot
 
     pairs = [(row.at, result.timeline) for row, result in zip(summary.points, results, strict=True)]
     drawn = [(at, timeline) for at, timeline in pairs if timeline is not None]
@@ -637,7 +633,7 @@ def _cluster(summary: Summary) -> Figure:
 def _waiting_and_running(summary: Summary, results: Sequence[Result]) -> Figure:
     """Draw the distributions of waiting, running and completion times, with a line per strategy (vClos,
     figure 12), and their means (figure 13)."""
-    from matplotlib import pyplot
+    from machine.headless import pyplot
 
     figure, axes = pyplot.subplots(1, 4, figsize=(21.0, 4.8))
     rows = summary.rows(ClusterTimes)

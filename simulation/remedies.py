@@ -26,8 +26,9 @@ class Cell:
 
 def draw(cells: Mapping[tuple[str, str, str], Cell], note: str) -> Figure:
     """Draw `cells`, by load, routing and policy. `note` says below the panels what the cells show."""
-    from matplotlib import pyplot
     from matplotlib.colors import LogNorm
+
+    from machine.headless import pyplot
 
     loads, routings, policies = (list(dict.fromkeys(key[i] for key in cells)) for i in range(3))
     worst = max(cell.mean for cell in cells.values())

@@ -955,7 +955,7 @@ def sections(directories: Iterable[Path]) -> dict[str, str]:
         if here[0].paper and not any(shown in text for shown in (CLAIMS, PARENTHESES)):
             text += "\nThe paper reports: " + "; ".join(f"{k}: {v}" for k, v in here[0].paper.items()) + ".\n"
         path = NOTES / f"{name}.md"
-        note = path.read_text() if path.is_file() else ""
+        note = path.read_text(encoding="utf-8") if path.is_file() else ""
         lead, _, rest = note.rpartition(f"{TABLES}\n")
         parts = (f"## {title}", lead, text, rest)
         found[title] = "\n" + "\n".join(part.strip("\n") + "\n" for part in parts if part)

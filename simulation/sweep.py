@@ -98,9 +98,16 @@ def _local(todo: list[Point], workers: int | None) -> Iterator[tuple[int, Result
         for i, point in enumerate(todo):
             yield i, run_point(point)
         return
-    with concurrent.futures.ProcessPoolExecutor(
-        count, initializer=_end_with, initargs=(os.getpid(),)
-    ) as pool:
+    try:
+        processes = concurrent.futures.ProcessPoolExecutor(
+            count, initializer=_end_with, initargs=(os.getpid(),)
+        )
+    except OSError as error:
+        raise EntrainError(
+            f"/dev/shm cannot be used ({error.strerror}), which parallel processes need: mount it writable, "
+            f"or give --workers 1"
+        ) from error
+    with processes as pool:
         futures = {pool.submit(run_point, point): i for i, point in enumerate(todo)}
         try:
             for future in concurrent.futures.as_completed(futures):

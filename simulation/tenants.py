@@ -85,7 +85,7 @@ def read_requests(path: Path) -> Sample:
     """Read the authors' request sequence, a list of (arrival, duration, GPUs), or their elastic trace, lines
     of arrival, GPUs and duration. Arrivals are left out. Raises BadInput naming file, line and remedy."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: cannot be read ({error})") from error
     if text.lstrip().startswith("["):

@@ -63,7 +63,7 @@ class Place:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text().splitlines()
+        return path.read_text(encoding="utf-8-sig").splitlines()
     except OSError as problem:
         raise BadInput(f"{path}: {problem.strerror}; name an existing trace file") from None
     except UnicodeDecodeError:

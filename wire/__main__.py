@@ -3,5 +3,5 @@
 from wire.generate import outputs
 
 for path, text in outputs().items():
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     print(f"wrote {path}")

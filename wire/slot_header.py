@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 DEFINITION = Path(__file__).with_name("slot_header.toml")
-_DEFINED: dict[str, Any] = tomllib.loads(DEFINITION.read_text())
+_DEFINED: dict[str, Any] = tomllib.loads(DEFINITION.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)

@@ -140,8 +140,8 @@ def _local_job(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     data: dict[str, Any] = {"name": "local", "collective": "ring" if arguments.bytes else ""}
     if arguments.job:
         try:
-            data = json.loads(arguments.job.read_text())
-        except (OSError, json.JSONDecodeError) as error:
+            data = json.loads(arguments.job.read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError, RecursionError) as error:  # also what is no UTF-8
             raise BadInput(f"{arguments.job}: {error}") from error
         if not isinstance(data, dict):
             raise BadInput(f"{arguments.job}: not a JSON object")

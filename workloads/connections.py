@@ -408,7 +408,9 @@ def _set_congestion_control(sock: socket.socket, name: str) -> None:
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
     except OSError as error:
-        there = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+        there = (
+            Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text(encoding="utf-8").split()
+        )
         cause = (
             "not allowed without root"
             if error.errno == errno.EPERM

@@ -360,7 +360,7 @@ def run_rank(job: JobSpec, rank: int, on_start: Callable[[], None] = lambda: Non
     job.output.mkdir(parents=True, exist_ok=True)
     if rank == 0:
         _remove_stale(job)
-    with job.records(rank).open("w") as records, _terminable():
+    with job.records(rank).open("w", encoding="utf-8") as records, _terminable():
         records.write(json.dumps(_clock(job, rank)) + "\n")
         error: EntrainError | None = None
         try:
@@ -415,7 +415,7 @@ def _start_ns(job: JobSpec, control: Control) -> int:
     origin = time.monotonic_ns() + _START_MARGIN_NS
     if job.go:
         (job.rendezvous / f"{job.name}.ready").touch()
-        while not (text := job.go.read_text().strip() if job.go.exists() else ""):
+        while not (text := job.go.read_text(encoding="utf-8").strip() if job.go.exists() else ""):
             control.check(_GO_POLL_S)
         origin = int(text)
     return origin + round(job.start_ms * 1e6)

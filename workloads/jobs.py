@@ -193,7 +193,7 @@ def parse_job(data: object, source: str) -> JobSpec:
 def load_job(path: Path) -> JobSpec:
     """Read a job file. Raises BadInput if it is missing, not JSON, or invalid."""
     try:
-        return parse_job(json.loads(path.read_text()), str(path))
+        return parse_job(json.loads(path.read_text(encoding="utf-8-sig")), str(path))
     except FileNotFoundError as error:
         raise BadInput(f"{path}: no such file") from error
     except (ValueError, RecursionError) as error:  # also what is no UTF-8

@@ -89,7 +89,7 @@ class _Ranks:
     def start(self, job: JobSpec) -> None:
         """Start all ranks of a job."""
         job.rendezvous.mkdir(parents=True, exist_ok=True)
-        job.exits.write_text("")
+        job.exits.write_text("", encoding="utf-8")
         for rank in range(len(job.hosts)):
             self.children[_fork(job, rank, self._on_start)] = job, rank
 
@@ -99,7 +99,7 @@ class _Ranks:
             return None
         job, rank = self.children.pop(pid)
         code = os.waitstatus_to_exitcode(wait_status)
-        with job.exits.open("a") as exits:
+        with job.exits.open("a", encoding="utf-8") as exits:
             exits.write(f"{rank} {code}\n")
         return job, rank, code
 
@@ -126,7 +126,7 @@ def ends(job: JobSpec) -> dict[int, int]:
     """Return the statuses of the ranks that have ended, in that order (negative: a signal)."""
     if not job.exits.exists():
         return {}
-    whole, _, _ = job.exits.read_text().rpartition("\n")
+    whole, _, _ = job.exits.read_text(encoding="utf-8").rpartition("\n")
     return {int(rank): int(code) for rank, code in (line.split() for line in whole.splitlines())}
 
 

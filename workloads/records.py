@@ -173,7 +173,7 @@ def read_records(where: Path) -> Records:
     types: dict[str, type[Any]] = {"clock": Clock, "iteration": Iteration, "flow": TransferRecord, "end": End}
     for path in paths:
         try:
-            lines = path.read_text().splitlines()
+            lines = path.read_text(encoding="utf-8").splitlines()
         except OSError as error:
             raise BadInput(f"{path}: {error.strerror}") from error
         for number, text in enumerate(lines, 1):

@@ -111,7 +111,7 @@ class Experiment:
 
     def save(self, path: str | Path) -> None:
         """Write the experiment to the file `path`, for `entrain run`."""
-        Path(path).write_text(self.to_toml())
+        Path(path).write_text(self.to_toml(), encoding="utf-8")
 
     def run(
         self,
@@ -210,9 +210,9 @@ def _entrain_run(arguments: list[str], place: Path, progress: Progress) -> None:
     """Run `entrain run` to its end. Raises the error with which it ended."""
     read, write = os.pipe()
     with (
-        open(read) as told,  # noqa: PTH123 (a descriptor)
-        (place / "stdout").open("w+") as output,
-        (place / "stderr").open("w+") as errors,
+        open(read, encoding="utf-8") as told,  # noqa: PTH123 (a descriptor)
+        (place / "stdout").open("w+", encoding="utf-8") as output,
+        (place / "stderr").open("w+", encoding="utf-8") as errors,
     ):
         try:
             process = subprocess.Popen(

@@ -214,7 +214,7 @@ def up(
         file = Path(topology)
         if isinstance(topology, str) and "\n" in topology:
             file = Path(place) / "network.toml"
-            file.write_text(topology)
+            file.write_text(topology, encoding="utf-8")
         plan = prepared(file, target, routing)
         if start(plan) is None:
             raise EntrainError(

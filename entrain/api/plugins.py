@@ -58,8 +58,10 @@ def plugin(group: str, name: str, target: str) -> None:
     sys.modules.pop(module, None)  # it may have been written anew
     metadata = _site() / f"{group}_{name.replace('-', '_')}-0.dist-info"
     metadata.mkdir(exist_ok=True)
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: plugin-{name}\nVersion: 0\n")
-    (metadata / "entry_points.txt").write_text(f"[entrain.{group}]\n{name} = {target}\n")
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: plugin-{name}\nVersion: 0\n", encoding="utf-8"
+    )
+    (metadata / "entry_points.txt").write_text(f"[entrain.{group}]\n{name} = {target}\n", encoding="utf-8")
     others = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     ours = [path for path in (str(_site()), directory) if path not in others]
     os.environ["PYTHONPATH"] = os.pathsep.join([*ours, *others])

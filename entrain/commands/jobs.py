@@ -72,7 +72,7 @@ def run(context: click.Context, file: Path, network: str | None, as_json: bool) 
     with tempfile.TemporaryDirectory(prefix="entrain-job-") as directory:
         spec = job_on(file, places, Path(directory))
         description = Path(directory) / "job.json"
-        description.write_text(spec.model_dump_json())
+        description.write_text(spec.model_dump_json(), encoding="utf-8")
         line = [*run_module("workloads"), "launch", "--job", str(description), *(["--json"] * as_json)]
         # The ranks end with this process, however it ends. Ctrl-C reaches them by itself.
         done = subprocess.run(["setpriv", "--pdeathsig", "TERM", *line], check=False)

@@ -73,7 +73,9 @@ def _write(out: Path, experiment: Experiment, found: Sequence[Measured], console
     routing, _ = conditions(experiment)
     links = links_of(experiment.topology, routing, (each for each in found if each.name in profiles))
     try:
-        out.write_text(profiles_text(profiles, [link for link in links if len(link.jobs) > 1] or links))
+        out.write_text(
+            profiles_text(profiles, [link for link in links if len(link.jobs) > 1] or links), encoding="utf-8"
+        )
     except OSError as error:
         raise BadInput(f"--out {out}: {error.strerror}") from error
     console.print(f"{len(profiles)} profiles in {out}", highlight=False)

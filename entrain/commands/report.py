@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from machine.errors import BadInput, EntrainError
+from machine.whole import whole
 
 Directory = click.Path(path_type=Path, exists=True, file_okay=False)
 
@@ -117,11 +118,7 @@ def _comparison(directories: Sequence[Path]) -> dict[str, object] | None:
 def _write_html(directories: Sequence[Path], path: Path) -> None:
     from entrain.results import html
 
-    text = html.page(directories)
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise EntrainError(f"{path}: cannot be written ({error.strerror}); give another file") from error
+    _write(path, html.page(directories))
     click.echo(f"report in {path}", err=True)
 
 
@@ -164,7 +161,15 @@ def _write_page(directories: tuple[Path, ...], page: Path) -> None:
         click.echo(results_page.page(directories), nl=False)
         return
     try:
-        text = results_page.page(directories, page.read_text() if page.exists() else "")
-        page.write_text(text)
+        before = page.read_text(encoding="utf-8") if page.exists() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise EntrainError(f"{page}: cannot be read ({error}); give another file") from error
+    _write(page, results_page.page(directories, before))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with whole(path) as draft:
+            draft.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise EntrainError(f"{page}: cannot be written ({error.strerror})") from error
+        raise EntrainError(f"{path}: cannot be written ({error.strerror}); give another file") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from machine.errors import BadInput
+from machine.errors import BadInput, EntrainError
 from machine.signals import ending_once
 from machine.terminal import plain_table
 
@@ -144,6 +145,8 @@ def command(
     if out is None and (flows or usage is not None):
         raise BadInput("--flows and --usage write files; give --out DIR")
     experiment, todo = points(name, trace, policy, limit, seed, flow_times=flows, usage_s=usage)
+    if out is not None:
+        _check_writable(out)
     console = Console(stderr=True)
     if experiment.trace is not None and experiment.trace.path is None and trace is None:
         console.print(
@@ -175,13 +178,34 @@ def command(
                     f"interrupted; completed points are kept in {out}; the same command continues from there"
                 )
             raise
+        except OSError as error:
+            raise _unwritable(error, out) from error
     summary = output.summarise(experiment, todo, results)
     if out is not None:
-        output.write(out, summary, results)
+        try:
+            output.write(out, summary, results)
+        except OSError as error:
+            raise _unwritable(error, out) from error
     if as_json:
         click.echo(json.dumps(summary.document()))
     else:
         _print(summary)
+
+
+def _check_writable(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise BadInput(
+            f"--out {out}: cannot be written ({error.strerror}); give another directory"
+        ) from error
+
+
+def _unwritable(error: OSError, out: Path | None) -> EntrainError:
+    kept = f"; completed points are kept in {out}, and the same command continues from there" if out else ""
+    return EntrainError(f"{error.filename or out}: {error.strerror}{kept}")
 
 
 def _score(

@@ -64,7 +64,7 @@ def command(
     entrain train -- python train.py --epochs 3
     entrain train --job vgg -- torchrun --nproc-per-node 2 train.py
     """
-    if control and control not in (there := CONTROLS.read_text().split()):
+    if control and control not in (there := CONTROLS.read_text(encoding="utf-8").split()):
         raise BadInput(
             f"--congestion-control: {control!r} is not available; use one of {', '.join(there)}; "
             f"slot_reno and slot_cubic are available while entrain-agent runs"

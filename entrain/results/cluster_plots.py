@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-
-mpl.use("Agg")
-from matplotlib import pyplot as plt
 
 from entrain.experiment import Experiment
 from entrain.results.cluster import Stay
 from entrain.results.plots import routing_name
 from entrain.results.values import RunResult, series_of
+from machine.headless import pyplot as plt
 from machine.palette import style
 from machine.terminal import count
 

@@ -13,8 +13,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from entrain.experiment import Experiment
-from entrain.results.store import Kind, whole
+from entrain.results.store import Kind
 from entrain.results.values import RunResult, document, identity, strategy
+from machine.whole import whole
 
 
 def _order(experiment: Experiment) -> Callable[[RunResult], int]:
@@ -43,7 +44,7 @@ def write(directory: Path, experiment: Experiment, runs: Sequence[RunResult]) ->
     directory.mkdir(parents=True, exist_ok=True)
     results = document(experiment, runs)
     with whole(directory / "results.json") as draft:
-        draft.write_text(json.dumps(results, indent=2) + "\n")
+        draft.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     for table, found in rows(experiment, runs).items():
         cells = [{key: _cell(value) for key, value in row.items()} for row in found]
         _write_csv(directory / f"{table}.csv", cells)
@@ -152,7 +153,7 @@ def _cell(value: Any) -> Any:
 
 
 def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    with whole(path) as draft, draft.open("w", newline="") as file:
+    with whole(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

@@ -82,7 +82,7 @@ def page(directories: Sequence[Path]) -> str:
     parts = [_part(directory) for directory in directories]
     both = _compared(directories)
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
-        _TEMPLATE.read_text()
+        _TEMPLATE.read_text(encoding="utf-8")
     )
     return template.render(
         title=" and ".join(dict.fromkeys(part.title for part in parts)),

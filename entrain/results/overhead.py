@@ -8,18 +8,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-
-mpl.use("Agg")
-from matplotlib import pyplot as plt
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from entrain.experiment import Experiment
 from entrain.policies.reports import HostReport
 from entrain.policies.slots import SlotsTable
 from entrain.results.tables import label
 from entrain.results.values import RunResult, summarized
+from machine.headless import pyplot as plt
+from machine.headless import ticker
 from machine.palette import Line, style
 
 _DELAYS: dict[str, Callable[[RunResult], list[float]]] = {
@@ -93,9 +90,9 @@ def _cumulative(
     axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", color=_COLOUR, ls=line)
     axes.axvline(mark, color="black", ls=line, lw=1, label=f"{name}: {said}" if name else said)
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if values[-1] < 1e3 * values[0] else (1,)))
+    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if values[-1] < 1e3 * values[0] else (1,)))
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
     axes.set_ylim(0, 1.02)
     axes.set_xlabel("ms")
     axes.grid(alpha=0.3)

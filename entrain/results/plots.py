@@ -12,15 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-
-mpl.use("Agg")
-from matplotlib import pyplot as plt
-from matplotlib.ticker import MaxNLocator
 
 from entrain.experiment import Experiment
 from entrain.results.values import RunResult, scheduler, strategy
+from machine.headless import pyplot as plt
+from machine.headless import ticker
 from machine.interval import interval
 from machine.palette import Style, style
 from machine.terminal import count
@@ -182,7 +179,7 @@ def _flows(axes: Any, groups: Sequence[_Group], attribute: str, whose: str) -> N
         bars = axes.bar(middles, links, width * 0.92, **_bar(group), label=group.label)
         axes.bar_label(bars, [f"{value:.3g}" if value else "" for value in links], fontsize=8)
     axes.set_xticks(range(most + 1))
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     axes.set_xlabel("most flows on the link at once")
     axes.set_title(f"Flows {whose} (measured)", fontsize=10)
     axes.margins(y=0.08)

@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-import matplotlib as mpl
 import numpy as np
-
-mpl.use("Agg")
-from matplotlib import pyplot as plt
 
 from entrain.experiment import Experiment
 from entrain.results.plots import ideal_name
 from entrain.results.values import RunResult, scheduler, strategy, summarized
+from machine.headless import pyplot as plt
 from machine.terminal import count
 from simulation.experiments.matrix import SETTLING
 from simulation.remedies import Cell, draw

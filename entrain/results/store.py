@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from machine.errors import BadInput, EntrainError
+from machine.whole import whole
 
 EXPERIMENT, RUNS = "experiment.json", "runs"
 OTHERS = ("results.json", "summary.json")
@@ -139,17 +140,6 @@ def kind_of(directory: Path) -> str | None:
     except (OSError, ValueError):
         return None
     return str(found.get("kind")) if isinstance(found, Mapping) else None
-
-
-@contextlib.contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Yield a draft that replaces `path` at the end, so that `path` is never incomplete."""
-    draft = path.with_name(f".{path.name}")
-    try:
-        yield draft
-        draft.rename(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-
-mpl.use("Agg")
-from matplotlib import pyplot as plt
 
 from entrain import policies
 from entrain.experiment import Experiment
@@ -28,6 +24,7 @@ from entrain.results.values import (
 )
 from entrain.run.cross import NAME as CROSS
 from machine import palette
+from machine.headless import pyplot as plt
 from machine.palette import Style, style
 from machine.terminal import count
 

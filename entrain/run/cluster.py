@@ -139,7 +139,7 @@ class _Launcher:
     def start(self, spec: JobSpec) -> None:
         """Start all ranks of a job."""
         path = spec.output.parent / f"{spec.name}.json"
-        path.write_text(spec.model_dump_json())
+        path.write_text(spec.model_dump_json(), encoding="utf-8")
         os.write(self.orders, f"{path}\n".encode())
 
 

@@ -154,7 +154,9 @@ class Cross:
         The report's own duration means nothing where the client was interrupted.
         """
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            self._received += float(json.loads(report.read_text())["end"]["sum_received"]["bytes"])
+            self._received += float(
+                json.loads(report.read_text(encoding="utf-8"))["end"]["sum_received"]["bytes"]
+            )
             self._lasted_s += flow.duration_s
             self.ended += 1
         report.unlink(missing_ok=True)

@@ -65,7 +65,10 @@ def hold(
     directory = NETWORKS / topology.name
     with ending_once() as ignore_signals, Record(f"up-{topology.name}") as record:
         make_directory(directory, record)
-        with Path("/proc/thread-self/ns/net").open() as home, private_namespace(record) as namespace:
+        with (
+            Path("/proc/thread-self/ns/net").open(encoding="utf-8") as home,
+            private_namespace(record) as namespace,
+        ):
             outside = functools.partial(in_netns, home.fileno())
             network = Network(topology, record, directory, namespace=namespace, servers=servers)
             with network:
@@ -89,7 +92,7 @@ async def _serve(
     access: Access,
     outside: Callable[[Callable[[], int]], int],
 ) -> None:
-    log = (directory / LOG).open("a", buffering=1)
+    log = (directory / LOG).open("a", buffering=1, encoding="utf-8")
 
     def on_event(what: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {what}", file=log)
@@ -171,7 +174,7 @@ def _restarting(network: Network, on_event: Any) -> Iterator[None]:
 def main(arguments: list[str]) -> int:
     """Run the network in FILE. Arguments: `FILE TARGET|- ROUTING DESCRIPTOR`; reports go to DESCRIPTOR."""
     file, target, routing, descriptor = arguments
-    pipe = open(int(descriptor), "w")  # noqa: PTH123, SIM115 (a descriptor, closed after the report)
+    pipe = open(int(descriptor), "w", encoding="utf-8")  # noqa: PTH123, SIM115 (a descriptor, closed after the report)
 
     def tell(message: dict[str, Any]) -> None:
         if not pipe.closed:

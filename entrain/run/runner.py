@@ -418,7 +418,7 @@ def _run_jobs(
         written = go.with_suffix(".new")
         processor = psutil.cpu_times()
         begin_ns = time.monotonic_ns() + 50_000_000
-        written.write_text(str(begin_ns))
+        written.write_text(str(begin_ns), encoding="utf-8")
         written.rename(go)
         if cross is not None:
             cross.start(begin_ns)
@@ -479,7 +479,7 @@ def rank_failure(spec: JobSpec, hosts: Sequence[str]) -> str | None:
 def _launched(running: Running, job: Job, spec: JobSpec, output: Path) -> Iterator[_Launched]:
     """Start all ranks of a job. On exit, stop those that still run."""
     description, log = output / f"{spec.name}.json", output / f"{spec.name}.log"
-    description.write_text(spec.model_dump_json())
+    description.write_text(spec.model_dump_json(), encoding="utf-8")
     command = [*run_module("workloads"), "launch", "--job", str(description)]
     launcher = launch(running.record, f"job {spec.name}", command, log=log)
     try:

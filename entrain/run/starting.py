@@ -111,7 +111,7 @@ def _daemon(file: Path, target: str | None, routing: str) -> dict[str, Any]:
     """Start the daemon, and wait for its report. Raises EntrainError or BadInput if it failed."""
     read, write = os.pipe()
     command = [*run_module("entrain.run.daemon"), str(file), target or "-", routing, str(write)]
-    with open(read) as answer:  # noqa: PTH123 (a descriptor)
+    with open(read, encoding="utf-8") as answer:  # noqa: PTH123 (a descriptor)
         try:
             process = subprocess.Popen(
                 command,

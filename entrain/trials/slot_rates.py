@@ -20,7 +20,7 @@ from ebpf import Map
 from ebpf.struct_ops import available_congestion_controls
 from entrain.experiment import kind_of
 from entrain.paper import Paper, Papers
-from entrain.results.store import Kind, whole
+from entrain.results.store import Kind
 from entrain.run.plan import selected
 from hostbpf.rates.schedules import PACED, pacing_registered
 from hostbpf.rates.trial import Outcome, Trial, run_trial
@@ -29,6 +29,7 @@ from machine.explain import suggestion
 from machine.origin import Origin, here
 from machine.palette import style
 from machine.toml import Strict, check, read_toml
+from machine.whole import whole
 
 SHOWN = 60
 """Number of slots in the plot."""
@@ -235,15 +236,15 @@ def program_statistics() -> Iterator[None]:
     """Let the kernel measure the run time of eBPF programs, if it can."""
     switch = Path("/proc/sys/kernel/bpf_stats_enabled")
     try:
-        before = switch.read_text()
-        switch.write_text("1")
+        before = switch.read_text(encoding="utf-8")
+        switch.write_text("1", encoding="utf-8")
     except OSError:
         yield
         return
     try:
         yield
     finally:
-        switch.write_text(before)
+        switch.write_text(before, encoding="utf-8")
 
 
 def document(name: str, results: Sequence[TrialResult]) -> dict[str, Any]:
@@ -284,8 +285,8 @@ def table(name: str, results: Sequence[TrialResult]) -> Table:
 def write(directory: Path, name: str, results: Sequence[TrialResult]) -> None:
     """Write `results.json` and `slots.csv` to `directory`. Raises OSError if they cannot be written."""
     with whole(directory / "results.json") as draft:
-        draft.write_text(json.dumps(document(name, results), indent=2) + "\n")
-    with whole(directory / "slots.csv") as draft, draft.open("w", newline="") as file:
+        draft.write_text(json.dumps(document(name, results), indent=2) + "\n", encoding="utf-8")
+    with whole(directory / "slots.csv") as draft, draft.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(
             [
@@ -301,10 +302,7 @@ def write(directory: Path, name: str, results: Sequence[TrialResult]) -> None:
 
 def draw(path: Path, name: str, results: Sequence[TrialResult]) -> None:
     """Plot the wanted and the measured rate of one flow of each trial, as a PNG."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
+    from machine.headless import pyplot as plt
 
     figure, axes = plt.subplots(
         len(results), 1, figsize=(10, 2.4 * len(results)), layout="constrained", squeeze=False

@@ -44,12 +44,12 @@ def change(directory: Path) -> Path:
         PROGRAM, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns("build", "tna", "__pycache__")
     )
     egress = directory / "v1model/egress.p4"
-    text = egress.read_text()
+    text = egress.read_text(encoding="utf-8")
     for line, added in CHANGES:
         if line not in text:
             raise SystemExit(f"{egress}: has no line {line.strip()!r} any more; change CHANGES")
         text = text.replace(line, line + added)
-    egress.write_text(text)
+    egress.write_text(text, encoding="utf-8")
     return directory / "v1model/fabric.p4"
 
 

@@ -13,7 +13,7 @@ def main() -> None:
     """Write the modules."""
     for proto in PROTOS:
         for path, text in grpc_modules(proto).items():
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8")
             print(f"wrote {path}")
 
 

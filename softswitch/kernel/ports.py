@@ -98,8 +98,8 @@ def disable_ipv6(interface: str) -> str | None:
     """
     path = _ipv6_switch(interface)
     with contextlib.suppress(OSError):
-        before = path.read_text().strip()
-        path.write_text("1")
+        before = path.read_text(encoding="utf-8").strip()
+        path.write_text("1", encoding="utf-8")
         return before
     return None
 
@@ -254,7 +254,7 @@ class Ports:
         self._netlink.close()
         for name, before in self._ipv6_before.items():
             with contextlib.suppress(OSError):
-                _ipv6_switch(name).write_text(before)
+                _ipv6_switch(name).write_text(before, encoding="utf-8")
 
 
 def _links(data: bytes) -> Iterable[tuple[int, int, int, str]]:
