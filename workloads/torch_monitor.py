@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch.distributed as dist
+from torch._compile import _disable_dynamo
+from torch.nn.parallel.distributed import DistributedDataParallel
 
 from schedulers.cassini.pace import Start
 from schedulers.slots.roles import Role
@@ -134,6 +136,11 @@ class _Process:
         self._reduced = False  # whether the model has communicated since its last forward pass began
         self.begun: Start | None = None  # how the present iteration started
 
+    @property
+    def models(self) -> int:
+        """How many have been added."""
+        return len(self._models)
+
     def add(self, ranks: int) -> int:
         """Add a model, and return its number."""
         with self.lock:
@@ -192,6 +199,14 @@ class _Process:
         """Publish the kernel's counters during communication."""
         if self._communicating.is_set():
             self._publish(Phase.COMMUNICATING)
+
+    @_harmless
+    def give_way(self, number: int) -> None:
+        """Forget a model that has its own hook from now on."""
+        if self._present == number:
+            self._communicating.clear()
+            self._present = None
+            self._forget()
 
     def _look(self) -> None:
         """Find new connections, until those that carry gradients are known."""
@@ -283,16 +298,22 @@ def _alike(a: int, b: int) -> bool:
 _process = _Process()
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _State:
-    """The hook's state: the model's number and its process group."""
+    """The hook's state: the model's number and its process group. `own` is the hook to which ours gives way,
+    and that one's state.
+    """
 
     number: int
     group: Any
+    own: tuple[Any, Any] | None = None
 
 
 def _allreduce(state: _State, bucket: Any) -> Any:
     """Average the bucket over the ranks, as DDP does without a hook, and report its progress."""
+    if state.own is not None:
+        hook, own = state.own
+        return hook(own, bucket)
     gradients = bucket.buffer()
     ranks = state.group.size()
     if gradients.is_sparse:
@@ -303,9 +324,12 @@ def _allreduce(state: _State, bucket: Any) -> Any:
         size = gradients.nbytes
     _process.begin(state.number, size, bucket.is_last())
     work = dist.all_reduce(gradients, group=state.group, async_op=True)
+    number = state.number
 
-    def reduced(future: Any) -> Any:
-        _process.reduced(state.number, size)
+    def reduced(
+        future: Any,
+    ) -> Any:  # has no group, whose own thread could not end it
+        _process.reduced(number, size)
         return future.value()[0]
 
     return work.get_future().then(reduced)
@@ -313,8 +337,11 @@ def _allreduce(state: _State, bucket: Any) -> Any:
 
 _allreduce.__annotations__ = {}  # DDP would compare them with its own types
 
-
-_watched_models: weakref.WeakSet[Any] = weakref.WeakSet()
+# Models themselves hold nothing of ours, so that they can be pickled and copied.
+_states: weakref.WeakKeyDictionary[Any, _State] = weakref.WeakKeyDictionary()  # by the models' reducers
+_seen: weakref.WeakSet[Any] = weakref.WeakSet()  # models that `watch` has decided on
+_said: set[str] = set()
+_OWN_HOOK = "it has a communication hook of its own"
 
 
 def watch(ddp: Any) -> bool:
@@ -323,48 +350,126 @@ def watch(ddp: Any) -> bool:
 
     Return whether it will be published. A model with its own communication hook keeps that hook, and with
     gradients that are views of the buckets our hook may round differently (see docs/monitor.md). Both cause a
-    warning. A model that is already watched stays watched.
+    warning. A model that is already watched stays watched, until it gets its own hook.
     """
-    if ddp in _watched_models:
-        return True
+    if ddp.reducer in _states:
+        return _states[ddp.reducer].own is None
+    _seen.add(ddp)
+    _follow(DistributedDataParallel)
     ranks = ddp.process_group.size()
     reason = None
     if ddp._comm_hooks:
-        reason = "it has a communication hook of its own"
+        reason = _OWN_HOOK
     elif ddp.gradient_as_bucket_view and ranks & (ranks - 1):
         reason = f"gradient_as_bucket_view with {ranks} ranks (not a power of two) may round differently"
     else:
+        state = _State(_process.add(ranks), ddp.process_group)
         try:
-            ddp.register_comm_hook(_State(_process.add(ranks), ddp.process_group), _allreduce)
+            dist._register_comm_hook(ddp.reducer, state, _allreduce)
         except RuntimeError:  # a built-in hook
-            ddp._comm_hooks.pop()
-            reason = "it has a communication hook of its own"
+            reason = _OWN_HOOK
+        else:
+            _states[ddp.reducer] = state
     if reason:
-        warnings.warn(f"entrain: the progress of this model is not published: {reason}", stacklevel=2)
+        warnings.warn(_not_published(reason), stacklevel=2)
+    return reason is None
+
+
+def watch_all(models: Any) -> None:
+    """Watch every model of the class `models` from its first forward pass on, if that is DDP's.
+
+    Otherwise, say once that the progress of such models is not published.
+    """
+    if models.__name__ == "DistributedDataParallel":
+        _follow(models)
+        _automatic.set()
+        atexit.register(_say_if_unpublished)
+        dist.destroy_process_group = _before(dist.destroy_process_group, lambda *_: _say_if_unpublished())
+        return
+    kind = "fully_shard" if models.__name__ == "FSDPState" else models.__name__
+    models.__init__ = _before(models.__init__, lambda *_: _say(kind))
+
+
+def _watch(ddp: Any) -> None:
+    try:
+        watch(ddp)
+    except Exception as error:  # training goes on
+        warnings.warn(f"entrain: progress will not be published: {error}", stacklevel=2)
+
+
+_automatic = threading.Event()
+"""Set: each model is watched from its first forward pass on."""
+
+
+@functools.cache
+def _follow(models: Any) -> None:
+    """Wait for their pace before forward passes of models of this class, and give way to hooks that the
+    script registers.
+    """
+
+    def begin(ddp: Any, *_: Any) -> None:
+        if _automatic.is_set() and ddp not in _seen:
+            _watch(ddp)
+        state = _states.get(ddp.reducer)
+        if state is not None and state.own is None:
+            _process.forward()
+
+    models.forward = _before(models.forward, _disable_dynamo(begin))
+    register, register_builtin = dist._register_comm_hook, dist._register_builtin_comm_hook
+
+    def registered(reducer: Any, state: Any, hook: Any) -> None:
+        if not _gives_way(reducer, hook, state):
+            register(reducer, state, hook)
+
+    def registered_builtin(reducer: Any, kind: Any) -> None:
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        builtin = {"ALLREDUCE": default_hooks.allreduce_hook}
+        hook = builtin.get(kind.name, default_hooks.fp16_compress_hook)
+        if not _gives_way(reducer, hook, None):
+            register_builtin(reducer, kind)
+
+    dist._register_comm_hook, dist._register_builtin_comm_hook = registered, registered_builtin
+
+
+def _gives_way(reducer: Any, hook: Any, own: Any) -> bool:
+    """Let our hook, which cannot be taken back, call the script's `hook`. Return False if there is no hook of
+    ours. Raises what PyTorch raises for a second hook.
+    """
+    state = _states.get(reducer)
+    if state is None:
         return False
-    _watched_models.add(ddp)
-    ddp.register_forward_pre_hook(lambda *_: _process.forward())
+    if state.own is not None:
+        raise RuntimeError("register_comm_hook or register_builtin_comm_hook can only be called once.")
+    state.own = hook, own
+    _process.give_way(state.number)
+    warnings.warn(_not_published(_OWN_HOOK), stacklevel=4)
     return True
 
 
-def watch_all(ddp: Any) -> None:
-    """Watch every model of the class `ddp` from its first forward pass on.
+def _before(function: Callable[..., Any], first: Callable[..., object]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def both(*args: Any, **kwargs: Any) -> Any:
+        first(*args)
+        return function(*args, **kwargs)
 
-    Until then, the script may register its own hook.
-    """
-    construct = ddp.__init__
+    return both
 
-    @functools.wraps(construct)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        construct(self, *args, **kwargs)
 
-        def first(model: Any, _: Any) -> None:
-            handle.remove()
-            try:
-                watch(model)
-            except Exception as error:  # training goes on
-                warnings.warn(f"entrain: progress will not be published: {error}", stacklevel=2)
+def _not_published(reason: str) -> str:
+    _said.add(reason)
+    return f"entrain: the progress of this model is not published: {reason}"
 
-        handle = self.register_forward_pre_hook(first)
 
-    ddp.__init__ = init
+def _say(kind: str) -> None:
+    """Say once, and on one rank, that the progress of this kind of model is not published."""
+    if kind not in _said:
+        _said.add(kind)
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            text = f"entrain: the progress of {kind} is not published, only that of DistributedDataParallel"
+            print(text, file=sys.stderr, flush=True)
+
+
+def _say_if_unpublished() -> None:
+    if not _said and not _process.models and dist.is_initialized() and dist.get_world_size() > 1:
+        _say("what these ranks have trained")

@@ -104,13 +104,26 @@ def test_the_bytes_of_an_iteration_are_those_of_a_ring(scenario: str, watched: t
     assert len({ports for _, *ports in map(list, ends) for ports in [tuple(ports)]}) == RANKS
 
 
+def test_pickles_copies_and_hooks_of_a_script_work_as_without(tmp_path: Path) -> None:
+    script = str(Path(__file__).with_name("hooked.py"))
+    for number, prefix in enumerate(([], TRAIN)):
+        command = [*prefix, sys.executable, script, str(tmp_path / f"store{number}")]
+        done = subprocess.run(
+            command, env=_environment(tmp_path), capture_output=True, text=True, timeout=280, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    said = "the progress of fully_shard is not published, only that of DistributedDataParallel"
+    assert done.stderr.count(said) == 1
+    assert "it has a communication hook of its own" in done.stderr
+
+
 def test_a_model_that_is_not_watched_says_so(watched: tuple[Results, str]) -> None:
     assert "it has a communication hook of its own" in watched[1]
 
 
 def test_gradients_kept_as_views_are_watched_where_that_changes_no_bit(tmp_path: Path) -> None:
     three, warnings = _run(tmp_path / "three", "views-kept", prefix=TRAIN)
-    assert "may round otherwise" in warnings
+    assert "may round differently" in warnings
     assert not any(each["progress"] for each in three["views-kept"])
     two, _ = _run(tmp_path / "two", "views-kept", prefix=TRAIN, ranks=2)
     without, _ = _run(tmp_path / "without", "views-kept", prefix=[], ranks=2)

@@ -1,11 +1,12 @@
 """Watch DistributedDataParallel in every Python process of `entrain train`, which puts this on PYTHONPATH.
 
 Nothing is imported before the script imports PyTorch. None of our modules stays in `sys.modules`, so that a
-script's own `machine.py` or `workloads.py` is still found.
+script's own `machine.py` or `wire.py` is found, whether it is imported before PyTorch or after it.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 import importlib.util
 import sys
@@ -17,41 +18,51 @@ from typing import Any
 
 _HERE = Path(__file__).resolve().parent
 _ROOT = str(_HERE.parents[1])
-_OURS = {"machine", "schedulers", "workloads"}
-_DDP = "torch.nn.parallel.distributed"
+_CLASSES = {
+    "torch.nn.parallel.distributed": "DistributedDataParallel",
+    "torch.distributed.fsdp.fully_sharded_data_parallel": "FullyShardedDataParallel",
+    "torch.distributed.fsdp._fully_shard._fsdp_state": "FSDPState",
+}
+"""Classes of models on several ranks, by their modules. The first one's progress is published."""
 
 
 class _Finder(MetaPathFinder):
-    """Finds DDP's module as usual, and watches its class once it is loaded."""
+    """Finds these modules as usual, and watches their classes once they are loaded."""
+
+    def __init__(self) -> None:
+        self._awaited = dict(_CLASSES)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != _DDP:
+        watched = self._awaited.pop(fullname, None)
+        if watched is None:
             return None
-        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            _after(spec.loader)
+            _after(spec.loader, watched)
         return spec
 
 
-def _after(loader: Any) -> None:
+def _after(loader: Any, watched: str) -> None:
     load = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
         load(module)
         try:
-            _monitor().watch_all(module.DistributedDataParallel)
+            _monitor().watch_all(getattr(module, watched))
         except Exception as error:  # the script runs all the same
             print(f"entrain: progress will not be published: {error}", file=sys.stderr)
 
     loader.exec_module = exec_module
 
 
+@functools.cache
 def _monitor() -> Any:
+    ours = {package.parent.name for package in Path(_ROOT).glob("*/__init__.py")}
+
     def taken_out() -> dict[str, ModuleType]:
-        names = [name for name in sys.modules if name.partition(".")[0] in _OURS]
+        names = [name for name in sys.modules if name.partition(".")[0] in ours]
         return {name: sys.modules.pop(name) for name in names}
 
     theirs = taken_out()
