@@ -6,11 +6,16 @@ import time
 from collections.abc import Callable
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
+
+_WIDEST = 10_000
 
 
 def plain_table(*headings: str, text: int) -> Table:
-    """Return a table without a frame. Columns keep their width, so that no cell is cut or wrapped.
+    """Return a table without a frame. Columns keep their width, so that no cell is wrapped.
+    `print_whole` cuts none.
 
     The first `text` columns are aligned to the left, the others (numbers) to the right.
     """
@@ -18,6 +23,14 @@ def plain_table(*headings: str, text: int) -> Table:
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="left" if place < text else "right", no_wrap=True)
     return table
+
+
+def print_whole(table: Table) -> None:
+    """Print a table. In a terminal that is too narrow for it lines are wrapped, and cells are not cut."""
+    console = Console()
+    measured = Measurement.get(console, console.options.update(max_width=_WIDEST), table)
+    needed = measured.maximum if all(column.no_wrap for column in table.columns) else measured.minimum
+    Console(width=max(needed, console.width)).print(table)
 
 
 def count(number: int, what: str) -> str:

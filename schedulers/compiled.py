@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable
 from functools import cache, cached_property, update_wrapper
 from importlib.metadata import version
@@ -73,6 +74,9 @@ def _loaded() -> Callable[[Callable[..., object]], Any]:
 class _Kernel(Generic[P, R]):
     """A function that is compiled on its first call, by Python or by another kernel."""
 
+    preparing_s = 0.0
+    """Time of calls that had to load or compile a kernel."""
+
     def __init__(self, function: Callable[P, R]) -> None:
         self._function = function
         update_wrapper(self, function)
@@ -83,7 +87,19 @@ class _Kernel(Generic[P, R]):
         return _loaded()(self._function)
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
-        return cast("R", self.dispatcher(*arguments, **named))
+        began, known = time.perf_counter(), self._signatures() if "dispatcher" in self.__dict__ else -1
+        result = cast("R", self.dispatcher(*arguments, **named))
+        if known != self._signatures():  # it was loaded or compiled for these types
+            _Kernel.preparing_s += time.perf_counter() - began
+        return result
+
+    def _signatures(self) -> int:
+        return len(getattr(self.dispatcher, "overloads", ()))
+
+
+def clock_s() -> float:
+    """Return the time of a clock that stands still while a kernel's first call loads or compiles it, s."""
+    return time.perf_counter() - _Kernel.preparing_s
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:

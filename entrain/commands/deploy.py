@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from machine.errors import BadInput, EntrainError
-from machine.terminal import plain_table
+from machine.terminal import plain_table, print_whole
 
 if TYPE_CHECKING:
     from controlplane.pipeline import Pipeline
@@ -68,7 +67,7 @@ def command(
     if as_json:
         click.echo(json.dumps(result))
     else:
-        Console().print(deploy_table(result))
+        print_whole(deploy_table(result))
 
 
 def given_pipeline(topology: Topology, program: Path | None, p4info: Path | None) -> Pipeline:

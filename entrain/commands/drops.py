@@ -6,10 +6,9 @@ import json
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from machine.terminal import plain_table
+from machine.terminal import plain_table, print_whole
 
 
 @click.command(short_help="Show what the switches dropped, and why.")
@@ -31,7 +30,7 @@ def command(network: str | None, as_json: bool) -> None:
     elif not any(count for switch in found.switches for count in switch.packets.values()):
         click.echo("no switch has dropped anything")
     else:
-        Console().print(drops_table(found))
+        print_whole(drops_table(found))
 
 
 def drops_table(found: Any) -> Table:

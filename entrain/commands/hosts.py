@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import click
-from rich.console import Console
 
 
 @click.command(short_help="List the hosts.")
@@ -15,7 +14,7 @@ def command(network: str | None, as_json: bool) -> None:
     """List the hosts of a network that is up. `entrain exec HOST CMD` runs a command on one."""
     from controlplane.api_pb2 import GetNetworkRequest
     from controlplane.client import call, choose
-    from machine.terminal import plain_table
+    from machine.terminal import plain_table, print_whole
 
     with call(choose(network)) as stub:
         found = stub.GetNetwork(GetNetworkRequest()).hosts
@@ -26,4 +25,4 @@ def command(network: str | None, as_json: bool) -> None:
     table = plain_table("host", "address", "interface", "switch", "port", text=4)
     for host in found:
         table.add_row(host.name, host.address, host.interface, host.switch, str(host.port))
-    Console().print(table)
+    print_whole(table)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from machine.terminal import plain_table
+from machine.terminal import plain_table, print_whole
 from wire.slot_header import slot_near
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def command(
                 click.echo(json.dumps(_document(reading, clock.slot(), used)))
         elif not watch:
             for reading, used in readings:
-                Console().print(loads_table(reading, clock.slot(), every, used))
+                print_whole(loads_table(reading, clock.slot(), every, used))
         else:
             with Live(console=Console(), auto_refresh=False) as live:
                 for reading, used in readings:

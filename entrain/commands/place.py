@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 
 from machine.errors import BadInput
 from machine.explain import suggestion
-from machine.terminal import plain_table
+from machine.terminal import plain_table, print_whole
 
 
 @click.command(short_help="Place jobs onto a cluster, without a network.")
@@ -119,27 +119,24 @@ def _on_paper(
     if as_json:
         click.echo(json.dumps(result))
     else:
-        Console().print(_table(result))
+        print_whole(_table(result))
+
+
+def _seconds(value: float) -> str:
+    """Return seconds without an exponent, such as 1507530000.25: some traces count from 1970."""
+    return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def _table(result: dict[str, Any]) -> Table:
-    table = Table(
-        Column("job", no_wrap=True),
-        "start s",
-        "end s",
-        "GPUs",
-        "leaves",
-        "spines",
-        "links",
-        "circuits",
-        Column("waited s for", no_wrap=True),
-    )
+    headings = ("job", "start s", "end s", "GPUs", "leaves", "spines", "links", "circuits", "waited s for")
+    table = plain_table(*(heading.replace(" s", "\ns") for heading in headings), text=1)
     for job in result["jobs"]:
         waited = "\n".join(
-            f"{each['to_s'] - each['from_s']:g} {each['behind'] or each['cause']}" for each in job["waiting"]
+            f"{_seconds(each['to_s'] - each['from_s'])} {each['behind'] or each['cause']}"
+            for each in job["waiting"]
         )
         sizes = [str(len(job[key])) for key in ("gpus", "leaves", "spines", "links", "circuits")]
-        table.add_row(job["job"], f"{job['start_s']:g}", f"{job['end_s']:g}", *sizes, waited or "-")
+        table.add_row(job["job"], _seconds(job["start_s"]), _seconds(job["end_s"]), *sizes, waited or "-")
     failed = result["fragmentation"]
     table.caption = (
         f"failed attempts for want of GPUs: {failed['gpus']}, of links: {failed['network']}; "

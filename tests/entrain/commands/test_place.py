@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -137,3 +138,22 @@ def test_a_wrong_file_is_explained(
     assert status == 2
     for word in words:
         assert word in result["error"], result["error"]
+
+
+@pytest.mark.parametrize("columns", ["80", "40"])
+def test_times_are_shown_whole_in_a_narrow_terminal_too(tmp_path: Path, columns: str) -> None:
+    (tmp_path / "c.toml").write_text(CLUSTER)
+    arrival = 1507530000.25
+    (tmp_path / "jobs.csv").write_text(f"{JOBS}first,32,{arrival},86400,ring\nsecond,1,{arrival},10,ring\n")
+    files = [str(tmp_path / "c.toml"), "--jobs", str(tmp_path / "jobs.csv"), "--strategy", "vclos"]
+    done = subprocess.run(
+        [sys.executable, "-m", "entrain.cli", "place", *files],
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": columns},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for shown in ("1507530000.25", "1507616400.25", "1507616410.25", "86400 "):
+        assert shown in done.stdout
+    assert "…" not in done.stdout
