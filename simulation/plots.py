@@ -62,7 +62,9 @@ def plot(path: Path, summary: Summary, results: Sequence[Result]) -> None:
     if figure is None:
         path.unlink(missing_ok=True)
         return
-    title = QUESTIONS.get(summary.experiment, summary.title)
+    title = summary.title
+    if not title.startswith(f"{Path(summary.settings.trace or '').name}: "):  # not of a user's trace
+        title = QUESTIONS.get(summary.experiment, title)
     figure.suptitle(textwrap.fill(title, int(9 * figure.get_figwidth())))
     if figure.get_layout_engine() is None:
         figure.tight_layout()

@@ -32,6 +32,9 @@ MOE = 0.258 + 0.0737 + 0.0158 + 0.0002
 """The same of a model of 600 billion parameters: all-to-all, allreduce, all-gather and reduce-scatter. The
 paper (4.2) names the first."""
 
+TRACE, SCALED = "trace", "trace, scaled"
+"""Sizes that are a trace's: with its durations and arrivals, or with scaled durations and drawn arrivals."""
+
 POWERS = (4, 8, 16, 32)
 TPU = (64, 128, 192, 256, 384, 512)
 TPU_SHARES = (0.34, 0.175, 0.007, 0.117, 0.001, 0.27)
@@ -41,10 +44,12 @@ count as 512. The other 9 % are spread evenly over `POWERS`, for which its numbe
 
 @dataclass(frozen=True)
 class Sample:
-    """Job sizes in GPUs and the durations that go with them, in any unit."""
+    """Job sizes in GPUs and the durations that go with them: s if there are arrivals, or else in any unit."""
 
     gpus: Ints
     durations: Floats
+    arrivals: Floats | None = None
+    """Ascending, s; None: to be drawn."""
 
 
 def helios_like(count: int, random: np.random.Generator) -> Sample:
@@ -83,7 +88,8 @@ SIZES = {"helios": helios_like, "powers": powers_of_two, "tpu": tpu_like, "testb
 
 def read_requests(path: Path) -> Sample:
     """Read the authors' request sequence, a list of (arrival, duration, GPUs), or their elastic trace, lines
-    of arrival, GPUs and duration. Arrivals are left out. Raises BadInput naming file, line and remedy."""
+    of arrival, GPUs and duration, all in seconds. Arrivals are from the first one on. Raises BadInput naming
+    file, line and remedy."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -99,33 +105,40 @@ def read_requests(path: Path) -> Sample:
         columns = ("arrival", "GPUs", "duration")
     if not rows:
         raise BadInput(f"{path}: has no jobs; give at least one")
-    gpus, durations = [], []
+    gpus, durations, arrivals = [], [], []
     for line, row in rows:
         place = Place(path, line)
         if len(row) != 3:
             raise place.error(len(row), f"has {len(row)} fields", f"give {', '.join(columns)}")
         fields = dict(zip(columns, row, strict=True))
+        arrivals.append(place.number("arrival", fields["arrival"]))
         gpus.append(place.integer("GPUs", fields["GPUs"], low=1))
         durations.append(place.number("duration", fields["duration"], exclusive=True))
-    return Sample(np.array(gpus), np.array(durations))
+    order = np.argsort(arrivals, kind="stable")
+    since = np.array(arrivals)[order]
+    return Sample(np.array(gpus)[order], np.array(durations)[order], since - since[0])
 
 
 def tenants(
     sample: Sample, gap_s: float, mean_duration_s: float, *, seed: int = 0, split: bool = False
 ) -> list[Tenant]:
-    """Return jobs with the sizes of `sample`, and its durations scaled to a mean of `mean_duration_s`.
+    """Return jobs with the sizes of `sample`, and its arrivals and durations if it has arrivals.
 
-    Arrivals are a Poisson process with a mean gap of `gap_s` (the paper's λ). Half of the jobs whose size is
+    Otherwise its durations are scaled to a mean of `mean_duration_s`, and arrivals are a Poisson process with
+    a mean gap of `gap_s` (the paper's λ). Half of the jobs whose size is
     a power of two run halving-doubling, and three tenths a large model's all-to-all; the others run
     hierarchical rings. So does the authors' simulator (890901b); with `split` the three collectives have
     equal shares, as on the testbed (8.1).
     """
-    if gap_s <= 0 or mean_duration_s <= 0:
+    if sample.arrivals is None and (gap_s <= 0 or mean_duration_s <= 0):
         raise BadInput(f"a mean gap of {gap_s} s and a duration of {mean_duration_s} s must be positive")
     random = np.random.default_rng((seed, 1))
     count = len(sample.gpus)
-    arrivals = np.cumsum(random.exponential(gap_s, count))
-    durations = sample.durations * mean_duration_s / sample.durations.mean()
+    if sample.arrivals is None:
+        arrivals = np.cumsum(random.exponential(gap_s, count))
+        durations = sample.durations * mean_duration_s / sample.durations.mean()
+    else:
+        arrivals, durations = sample.arrivals, sample.durations
     drawn = random.random(count)
     small = random.choice(SMALL, count)
     limits = (1 / 3, 2 / 3) if split else (0.5, 0.7)
@@ -145,10 +158,17 @@ def tenants(
 
 
 def sized(name: str, count: int, trace: Path | None, seed: int) -> Sample:
-    """Return `count` jobs' sizes: of the trace, repeated as needed, or drawn by the distribution's name."""
+    """Return `count` jobs' sizes: of the trace, repeated as needed, or drawn by the distribution's name.
+
+    If the name is TRACE, return the first `count` jobs of the trace as they are (0: all).
+    """
     if trace is None:
         return SIZES[name](count, np.random.default_rng((seed, 0)))
     whole = read_requests(trace)
+    if name == TRACE:
+        own = slice(count or None)
+        assert whole.arrivals is not None
+        return Sample(whole.gpus[own], whole.durations[own], whole.arrivals[own])
     which = np.arange(count) % len(whole.gpus)
     return Sample(whole.gpus[which], whole.durations[which])
 

@@ -23,6 +23,9 @@ INCLUDED = Path(__file__).resolve().parents[1] / "data"
 MOST_ITERATIONS = 10**8
 """No job in a trace has more. A larger number is a mistake, and would take forever to simulate."""
 
+MOST_PORTS = 10**6
+"""Of a coflow trace's fabric. More would take the memory of most machines."""
+
 
 class Place:
     """A position in a file, for error messages and checked numbers."""
@@ -127,7 +130,7 @@ def parse_coflow_benchmark(
     if not lines or len(lines[0].split()) != 2:
         raise BadInput(f"{path}, line 1: the header is missing; write: ports coflows")
     head = Place(path, 1)
-    ports = head.integer(1, lines[0].split()[0], low=1)
+    ports = head.integer(1, lines[0].split()[0], low=1, high=MOST_PORTS)
     declared = head.integer(2, lines[0].split()[1], low=1)
     body = [(n, line) for n, line in enumerate(lines[1:], 2) if line.strip()]
     if len(body) != declared:

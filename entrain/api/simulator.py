@@ -76,6 +76,7 @@ def simulate(
     limit: int | None = None,
     seed: int = 0,
     trace: str | Path | None = None,
+    scale_trace: bool = False,
     out: str | Path | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
@@ -83,7 +84,8 @@ def simulate(
     """Run the experiment `name` of `entrain simulate`, and return its results. It needs no root.
 
     `policy` are the names of policies; None: the experiment's. `limit` is how many jobs, coflows or
-    iterations are simulated. `out` is a directory that keeps each point as soon as it ends; those that it
+    iterations are simulated. A `trace` of vclos-... runs as it is, or with `scale_trace` at the experiment's
+    load. `out` is a directory that keeps each point as soon as it ends; those that it
     already has are not run again. `workers` is the number of processes (None: one for each processor).
 
     Raises BadInput.
@@ -93,7 +95,7 @@ def simulate(
     if workers is not None and workers < 1:
         raise BadInput(f"workers is {workers}; give at least 1")
     chosen = None if policy is None else ",".join(policy)
-    experiment, todo = points(name, Path(trace) if trace else None, chosen, limit, seed)
+    experiment, todo = points(name, Path(trace) if trace else None, chosen, limit, seed, scaled=scale_trace)
     ended = 0
 
     def done(point: Point, resumed: bool) -> None:

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from machine.errors import BadInput, EntrainError
 from machine.signals import ending_once
-from machine.terminal import plain_table
+from machine.terminal import plain_table, print_whole
 
 if TYPE_CHECKING:
     from simulation.results import Summary
@@ -31,6 +31,12 @@ SCORE = "cassini-score"
     "--trace",
     type=click.Path(path_type=Path),
     help="Trace file. Default: the included trace, or a workload drawn from a public trace's distributions.",
+)
+@click.option(
+    "--scale-trace",
+    is_flag=True,
+    help="For vclos-...: take only sizes and durations from the trace, repeated as needed; scale the "
+    "durations to the experiment's mean, and draw the arrivals. Default: the trace's jobs as they are.",
 )
 @click.option("--policy", help="Run only these policies, separated by commas.")
 @click.option(
@@ -79,6 +85,7 @@ def command(
     context: click.Context,
     name: str,
     trace: Path | None,
+    scale_trace: bool,
     policy: str | None,
     limit: int | None,
     seed: int,
@@ -144,7 +151,9 @@ def command(
         raise BadInput(f"--workers is {workers}; give at least 1")
     if out is None and (flows or usage is not None):
         raise BadInput("--flows and --usage write files; give --out DIR")
-    experiment, todo = points(name, trace, policy, limit, seed, flow_times=flows, usage_s=usage)
+    experiment, todo = points(
+        name, trace, policy, limit, seed, flow_times=flows, usage_s=usage, scaled=scale_trace
+    )
     if out is not None:
         _check_writable(out)
     console = Console(stderr=True)
@@ -237,7 +246,17 @@ def _score(
 
 def _print(summary: Summary) -> None:
     console = Console()
-    console.print(summary_table(summary))
+    print_whole(summary_table(summary))
+    settings = vars(summary.settings)
+    if settings["trace"]:
+        scaling = [
+            f"{key.replace('_', ' ')}: {settings[key]:g}"
+            for key in ("iteration_scale", "arrival_scale", "duration_s")
+            if settings[key]
+        ]
+        sizes = {row.at.sizes for row in summary.points} - {None}
+        words = "; ".join([f"trace: {settings['trace']}", *(f"sizes: {each}" for each in sizes), *scaling])
+        console.print(words, highlight=False, soft_wrap=True)
     for claim, value in summary.paper.items():
         console.print(f"paper: {claim}: {value}")
 

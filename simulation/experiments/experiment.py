@@ -53,3 +53,5 @@ class Experiment:
     """Returns the policies that a user may name; None: only the default ones."""
     sends_flows: bool = True
     """Whether it simulates flows over a network, which can be recorded."""
+    scales_traces: bool = False
+    """Whether a trace can be scaled to the experiment's load; `points` then reads `scaled`."""

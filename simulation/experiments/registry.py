@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from machine.errors import BadInput
@@ -37,10 +38,12 @@ def points(
     *,
     flow_times: bool = False,
     usage_s: float | None = None,
+    scaled: bool = False,
 ) -> tuple[Experiment, list[Point]]:
     """Return the experiment called `name` and its points.
 
     `flow_times` records the time of each flow, `usage_s` the links' utilisation in bins of this length (s).
+    `scaled` takes only sizes and durations from the trace, and scales these to the experiment's load.
     Raises BadInput for unknown names and invalid combinations.
     """
     if name not in EXPERIMENTS:
@@ -67,6 +70,10 @@ def points(
         base["flow_times"] = True
     if usage_s is not None:
         base["usage_s"] = usage_s
+    if scaled:
+        if trace is None or not experiment.scales_traces:
+            raise BadInput("--scale-trace belongs to --trace of vclos-...; leave it out")
+        base["scaled"] = True
     if experiment.trace is not None:
         path = trace or experiment.trace.path
         if path is not None and not path.is_file():
@@ -77,4 +84,7 @@ def points(
             )
         if path is not None:
             base["trace"] = str(path.resolve())
+    if trace is not None:
+        title = f"{trace.name}: {experiment.title.rpartition(': ')[2]}"
+        experiment = replace(experiment, title=title)
     return experiment, experiment.points(base, policies)

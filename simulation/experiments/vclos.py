@@ -21,7 +21,7 @@ from simulation.engine import Simulation
 from simulation.experiments.experiment import Experiment, Point, PublicTrace
 from simulation.results import ClusterTimes, Collisions, JobTimes, Result
 from simulation.tenancy import ClusterNetwork, Tenancy, Tenant, offered_load, transport
-from simulation.tenants import by_size, sized, tenants
+from simulation.tenants import SCALED, TRACE, by_size, sized, tenants
 from simulation.topology import GBIT
 
 REQUESTS = PublicTrace("base_conf_template/request_sequence", "nothepeople/RapidNetSim", "none stated")
@@ -65,10 +65,13 @@ def cluster_of(point: Point) -> Cluster:
 
 def _tenants(point: Point) -> list[Tenant]:
     trace = Path(point["trace"]) if "trace" in point else None
-    sample = sized(point["sizes"], point["limit"] or point["tenants"], trace, point["seed"])
+    sample = sized(point["sizes"], point["limit"] or point.get("tenants", 0), trace, point["seed"])
+    if trace is not None and sample.gpus.max() > point["gpus"]:
+        raise BadInput(f"{trace}: a job has {sample.gpus.max()} GPUs, and the cluster {point['gpus']}")
     sample = replace(sample, gpus=np.minimum(sample.gpus, point["gpus"]))
+    split = point["sizes"] == "testbed"
     jobs = tenants(
-        sample, point["gap_s"], point["duration_s"], seed=point["seed"], split=point["sizes"] == "testbed"
+        sample, point.get("gap_s", 0.0), point.get("duration_s", 0.0), seed=point["seed"], split=split
     )
     if "communication" in point:
         jobs = [replace(job, share=point["communication"] / 100) for job in jobs]
@@ -245,8 +248,30 @@ def _of_cluster(
     trace: PublicTrace | None = REQUESTS,
 ) -> Experiment:
     """Return an experiment that runs a queue of jobs at each point."""
+
+    def of_trace(base: Point, policies: tuple[str, ...]) -> list[Point]:
+        scaled = base.pop("scaled", False)
+        made = points(base, policies)
+        if "trace" not in base:
+            return made
+        if scaled:
+            return [{**point, "sizes": SCALED} for point in made]
+        if len({point["gap_s"] for point in made}) > 1:
+            raise BadInput(f"{name} varies the time between arrivals, which a trace has: give --scale-trace")
+        left_out = ("gap_s", "duration_s", "tenants")
+        return [{**{k: v for k, v in p.items() if k not in left_out}, "sizes": TRACE} for p in made]
+
     return Experiment(
-        name, title, trace, policies, points, run_cluster, paper or {}, accepts=_names, sends_flows=False
+        name,
+        title,
+        trace,
+        policies,
+        of_trace,
+        run_cluster,
+        paper or {},
+        accepts=_names,
+        sends_flows=False,
+        scales_traces=True,
     )
 
 

@@ -184,13 +184,43 @@ def test_workloads_repeat_and_have_their_load() -> None:
 
 def test_public_request_files_are_read(tmp_path: Path) -> None:
     listed, lines = tmp_path / "request_sequence", tmp_path / "elastic_trace"
-    listed.write_text("[(0, 520, 8), (0, 1834.5, 16)]\n")
+    listed.write_text("[(0, 520, 8), (3, 1834.5, 16)]\n")
     lines.write_text("0.0 8 520.0\n3.0 16 1834.5\n")
     for path in (listed, lines):
         found = read_requests(path)
         assert found.gpus.tolist() == [8, 16]
         assert found.durations.tolist() == [520.0, 1834.5]
+        assert found.arrivals is not None
+        assert found.arrivals.tolist() == [0.0, 3.0]
     assert sized("helios", 5, listed, 0).gpus.tolist() == [8, 16, 8, 16, 8]
+
+
+def test_a_traces_jobs_run_as_they_are_unless_they_are_to_be_scaled(tmp_path: Path) -> None:
+    trace = tmp_path / "requests"
+    trace.write_text("1012 8 50\n1000 8 100\n1010 16 2000\n")
+
+    def jobs(scaled: bool, limit: int | None = None) -> tuple[Any, list[Any]]:
+        experiment, [point] = points("vclos-512", trace, "best", limit, 0, scaled=scaled)
+        assert experiment.title == "requests: strategies on 512 GPUs"
+        found = experiment.run(point).jobs
+        return point, [(job.arrival_s, round(job.jct_s), job.lower_bound_s) for job in found]
+
+    point, found = jobs(scaled=False)
+    assert found == [(0.0, 100, 100.0), (10.0, 2000, 2000.0), (12.0, 50, 50.0)]
+    assert point["sizes"] == "trace"
+    assert not {"gap_s", "duration_s", "tenants"} & point.keys()
+    assert jobs(scaled=False, limit=2)[1] == found[:2]
+    point, found = jobs(scaled=True, limit=6)
+    assert len(found) == 6
+    assert np.mean([alone for *_, alone in found]) == pytest.approx(point["duration_s"])
+    assert point["sizes"] == "trace, scaled"
+    with pytest.raises(BadInput, match=r"vclos-load varies the time between arrivals.*--scale-trace"):
+        points("vclos-load", trace, None, None, 0)
+    with pytest.raises(BadInput, match="leave it out"):
+        points("coflow-fb2010", trace, None, None, 0, scaled=True)
+    trace.write_text("0 600 50\n")
+    with pytest.raises(BadInput, match="a job has 600 GPUs, and the cluster 512"):
+        jobs(scaled=False)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ def test_wrong_lines_are_named(tmp_path: Path, line: str, column: int) -> None:
     ("text", "message"),
     [
         ("", "line 1: the header is missing"),
+        ("1000000000 1\n1 0 1 0 1 1:2\n", "line 1, column 1: 1000000000 is out of range"),
         ("4 2\n1 0 1 0 1 1:2\n", "2 coflows are declared, 1 follow"),
         ("4 2\n1 5 1 0 1 1:2\n2 4 1 0 1 1:2\n", "line 3, column 2: .*before"),
         ("4 2\n1 5 1 0 1 1:2\n1 6 1 0 1 1:2\n", "line 3, column 1: .*twice"),
