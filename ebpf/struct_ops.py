@@ -95,5 +95,7 @@ def _free(pointer: int) -> None:
 def available_congestion_controls() -> tuple[str, ...]:
     """Return the congestion controls that a socket can choose."""
     with contextlib.suppress(OSError):
-        return tuple(Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split())
+        return tuple(
+            Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text(encoding="utf-8").split()
+        )
     return ()

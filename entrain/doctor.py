@@ -175,7 +175,7 @@ def _tried(script: str) -> Callable[[], str | None]:
 
 def _jit() -> str | None:
     try:
-        return "on" if _JIT.read_text().strip() != "0" else None
+        return "on" if _JIT.read_text(encoding="utf-8").strip() != "0" else None
     except OSError:  # only the machine's own network namespace has the file, so containers do not
         return "on" if os.geteuid() == 0 and _is_compiled() else None
 

@@ -130,13 +130,15 @@ def obstacles() -> list[str]:
 
 def _obstacles() -> Iterator[str]:
     with contextlib.suppress(OSError):
-        if "[confidentiality]" in LOCKDOWN.read_text():
+        if "[confidentiality]" in LOCKDOWN.read_text(encoding="utf-8"):
             yield "the kernel is locked down: boot it without lockdown=confidentiality"
     with contextlib.suppress(OSError):
-        if MODULES_DISABLED.read_text().strip() == "1":
+        if MODULES_DISABLED.read_text(encoding="utf-8").strip() == "1":
             yield "kernel.modules_disabled is 1: load modules such as veth and sch_htb before it is set"
     with contextlib.suppress(OSError):
-        status = dict(line.split(":", 1) for line in STATUS.read_text().splitlines() if ":" in line)
+        status = dict(
+            line.split(":", 1) for line in STATUS.read_text(encoding="utf-8").splitlines() if ":" in line
+        )
         effective = int(status.get("CapEff", "0"), 16)
         if missing := [name for name, bit in _CAPABILITIES.items() if not effective >> bit & 1]:
             yield f"this process lacks {' and '.join(missing)}: in a container, run it privileged"

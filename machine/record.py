@@ -101,7 +101,7 @@ class AlreadyRuns(EntrainError):
 def process_start(pid: int) -> str | None:
     """Return a process's start time in clock ticks since boot, or None if it is not running or a zombie."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text.rpartition(")")[2].split()
@@ -131,7 +131,9 @@ def _pid_here(pid: int, pid_namespace: int) -> int | None:
         with contextlib.suppress(OSError):  # it has just ended
             if (status.parent / "ns/pid").stat().st_ino != pid_namespace:
                 continue
-            numbers = next(line for line in status.read_text().splitlines() if line.startswith("NSpid:"))
+            numbers = next(
+                line for line in status.read_text(encoding="utf-8").splitlines() if line.startswith("NSpid:")
+            )
             if int(numbers.split()[-1]) == pid:
                 return int(status.parent.name)
     return None
@@ -275,14 +277,14 @@ class Record:
         """
         path = Path("/proc/sys") / setting
         with _turn(self.path.parent):
-            resource = Resource("sysctl", setting, detail=path.read_text().strip())
+            resource = Resource("sysctl", setting, detail=path.read_text(encoding="utf-8").strip())
             for other in (each for found in _all(self.path.parent) for each in found.owned):
                 if (other.resource.name, other.namespace) == (setting, _here(resource).namespace):
                     resource = other.resource  # it knows the value from before
             if resource.detail == value:
                 return None
             self.own(resource)
-            path.write_text(value)
+            path.write_text(value, encoding="utf-8")
         return resource
 
     def release(self, resource: Resource) -> None:

@@ -81,7 +81,7 @@ def write_files(
     for texts, suffix in ((switches, "switch"), (paths, "paths")):
         written.append({name: directory / f"{name}.{suffix}.toml" for name in texts})
         for name, text in texts.items():
-            written[-1][name].write_text(text)
+            written[-1][name].write_text(text, encoding="utf-8")
     return written[0], written[1]
 
 

@@ -525,4 +525,4 @@ def _disable_ipv6(interface: str) -> None:
     """Disable IPv6, since the kernel's router solicitations would be traffic in the fabric."""
     switch = Path(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6")
     if switch.exists():
-        switch.write_text("1")
+        switch.write_text("1", encoding="utf-8")

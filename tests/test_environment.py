@@ -19,16 +19,6 @@ from simulation import sweep
 from simulation.traces import read_coflow_benchmark
 from tests.test_layers import ALLOWED, ROOT
 
-ASCII = {
-    "ebpf/struct_ops.py",
-    "entrain/commands/run.py",
-    "entrain/doctor.py",
-    "machine/record.py",
-    "mininet_topos/emulated_switches.py",
-    "mininet_topos/network.py",
-    "softswitch/compiler/build.py",
-}
-"""Modules whose text files have ASCII only, as the kernel's do."""
 SMALL = ("simulate", "coflow-fb2010", "--limit", "5", "--workers", "1")
 
 
@@ -51,8 +41,7 @@ def _without_encoding(path: Path) -> Iterator[str]:
 
 def test_every_text_file_has_an_encoding() -> None:
     modules = [path for package in (*ALLOWED, "benchmarks") for path in (ROOT / package).rglob("*.py")]
-    wanting = [each for path in modules for each in _without_encoding(path)]
-    assert [each for each in wanting if each.partition(":")[0] not in ASCII] == []
+    assert [each for path in modules for each in _without_encoding(path)] == []
 
 
 def test_a_byte_order_mark_before_a_file_is_left_out(tmp_path: Path) -> None:

@@ -387,7 +387,7 @@ def _progress(console: Console, descriptor: int | None = None) -> Iterator[Repor
         return f", {duration(seconds)} left" if seconds is not None and part < 1.0 else ""
 
     if descriptor is not None:
-        with open(descriptor, "w", buffering=1) as pipe:  # noqa: PTH123
+        with open(descriptor, "w", buffering=1, encoding="utf-8") as pipe:  # noqa: PTH123
             yield lambda what, part: print(json.dumps({"what": what, "part": part}), file=pipe)
         return
     if not console.is_terminal:

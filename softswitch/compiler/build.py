@@ -35,7 +35,9 @@ IFINDICES = 65536  # interfaces with a lower index are in an array, the others i
 LOOP_PORT = 0xFFFE
 MOST_PORTS = 512  # runtime/state.h
 _STATISTIC = re.compile(r"enum statistic {(.*?)STATISTICS", re.DOTALL)
-STATISTICS = tuple(_STATISTIC.findall((RUNTIME / "types.h").read_text())[0].lower().replace(",", " ").split())
+STATISTICS = tuple(
+    _STATISTIC.findall((RUNTIME / "types.h").read_text(encoding="utf-8"))[0].lower().replace(",", " ").split()
+)
 """Names of the switch's own counters, in the order of their definition in `runtime/types.h`.
 
 They count packets that the switch cannot accept, parse, queue or rewrite. Drops by the P4 program's own rules
@@ -60,7 +62,7 @@ class Code:
 
 def possible_cpus() -> int:
     """Return the number of possible CPUs."""
-    text = Path("/sys/devices/system/cpu/possible").read_text().strip()
+    text = Path("/sys/devices/system/cpu/possible").read_text(encoding="utf-8").strip()
     return int(text.replace("-", ",").split(",")[-1]) + 1
 
 
@@ -188,7 +190,7 @@ def build(code: Code) -> Path:
     with locked(directory / "softswitch.lock"):
         if not output.exists():
             source = stem.with_suffix(".c")
-            source.write_text(code.source)
+            source.write_text(code.source, encoding="utf-8")
             compile_bpf(source, output, includes=[RUNTIME])
             for suffix in ("c", "o"):
                 cache.prune(f"softswitch-*.{suffix}", keep=_CACHED)
