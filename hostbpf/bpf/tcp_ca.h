@@ -154,20 +154,20 @@ struct tcp_congestion_ops {
 // for this (7.3 has, 6.18 has not). If not, it is an event.
 #if TX_START_OPERATION
 #define tx_start cwnd_event_tx_start
-#define TX_START(name, action)                   \
-	SEC("struct_ops")                        \
-	void BPF_PROG(name, struct sock *sk)     \
-	{                                        \
-		action(sk);                      \
+#define TX_START(name, action)               \
+	SEC("struct_ops")                    \
+	void BPF_PROG(name, struct sock *sk) \
+	{                                    \
+		action(sk);                  \
 	}
 #else
 #define tx_start cwnd_event
-#define TX_START(name, action)                                           \
-	SEC("struct_ops")                                                \
-	void BPF_PROG(name, struct sock *sk, enum tcp_ca_event event)    \
-	{                                                                \
-		if (event == CA_EVENT_TX_START)                          \
-			action(sk);                                      \
+#define TX_START(name, action)                                        \
+	SEC("struct_ops")                                             \
+	void BPF_PROG(name, struct sock *sk, enum tcp_ca_event event) \
+	{                                                             \
+		if (event == CA_EVENT_TX_START)                       \
+			action(sk);                                   \
 	}
 #endif
 
