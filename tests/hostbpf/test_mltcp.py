@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebpf import EbpfError, Object, compile_bpf
-from ebpf.struct_ops import available_congestion_controls
+from ebpf.struct_ops import available_congestion_controls, kernel_has_links
 from hostbpf import mltcp
 from hostbpf.controls import controls
 from hostbpf.flows import FlowState, read_flows
@@ -414,6 +414,7 @@ def test_restored_windows_are_counted(
 
 
 @pytest.mark.root
+@pytest.mark.skipif(not kernel_has_links(), reason="needs Linux 6.4: tests/ebpf/test_struct_ops.py instead")
 def test_registration_ends_with_a_killed_process() -> None:
     """Even `kill -9` leaves no control behind."""
     if "slot_reno" in available_congestion_controls():

@@ -48,7 +48,7 @@ LIVE: Mapping[str, str] = {
     "killed agent": f"{AGENT}::test_killed_agent_leaves_nothing_and_another_one_starts",
     "killed programs": "tests/ebpf/test_gate.py",
     "MLTCP": "tests/hostbpf/test_mltcp.py::test_bytes_arrive_unchanged",
-    "killed controls": "tests/hostbpf/test_mltcp.py::test_registration_ends_with_a_killed_process",
+    "killed controls": "tests/ebpf/test_struct_ops.py",
     "slot rates by pacing": f"{AGENT}::test_rates_that_nobody_renews_end_within_their_lease",
     "slot rates by departure times": f"{RATES}/test_enforcers.py::test_any_control_keeps_to_the_rate[edt]",
     "slot rates by queueing": f"{RATES}/test_enforcers.py::test_any_control_keeps_to_the_rate[htb]",
