@@ -46,6 +46,10 @@ CASES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
 """By what the messages must name: what takes it from the kernel, and what gives it back."""
 
 
+HARMLESS = ("locked down",)
+"""What some kernels do without: Linux 6.1 locked down loads every program."""
+
+
 def entrain(*arguments: str) -> tuple[int, str]:
     """Return the exit status of a command, and what it printed in one line."""
     command = [sys.executable, "-m", "entrain.cli", *arguments]
@@ -66,8 +70,10 @@ def main() -> None:
             faults = []
             for command in (["doctor"], ["up", str(topology)]):
                 status, said = entrain(*command)
-                if status == 0 or name not in said or "Traceback" in said:
+                works = status == 0 and name in HARMLESS
+                if "Traceback" in said or not (works or (status != 0 and name in said)):
                     faults.append(f"{command[0]}: exit status {status}: {said[-1500:]}")
+            entrain("down")
             faults += left()
             give_back()
             found[name] = faults
