@@ -77,6 +77,7 @@ def command(
     from entrain.run import plan
     from entrain.run.runner import check_machine
     from entrain.trials.slot_rates import is_slot_rates
+    from machine.signals import ending_once
 
     if resume and out is None:
         raise click.UsageError("--resume continues the runs in a directory; name it with --out")
@@ -97,11 +98,12 @@ def command(
         else:
             _show_plan(found)
         return
-    check_network(_features(experiment), experiment.network.shaping)
     check_machine(experiment)
     if keep and not sys.stdin.isatty():
         raise click.UsageError("--keep waits for Enter, so it needs a terminal")
     with contextlib.ExitStack() as stack:
+        stack.enter_context(ending_once())
+        check_network(_features(experiment), experiment.network.shaping)
         kept = (
             stack.enter_context(store.writing(files.NETWORK, out, experiment, resume=resume)) if out else None
         )

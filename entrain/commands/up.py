@@ -29,6 +29,7 @@ def command(file: Path, target: str | None, routing: str | None, as_json: bool) 
     """
     from entrain.doctor import check_network
     from entrain.run.starting import prepared, start
+    from machine.signals import ending_once
 
     console = Console(stderr=True)
     plan = prepared(file, target, routing)
@@ -36,7 +37,8 @@ def command(file: Path, target: str | None, routing: str | None, as_json: bool) 
         console.print(f"note: {note}", highlight=False)
     topology, setup, routing = plan.topology, plan.setup, plan.routing
     softswitch = any(switch.target == "softswitch" for switch in topology.switches)
-    check_network(["P4 switch"] if softswitch else [], "htb")
+    with ending_once():
+        check_network(["P4 switch"] if softswitch else [], "htb")
     with console.status(f"bringing up {topology.name}"):
         ready = start(plan)
     if ready is None:

@@ -239,9 +239,10 @@ def test_each_routing_puts_on_a_link_what_it_promises(
 
 
 STAGES: dict[str, Callable[[Run], object]] = {
+    "the check of the machine": lambda run: run.running("entrain.attempts"),
     "the record": lambda run: run.journal.exists(),
     "the namespace": lambda run: run.namespace.exists(),
-    "a switch": lambda run: run.switches(),
+    "a switch": lambda run: run.namespace.exists() and run.switches(),
     "the first run": lambda run: list(run.directory.glob("*/go")),
     "the second run": lambda run: list(run.directory.glob("source-*")),
 }
