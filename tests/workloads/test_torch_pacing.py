@@ -11,9 +11,12 @@ SCRIPT = """
 import contextlib, socket, sys, threading, time, types
 from pathlib import Path
 
-torch = types.ModuleType("torch")
-torch.distributed = types.ModuleType("torch.distributed")
-sys.modules |= {"torch": torch, "torch.distributed": torch.distributed}
+for name in ("torch", "torch.distributed", "torch._compile", "torch.nn", "torch.nn.parallel"):
+    sys.modules[name] = types.ModuleType(name)
+sys.modules["torch"].distributed = sys.modules["torch.distributed"]
+sys.modules["torch._compile"]._disable_dynamo = None
+sys.modules["torch.nn.parallel.distributed"] = types.ModuleType("torch.nn.parallel.distributed")
+sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel = None
 from hostbpf.agent.paces import Paces
 from schedulers.cassini.pace import Pace
 from workloads import torch_monitor
