@@ -10,7 +10,7 @@ TOPOLOGY ?= experiments/leaf-spine.toml
 OUT ?= results/source-routing
 BENCH ?= switch
 KERNELS ?= 6.1 6.12 7.3
-STAGES ?= load live full
+STAGES ?= load doctor live full
 RELEASE ?= bookworm
 
 run: setup  ## Run the main experiment: ECMP, source routing and vClos, on 4 leaves, 4 spines and 16 hosts

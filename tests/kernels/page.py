@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from entrain.features import TOFINO
+from entrain.features import FEATURES
 from tests.kernels.__main__ import LIVE, RESULTS
 from tests.kernels.guest import ROOT
 
@@ -20,14 +20,18 @@ def table(found: Sequence[dict[str, Any]]) -> str:
     """Return the table of features by kernel."""
     rows = [["", *(f"{each['version']}" for each in found)], ["---"] * (len(found) + 1)]
     rows.append(["programs loaded", *(f"{each['loaded']} of {each['programs']}" for each in found)])
-    features = [name for name in found[0]["features"] if name != TOFINO]
+    features = [feature.name for feature in FEATURES]
     rows += [[name, *(_how(each["features"][name]) for each in found)] for name in features]
-    rows += [[f"test: {check}", *(WORDS[each["live"][check]] for each in found)] for check in LIVE]
+    if any("live" in each for each in found):
+        rows += [[f"test: {check}", *(_outcome(each, check) for each in found)] for check in LIVE]
     for stage, name in (("live", "these tests"), ("full", "all kernel tests")):
         if any(f"{stage}_passed" in each for each in found):
             rows.append([name, *(_counts(each, stage) for each in found)])
-    rows.append(["left behind", *(str(len(each["left"])) for each in found)])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _outcome(found: dict[str, Any], check: str) -> str:
+    return WORDS[found["live"][check]] if "live" in found else "not run"
 
 
 def _how(feature: str) -> str:
