@@ -1,8 +1,8 @@
 """`python -m tests.kernels`: boot kernels of Debian's packages, and test entrain on them.
 
-Stages: `load` loads every program, `doctor` tries each feature, `live` tests them, `lacking` takes features from
-the kernel, `full` runs the kernel tests. The results are added to build/kernels.json, with the version of entrain that each
-stage ran. The exit status is 1 if anything falls short.
+Stages: `load` loads every program, `doctor` tries each feature, `live` tests them, `lacking` takes features
+from the kernel, `full` runs the kernel tests. The results are added to build/kernels.json, with the
+version of entrain that each stage ran. The exit status is 1 if anything falls short.
 """
 
 from __future__ import annotations
