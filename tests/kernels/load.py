@@ -18,13 +18,11 @@ from softswitch.compiler.ir import load_program
 from softswitch.kernel.datapath import Datapath
 
 ROOT = Path(__file__).resolve().parents[2]
-REJECTED = "rejected.bpf.c"
-"""A test's program that the verifier must reject."""
 
 
 def switch_programs() -> list[Path]:
     """Return the P4 programs, as p4c's JSON: the fabric and those of the tests."""
-    built = (ROOT / "tests/p4/programs/build", ROOT / "p4src/build")
+    built = (ROOT / "tests/p4/programs/build", ROOT / "tests/softswitch/programs", ROOT / "p4src/build")
     return sorted(path for directory in built for path in directory.glob("*.json"))
 
 
