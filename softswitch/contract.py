@@ -125,6 +125,13 @@ class Datapath(Protocol):
         if the port number is out of range or in use.
         """
 
+    def set_queued(self, port: int, queued: bool) -> None:
+        """Set whether packets may wait at the port's interface, as before a queueing discipline.
+
+        They may when the port has just been added. What may wait is taken from its sender's socket, which a
+        queue in a network does not hold back. That takes a copy of the packet.
+        """
+
     def remove_port(self, port: int) -> None:
         """Detach from the port's interface. Raises EntrainError if there is no such port."""
 

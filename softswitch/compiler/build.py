@@ -33,7 +33,7 @@ _CACHED = 200
 """Number of compiled programs in the cache."""
 IFINDICES = 65536  # interfaces with a lower index are in an array, the others in a hash map
 LOOP_PORT = 0xFFFE
-MOST_PORTS = 512  # runtime/state.h
+MOST_PORTS, PORT_BYTES = 512, 24  # runtime/types.h
 _STATISTIC = re.compile(r"enum statistic {(.*?)STATISTICS", re.DOTALL)
 STATISTICS = tuple(
     _STATISTIC.findall((RUNTIME / "types.h").read_text(encoding="utf-8"))[0].lower().replace(",", " ").split()
@@ -105,7 +105,7 @@ def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None)
     members = [
         ("statistics", f"u64 %s[{len(STATISTICS)}]", 8 * len(STATISTICS)),
         ("stash_ticket", "u32 %s", 4),
-        ("ports", f"struct port %s[{MOST_PORTS}]", 16 * MOST_PORTS),
+        ("ports", f"struct port %s[{MOST_PORTS}]", PORT_BYTES * MOST_PORTS),
         ("port_of", f"u16 %s[{IFINDICES}]", 2 * IFINDICES),
         *actions.shared_members(cpus),
         *matching.shared_members(),

@@ -25,7 +25,16 @@ from ebpf import Attachment, Codec, Object, RingBuffer
 from ebpf.errors import EbpfError
 from machine.errors import EntrainError
 from machine.record import Record, Resource
-from softswitch.compiler.build import IFINDICES, LOOP_PORT, MOST_PORTS, STATISTICS, Code, build, generate
+from softswitch.compiler.build import (
+    IFINDICES,
+    LOOP_PORT,
+    MOST_PORTS,
+    PORT_BYTES,
+    STATISTICS,
+    Code,
+    build,
+    generate,
+)
 from softswitch.compiler.layout import Record as Layout
 from softswitch.compiler.layout import arguments
 from softswitch.compiler.program import Program, Table
@@ -63,6 +72,7 @@ class _Event(NamedTuple):
     last: int
 
 
+_DEPTH, _IFINDEX, _QUEUED = 2, 3, 4  # of struct port
 _EVENT = Codec("=8I", _Event)
 _DIGEST, _SEND, _AGAIN = range(3)
 _ARRIVAL, _RESUBMITTED, _RECIRCULATED, _INGRESS_CLONE, _EGRESS_CLONE, _REPLICA = range(6)
@@ -220,6 +230,10 @@ class Datapath(Externs):
         else:
             self.object.maps["ports_by_ifindex"].update(struct.pack("=I", ifindex), struct.pack("=I", port))
 
+    def _set_port(self, port: int, member: int, value: int) -> None:
+        """Set a member of 32 bits of the port's `struct port`, by its index."""
+        self.shared.view("ports", "I")[PORT_BYTES // 4 * port + member] = value
+
     def add_port(self, port: int, ifindex: int, rate_mbps: float | None = None) -> None:
         """Receive from and send to interface `ifindex` of this network namespace as `port`."""
         if not 0 <= port < MOST_PORTS:
@@ -228,7 +242,8 @@ class Datapath(Externs):
             raise EntrainError(f"port {port} already exists")
         self._attached[port] = (ifindex, self._program.attach_interface(ifindex, "ingress"))
         self._set_port_of(ifindex, port)
-        self.shared.view("ports", "I")[4 * port + 3] = ifindex
+        self._set_port(port, _IFINDEX, ifindex)
+        self.set_queued(port, True)
         if rate_mbps is not None:
             self.set_queue(port, rate_mbps, 0)
 
@@ -236,18 +251,21 @@ class Datapath(Externs):
         if port not in self._attached:
             raise EntrainError(f"there is no port {port}")
         ifindex, attachment = self._attached.pop(port)
-        self.shared.view("ports", "I")[4 * port + 3] = 0
+        self._set_port(port, _IFINDEX, 0)
         self._set_port_of(ifindex, None)
         attachment.close()
+
+    def set_queued(self, port: int, queued: bool) -> None:
+        """Set whether packets may wait at the port's interface, as they do before a queueing discipline."""
+        self._set_port(port, _QUEUED, int(queued))
 
     def set_queue(self, port: int, rate_mbps: float, depth_packets: int) -> None:
         """Set a port's virtual queue, and empty it. A rate of 0 removes it; a depth of 0 is unlimited."""
         if not 0 <= port < MOST_PORTS:
             raise EntrainError(f"port {port} is out of range: 0 to {MOST_PORTS - 1}")
-        self.shared.view("ports", "I")[4 * port + 2] = depth_packets
-        self.shared.view("ports")[2 * port] = max(
-            round(rate_mbps * 125_000 * 2**26 / 1e9), int(rate_mbps > 0)
-        )
+        self._set_port(port, _DEPTH, depth_packets)
+        rates = self.shared.view("ports")
+        rates[PORT_BYTES // 8 * port] = max(round(rate_mbps * 125_000 * 2**26 / 1e9), int(rate_mbps > 0))
         queues = self.object.maps["queues"]
         queues.update(struct.pack("=I", port), bytes(queues.value_size))
 

@@ -24,8 +24,11 @@ log = logging.getLogger(__name__)
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCSIFMTU = 0x8913, 0x8914, 0x8922
 _IFF_UP, _IFF_RUNNING, _IFF_NOARP = 0x1, 0x40, 0x80
 _SOL_PACKET, _PACKET_ADD_MEMBERSHIP, _PACKET_MR_PROMISC = 263, 1, 1
-_NETLINK_ROUTE, _RTMGRP_LINK = 0, 1
-_RTM_NEWLINK, _RTM_DELLINK, _IFLA_IFNAME = 16, 17, 3
+_NETLINK_ROUTE, _RTMGRP_LINK, _RTMGRP_TC = 0, 1, 8
+_RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK, _RTM_NEWQDISC, _RTM_DELQDISC = 16, 17, 18, 36, 37
+_IFLA_IFNAME, _IFLA_QDISC, _NLM_F_REQUEST = 3, 6, 1
+
+_NO_QUEUE = "noqueue"
 
 Rate = tuple[float, int | None]  # Mbit/s, and the queue's length in packets if given
 
@@ -38,6 +41,18 @@ class Port:
     interface: str
     ifindex: int | None = None
     up: bool = False
+    queued: bool = True
+    """Whether packets may wait at the interface: it has a queueing discipline."""
+
+
+@dataclass(frozen=True)
+class _Link:
+    """An interface as the kernel describes it. `qdisc` is None where the kernel did not say."""
+
+    ifindex: int
+    flags: int
+    name: str
+    qdisc: str | None = None
 
 
 def parse_port(text: str) -> tuple[int, str]:
@@ -133,7 +148,7 @@ class Ports:
         except PermissionError as error:
             raise MissingTool("run the switch as root: it attaches programs to its ports") from error
         self._netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_ROUTE)
-        self._netlink.bind((0, _RTMGRP_LINK))
+        self._netlink.bind((0, _RTMGRP_LINK | _RTMGRP_TC))
         self._netlink.setblocking(False)
         self.ports = {number: Port(number, name) for number, name in interfaces.items()}
         for port in self.ports.values():
@@ -148,8 +163,16 @@ class Ports:
         self._promiscuous.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, membership)
         port.ifindex = ifindex
         port.up = _flags(port.interface) & _IFF_RUNNING != 0
+        port.queued = True
+        self._ask(ifindex)
         if self._datapath is not None:
             self._add(self._datapath, port)
+
+    def _ask(self, ifindex: int) -> None:
+        """Ask for the interface's state, which `poll` reads."""
+        message = struct.pack("=BxHiII", socket.AF_UNSPEC, 0, ifindex, 0, 0)
+        header = struct.pack("=IHHII", 16 + len(message), _RTM_GETLINK, _NLM_F_REQUEST, 0, 0)
+        self._netlink.send(header + message)
 
     def _add(self, datapath: Datapath, port: Port) -> None:
         if port.ifindex is None:
@@ -162,6 +185,7 @@ class Ports:
                 raise
             port.ifindex, port.up = None, False  # it has just disappeared, and `poll` will see that next
             return
+        datapath.set_queued(port.number, port.queued)
         if rate is not None and queue is not None:
             datapath.set_queue(port.number, rate, queue)
 
@@ -213,8 +237,13 @@ class Ports:
                     raise
                 self._resync()
                 continue
-            for kind, ifindex, flags, name in _links(data):
-                self._changed(kind, ifindex, flags, name)
+            for kind, message in _messages(data):
+                if kind in (_RTM_NEWLINK, _RTM_DELLINK):
+                    self._changed(kind, _link(message))
+                elif kind in (_RTM_NEWQDISC, _RTM_DELQDISC):
+                    ifindex = struct.unpack_from("=B3xi", message)[1]
+                    if any(port.ifindex == ifindex for port in self.ports.values()):
+                        self._ask(ifindex)
 
     def _resync(self) -> None:
         """Check every interface, after the kernel has dropped notifications."""
@@ -222,11 +251,13 @@ class Ports:
             try:
                 ifindex, flags = socket.if_nametoindex(port.interface), _flags(port.interface)
             except OSError:
-                self._changed(_RTM_DELLINK, port.ifindex or 0, 0, port.interface)
+                self._changed(_RTM_DELLINK, _Link(port.ifindex or 0, 0, port.interface))
             else:
-                self._changed(_RTM_NEWLINK, ifindex, flags, port.interface)
+                self._changed(_RTM_NEWLINK, _Link(ifindex, flags, port.interface))
+                self._ask(ifindex)
 
-    def _changed(self, kind: int, ifindex: int, flags: int, name: str) -> None:
+    def _changed(self, kind: int, link: _Link) -> None:
+        ifindex, flags, name = link.ifindex, link.flags, link.name
         for port in self.ports.values():
             was_up = port.up
             if port.ifindex == ifindex and (kind == _RTM_DELLINK or name != port.interface):
@@ -244,9 +275,17 @@ class Ports:
                         log.warning("port %d: %s: %s", port.number, name, error)
                         port.ifindex = None
                 port.up = port.ifindex is not None and flags & _IFF_RUNNING != 0
+                if link.qdisc is not None and port.ifindex == ifindex:
+                    self._set_queued(port, link.qdisc != _NO_QUEUE)
             if port.up != was_up:
                 log.info("port %d (%s) is %s", port.number, port.interface, "up" if port.up else "down")
                 self.changed(port.number)
+
+    def _set_queued(self, port: Port, queued: bool) -> None:
+        if port.queued != queued:
+            port.queued = queued
+            if self._datapath is not None:
+                self._datapath.set_queued(port.number, queued)
 
     def close(self) -> None:
         """Restore the interfaces to their previous state."""
@@ -257,17 +296,21 @@ class Ports:
                 _ipv6_switch(name).write_text(before, encoding="utf-8")
 
 
-def _links(data: bytes) -> Iterable[tuple[int, int, int, str]]:
-    """Yield kind, interface index, flags and name of each link message in a netlink datagram."""
+def _messages(data: bytes) -> Iterable[tuple[int, bytes]]:
+    """Yield kind and content of each message in a netlink datagram."""
     while len(data) >= 16:
         length, kind = struct.unpack_from("=IH", data)
-        message, data = data[16:length], data[(length + 3) & ~3 :]
-        if kind in (_RTM_NEWLINK, _RTM_DELLINK):
-            _, _, ifindex, flags, _ = struct.unpack_from("=BxHiII", message)
-            attributes, name = message[16:], ""
-            while len(attributes) >= 4:
-                size, attribute = struct.unpack_from("=HH", attributes)
-                if attribute == _IFLA_IFNAME:
-                    name = attributes[4 : size - 1].decode()
-                attributes = attributes[(size + 3) & ~3 :] if size >= 4 else b""
-            yield kind, ifindex, flags, name
+        yield kind, data[16:length]
+        data = data[(length + 3) & ~3 :]
+
+
+def _link(message: bytes) -> _Link:
+    """Return what a link message (struct ifinfomsg and attributes) says."""
+    _, _, ifindex, flags, _ = struct.unpack_from("=BxHiII", message)
+    attributes, names = message[16:], {}
+    while len(attributes) >= 4:
+        size, attribute = struct.unpack_from("=HH", attributes)
+        if attribute in (_IFLA_IFNAME, _IFLA_QDISC):
+            names[attribute] = attributes[4 : size - 1].decode()
+        attributes = attributes[(size + 3) & ~3 :] if size >= 4 else b""
+    return _Link(ifindex, flags, names.get(_IFLA_IFNAME, ""), names.get(_IFLA_QDISC))

@@ -53,6 +53,7 @@ class FakeDatapath:
         self.sessions: dict[int, tuple[tuple[tuple[int, int], ...], int]] = {}
         self.value_sets: dict[str, Sequence[tuple[Match, ...]]] = {}
         self.ports: dict[int, int] = {}
+        self.queued: dict[int, bool] = {}
         self.batches = 0
         self.closed = False
         self.failing: str | None = None
@@ -91,6 +92,10 @@ class FakeDatapath:
         if port not in self.ports:
             raise EntrainError(f"there is no port {port}")
         del self.ports[port]
+
+    def set_queued(self, port: int, queued: bool) -> None:
+        assert port in self.ports
+        self.queued[port] = queued
 
     def set_queue(self, port: int, rate_mbps: float, depth_packets: int) -> None:
         assert port in self.ports

@@ -183,6 +183,15 @@ INLINE void replicate(struct __sk_buff *skb, struct state *st, u32 id, u32 kind)
 }
 #endif
 
+/* Whether the packet is in the account of a socket: its sender's, until the receiving host takes it. */
+INLINE int has_owner(struct __sk_buff *skb)
+{
+	__u64 owner;
+
+	asm volatile("%0 = *(u64 *)(%1 + %2)" : "=r"(owner) : "r"(skb), "i"(__builtin_offsetof(struct __sk_buff, sk)));
+	return owner != 0;
+}
+
 /* Send the packet to a port. If `changed`, first replace its headers with st->out. */
 INLINE int send(struct __sk_buff *skb, struct state *st, u32 port, int changed)
 {
@@ -202,6 +211,11 @@ INLINE int send(struct __sk_buff *skb, struct state *st, u32 port, int changed)
 	if ((changed || TRUNCATES) && rewrite(skb, st, TRUNCATES ? st->phv.truncated : ~0U)) {
 		tally(DROPPED_RESIZE);
 		return TC_ACT_SHOT;
+	}
+	/* A queue in a network pushes back on no sender. So what may wait here must have no owner, as a copy has none. */
+	if (shared.ports[port].queued && has_owner(skb)) {
+		bpf_clone_redirect(skb, ifindex, 0);
+		return TC_ACT_STOLEN;
 	}
 	return bpf_redirect(ifindex, 0);
 }

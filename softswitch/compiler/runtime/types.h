@@ -67,6 +67,8 @@ struct port {
 	__u64 rate;    /* bytes per nanosecond, times 2^RATE_SHIFT; 0: no virtual queue */
 	__u32 depth;   /* packets; 0: unlimited */
 	__u32 ifindex; /* 0: no such port */
+	__u32 queued;  /* whether frames may wait at the interface: it has a queueing discipline */
+	__u32 pad;
 };
 
 /* A port's virtual queue: the packets that would wait if the port drained at its rate. */

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import shutil
 import socket
 import struct
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -345,3 +349,29 @@ connection = socket.create_connection((sys.argv[1], 5000), timeout=60)
 connection.sendall((bytes(range(251)) * (size // 251 + 1))[:size])
 connection.close()
 """
+
+
+def test_what_waits_in_a_port_is_not_in_its_senders_account(wires: dict[int, Wire]) -> None:
+    sender, port = wires[1], wires[2].switch_end
+    shaper = ["tc", "qdisc", "add", "dev", port, "root", "tbf"]
+    subprocess.run([*shaper, "rate", "8kbit", "burst", "1600", "limit", "1000000"], check=True)
+    try:
+        for _ in range(40):
+            sender.send(frame(0))
+        deadline = time.monotonic() + patience(10)
+        while (waiting := backlog(port)) < 30:  # five may have passed with the burst
+            assert time.monotonic() < deadline, f"{waiting} of 40 frames wait"
+        account = struct.unpack("i", fcntl.ioctl(sender.socket, termios.TIOCOUTQ, bytes(4)))[0]
+        assert account == 0
+    finally:
+        subprocess.run(["tc", "qdisc", "del", "dev", port, "root"], check=True)
+
+
+def backlog(interface: str) -> int:
+    """How many packets wait at an interface."""
+    shown = subprocess.run(
+        ["tc", "-statistics", "-json", "qdisc", "show", "dev", interface, "root"],
+        check=True,
+        capture_output=True,
+    )
+    return sum(each["qlen"] for each in json.loads(shown.stdout))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import select
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from machine.errors import BadInput, EntrainError
+from machine.patience import patience
 from softswitch.kernel.ports import Ports, parse_port, parse_rate
 from tests.softswitch.fake_datapath import FakeDatapath
 from tests.softswitch.harness import PROGRAM
@@ -120,6 +121,28 @@ def test_an_interface_may_go_and_come_back(pair: tuple[str, str]) -> None:
         assert ports.is_up(1)
         assert datapath.ports.keys() == {1}
         assert datapath.ports[1] != first
+
+
+def wait_until(ports: Ports, reached: Callable[[], bool]) -> None:
+    """Read what changes until it is as expected."""
+    while not reached():
+        assert select.select([ports.fileno()], [], [], patience(10))[0], "no change was told"
+        ports.poll()
+
+
+@pytest.mark.root
+def test_a_port_knows_whether_packets_may_wait_at_its_interface(pair: tuple[str, str]) -> None:
+    before, after = FakeDatapath(PROGRAM), FakeDatapath(PROGRAM)
+    with closing(Ports({1: pair[0]})) as ports:
+        ports.attach(before)
+        assert before.queued[1]  # until it is known
+        wait_until(ports, lambda: not before.queued[1])
+        subprocess.run(["tc", "qdisc", "add", "dev", pair[0], "root", "bfifo", "limit", "9000"], check=True)
+        wait_until(ports, lambda: before.queued[1])
+        ports.attach(after)
+        assert after.queued[1]
+        subprocess.run(["tc", "qdisc", "del", "dev", pair[0], "root"], check=True)
+        wait_until(ports, lambda: not after.queued[1])
 
 
 @pytest.mark.root
