@@ -62,7 +62,10 @@ INLINE int port_of(struct __sk_buff *skb)
 	return port ? (int)*port : -1;
 }
 
-/* Enter the port's virtual queue. Returns the depth in packets before, or -1 if full; `delay_ns` until it drains. */
+/*
+ * Enter the port's virtual queue. Returns the depth in packets before, or -1 if the packet is lost; `delay_ns` until it
+ * drains.
+ */
 INLINE s64 queue_enter(struct __sk_buff *skb, struct state *st, u32 port, u32 bytes, u64 *delay_ns)
 {
 	*delay_ns = 0;
@@ -94,7 +97,8 @@ INLINE s64 queue_enter(struct __sk_buff *skb, struct state *st, u32 port, u32 by
 	depth = (q->packets + 1023) >> 10;
 	delay = (q->bytes << RATE_SHIFT) / rate;
 	if (limit && depth >= limit) {
-		depth = -1;
+		if (!shared.ports[port].queued) /* else the interface's own queue, which is as long, loses packets */
+			depth = -1;
 	} else {
 		q->bytes += bytes;
 		q->packets += (u64)segments << 10;
