@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Check what entrain needs on this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(as_json: bool) -> None:
+@click.option(
+    "--emulation",
+    is_flag=True,
+    help="Measure instead which emulated rates and queues to trust here (a minute).",
+)
+def command(as_json: bool, emulation: bool) -> None:
     """Check entrain's prerequisites on this machine, and try what it can do.
 
     Each feature's programs are loaded and attached, and packets sent through. The exit status is 0 if nothing
@@ -30,6 +35,8 @@ def command(as_json: bool) -> None:
     from entrain.doctor import examine
     from entrain.features import tried
 
+    if emulation:
+        sys.exit(not _emulation(as_json))
     findings, outcomes = list(examine()), tried()
     lacking = [finding for finding in findings if finding.required and finding.state != "found"]
     failing = [outcome for outcome in outcomes if outcome.required and outcome.state != "works"]
@@ -41,6 +48,23 @@ def command(as_json: bool) -> None:
         show(findings, Console(), outcomes)
     if not ok:
         sys.exit(1)
+
+
+def _emulation(as_json: bool) -> bool:
+    """Compare emulated links here with Linux routers, and with their rates; return whether all agree."""
+    from machine.terminal import plain_table, print_whole
+    from mininet_topos.comparison.compare import shortfalls
+    from mininet_topos.comparison.scenarios import SHORT
+
+    found = {scenario.name: shortfalls(scenario) for scenario in SHORT}
+    if as_json:
+        click.echo(json.dumps({"ok": not any(found.values()), "emulation": found}))
+    else:
+        table = plain_table("emulated", "on this machine, beside Linux routers", text=2)
+        for name, wrong in found.items():
+            table.add_row(name, "\n".join(wrong) or "to be trusted")
+        print_whole(table)
+    return not any(found.values())
 
 
 def show(findings: Sequence[Finding], console: Console, outcomes: Sequence[Outcome] = ()) -> None:

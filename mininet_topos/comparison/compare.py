@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from machine.errors import EntrainError
 from machine.patience import patience
-from mininet_topos.comparison.measure import Kind
+from mininet_topos.comparison.measure import SEGMENT_BYTES, Kind
 from mininet_topos.comparison.scenarios import Carried, Measured, Scenario
+from mininet_topos.links import FRAME_BYTES
 
 Figures = Mapping[str, float]
 
@@ -91,6 +92,32 @@ def measure(scenario: Scenario, kind: Kind, *, seconds: float, warm_up_s: float)
         raise EntrainError(f"{scenario.name}, {kind}: {done.stderr.strip()}")
     found = json.loads(done.stdout.splitlines()[-1])
     return Measured(**{**found, "flows": tuple(Carried(**flow) for flow in found["flows"])})
+
+
+def shortfalls(scenario: Scenario, *, seconds: float = 4.0, warm_up_s: float = 1.0) -> list[str]:
+    """Return what is wrong with one scenario on this machine, in words; nothing if it is to be trusted.
+
+    Beside the same links with Linux routers, and where a sender overloads a link, beside the link's rate.
+    Raises EntrainError.
+    """
+
+    def live(kind: Kind) -> Measurement:
+        return lambda scenario, _: measure(scenario, kind, seconds=seconds, warm_up_s=warm_up_s)
+
+    wrong = []
+    for row in compare([scenario], {"softswitch": live("softswitch"), "router": live("router")}, 1):
+        ours = row.median("softswitch")
+        if row.differs("softswitch", "router"):
+            wrong.append(f"{row.figure} {ours:.3g}, with routers {row.median('router'):.3g}")
+        full = payload_mbps(min(link.rate_mbps for link in scenario.topology.links))
+        if row.figure == "goodput Mbit/s" and ours < (1 - GOALS[row.figure].share) * full:
+            wrong.append(f"{ours:.4g} of {full:.4g} Mbit/s arrive")
+    return wrong
+
+
+def payload_mbps(rate_mbps: float) -> float:
+    """Return what a link carries of the payload of full-size packets, of UDP or TCP."""
+    return rate_mbps * SEGMENT_BYTES / FRAME_BYTES
 
 
 Measurement = Callable[[Scenario, int], Measured]

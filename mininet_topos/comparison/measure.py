@@ -34,7 +34,7 @@ Kind = Literal["softswitch", "bmv2", "router"]
 SAMPLE_S = 0.01
 PROBE_S = 0.02
 _FIRST_PORT = 5201
-_SEGMENT_BYTES, _DATAGRAM_BYTES = 1448, 1472
+SEGMENT_BYTES, _DATAGRAM_BYTES = 1448, 1472  # of payload
 _ROUNDS, _PERIOD_S = 10, 0.5
 
 
@@ -173,7 +173,7 @@ def _carried(flow: Flow, report: dict[str, Any]) -> Carried:
         lost = end["sum"]["lost_percent"] / 100
         return Carried(end["sum"]["bits_per_second"] / 1e6 * (1 - lost), lost)
     sent = end["sum_sent"]
-    again = sent["retransmits"] * _SEGMENT_BYTES / max(1, sent["bytes"])
+    again = sent["retransmits"] * SEGMENT_BYTES / max(1, sent["bytes"])
     return Carried(end["sum_received"]["bits_per_second"] / 1e6, again)
 
 

@@ -130,13 +130,12 @@ def _collision(control: str) -> Scenario:
     return Scenario(f"leaf-spine with a collision, {control}", topology, flows, ("leaf1", 3))
 
 
-SHORT = (_bottleneck("udp", load=0.5), _bottleneck("udp", load=1.8), _bottleneck("reno"))
-"""What a minute suffices for."""
+SHORT = (*(_bottleneck("udp", mbps, load=1.8) for mbps in (50.0, 200.0, 1000.0)), _bottleneck("reno"))
+"""What a minute suffices for: full queues at several rates, and senders that find the rate."""
 
 SCENARIOS = (
     *SHORT,
-    _bottleneck("udp", load=1.0),
-    *(_bottleneck("udp", mbps, load=1.8) for mbps in (200.0, 1000.0)),
+    *(_bottleneck("udp", load=load) for load in (0.5, 1.0)),
     *(_bottleneck(control) for control in ("cubic", "bbr")),
     *(_bottleneck("reno", mbps) for mbps in (200.0, 1000.0)),
     *(_bottleneck(control, packets=packets) for control in ("reno", "cubic") for packets in (16, 256)),

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from click.testing import CliRunner
 
 from controlplane.network import Topology
 from controlplane.routing import next_hops
+from entrain.cli import cli
+from mininet_topos.comparison import compare as comparison
+from mininet_topos.comparison import scenarios
 from mininet_topos.comparison.compare import GOALS, Row, compare, figures, measure
 from mininet_topos.comparison.scenarios import SCENARIOS, SHORT, Carried, Measured, line
 
@@ -75,3 +81,30 @@ def test_a_line_has_its_hosts_in_order() -> None:
     topology: Topology = line([50, 40], [1, 2, 1], 16)
     assert [host.leaf for host in topology.hosts] == ["s1", "s2", "s2", "s3"]
     assert [link.rate_mbps for link in topology.links] == [100, 100, 100, 100, 50, 40]
+
+
+def emulated(queue_bytes: float, goodput_mbps: float) -> Measured:
+    return Measured((Carried(goodput_mbps, 0.45),), 15.0, 20.0, queue_bytes, 96e3)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "words"),
+    [
+        (emulated(93e3, 47.8), emulated(92e3, 47.8), None),
+        (emulated(60e3, 47.8), emulated(92e3, 47.8), "queue KB 60, with routers 92"),
+        (emulated(92e3, 30.0), emulated(92e3, 30.0), "30 of 47.82 Mbit/s arrive"),  # neither carries it
+    ],
+)
+def test_doctor_says_which_emulated_links_to_trust(
+    monkeypatch: pytest.MonkeyPatch, ours: Measured, theirs: Measured, words: str | None
+) -> None:
+    monkeypatch.setattr(
+        comparison, "measure", lambda scenario, kind, **_: ours if kind == "softswitch" else theirs
+    )
+    monkeypatch.setattr(scenarios, "SHORT", SHORT[:1])
+    done = CliRunner().invoke(cli, ["doctor", "--emulation", "--json"])
+    assert done.exit_code == (words is not None)
+    assert json.loads(done.stdout) == {
+        "ok": words is None,
+        "emulation": {SHORT[0].name: [words] if words else []},
+    }
