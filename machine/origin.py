@@ -13,6 +13,9 @@ from pathlib import Path
 
 from machine import packages
 
+EMULATION = 2
+"""The revision of emulated networks. From 2 on, what waits in a switch's queue holds no sender back."""
+
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -27,6 +30,8 @@ class Origin:
     """Number of CPUs that the process could use."""
     ended: str
     """When it was complete: date and time, UTC, ISO 8601."""
+    emulation: int = 1
+    """The revision of the emulated network."""
 
     def __str__(self) -> str:
         """Return it as a phrase: version, date, machine."""
@@ -39,7 +44,7 @@ class Origin:
 def here() -> Origin:
     """Return the origin of a result that is complete now."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Origin(version(), platform.release(), len(os.sched_getaffinity(0)), now)
+    return Origin(version(), platform.release(), len(os.sched_getaffinity(0)), now, EMULATION)
 
 
 @functools.cache

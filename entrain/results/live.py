@@ -39,7 +39,7 @@ from entrain.trials.slot_rates import KIND as SLOT_RATES
 from entrain.trials.slot_rates import TrialResult
 from machine.errors import BadInput
 from machine.interval import interval, relative
-from machine.origin import listed
+from machine.origin import EMULATION, listed
 from simulation.report import table
 
 SENDING = 0.1
@@ -505,6 +505,13 @@ def command(name: str) -> str:
     return f"entrain run experiments/{name}.toml"
 
 
+OLDER = (
+    " That was before queues in emulated switches stopped holding senders back"
+    " ([emulation.md](emulation.md#queues)): TCP's figures may differ now."
+)
+"""What a section says whose results are of an earlier emulation."""
+
+
 def sections(directories: Sequence[Path]) -> dict[str, str]:
     """Return, by title, the sections with results in `directories` or their subdirectories.
 
@@ -524,7 +531,9 @@ def sections(directories: Sequence[Path]) -> dict[str, str]:
             for live in lives:
                 results += [*_runs(live), *live.trials]
             origin = listed(result.origin for result in results)
-            made[section.title] = f"\n## {section.title}\n\n{ran}\n\n{text}\n{tables}\nMeasured: {origin}.\n"
+            older = any(each.origin is None or each.origin.emulation < EMULATION for each in results)
+            measured = f"Measured: {origin}." + (OLDER if older else "")
+            made[section.title] = f"\n## {section.title}\n\n{ran}\n\n{text}\n{tables}\n{measured}\n"
     return made
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from entrain import paper
 from simulation.report import table
 
-_ORIGIN = re.compile(r"^(?:Measured|Computed): (.*)\.$", re.MULTILINE)
+_ORIGIN = re.compile(r"^(?:Measured|Computed): (.*?)\.(?: |$)", re.MULTILINE)
 
 
 def opening(sections: Mapping[str, str]) -> str:

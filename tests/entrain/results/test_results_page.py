@@ -28,6 +28,7 @@ from entrain.run.samples import Throughput, Window
 from entrain.trials import slot_rates
 from hostbpf.rates.trial import FlowSlot, Outcome, Trial
 from machine.errors import BadInput
+from machine.origin import EMULATION, Origin, here
 from schedulers.placement.cluster import Placement
 from workloads.records import Summary
 
@@ -557,6 +558,11 @@ def test_the_page_of_this_repository_is_the_makers(everything: list[Path]) -> No
             assert set(papers.values()) <= {row["paper"] for row in claims(made[title]).values()}
         if number in CHECKS:
             CHECKS[number](standing[title])
+
+
+def test_sections_of_an_earlier_emulation_say_so(everything: list[Path]) -> None:
+    assert all(live.OLDER in text for text in live.sections(everything).values())
+    assert here().emulation == EMULATION > Origin("0", "6.18", 2, "2026").emulation
 
 
 @pytest.mark.parametrize("number", CHECKS)
