@@ -4,8 +4,9 @@ redirect.
 `python -m benchmarks switch [--json] [--rounds N] [--seconds S]`. All targets run the same fabric program
 from the same JSON between the same two hosts. They take turns within each round, so that ratios hold when the
 machine's speed drifts. Each figure is the median of the rounds. `redirect` is the minimum for any eBPF
-switch: one program that sends every packet out of the other port. Without BMv2, its figures and the ratios to
-it are null.
+switch: one program that sends every packet out of the other port. `copy` is the same, but takes packets from
+their senders' sockets, as the switch does at ports with a queue; figures that begin with `queued` are of such
+ports. Without BMv2, its figures and the ratios to it are null.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from machine.signals import ending_once
 from mininet_topos.isolation import private_namespace
 from mininet_topos.network import LOSSY_FEATURES, Network
 
-Kind = Literal["redirect", "softswitch", "bmv2"]
+Kind = Literal["redirect", "copy", "softswitch", "bmv2"]
 Figures = dict[str, float]
 
 FRAME_BYTES = 64
@@ -123,6 +124,10 @@ def _summary(medians: dict[tuple[Kind, int], Figures]) -> dict[str, Any]:
         "tcp_ratio_redirect": ratio("tcp_gbps", "redirect"),
         "tcp_no_offload_ratio_redirect": ratio("tcp_no_offload_gbps", "redirect"),
         "pps_ratio_redirect": ratio("pps", "redirect"),
+        "queued_tcp_no_offload_ratio_redirect": ratio("queued_tcp_no_offload_gbps", "redirect"),
+        "queued_tcp_no_offload_ratio_copy": ratio("queued_tcp_no_offload_gbps", "copy"),
+        "queued_pps_ratio_redirect": ratio("queued_pps", "redirect"),
+        "queued_pps_ratio_copy": ratio("queued_pps", "copy"),
         "three_switch_tcp_ratio_bmv2": ratio("tcp_gbps", "bmv2", 3, "tcp_no_offload_gbps"),
         "three_switch_pps_ratio_bmv2": ratio("pps", "bmv2", 3),
         "three_switch_tcp_ratio_redirect": ratio("tcp_gbps", "redirect", 3),
@@ -134,7 +139,7 @@ def _summary(medians: dict[tuple[Kind, int], Figures]) -> dict[str, Any]:
     }
     for (kind, switches), figures in sorted(medians.items()):
         if switches in _PATHS:
-            for key in ("tcp_gbps", "tcp_no_offload_gbps", "pps"):
+            for key in ("tcp_gbps", "tcp_no_offload_gbps", "pps", "queued_tcp_no_offload_gbps", "queued_pps"):
                 results[f"{kind}_{switches}_{key}"] = figures.get(key)
     return results
 
@@ -163,9 +168,10 @@ def _measure(kind: Kind, switches: int, seconds: float) -> Figures:
             }
             if switches == 8:
                 return figures
-            with _redirecting(network, Path(scratch)) if kind == "redirect" else contextlib.nullcontext():
+            redirects = kind in ("redirect", "copy")
+            with _redirecting(network, Path(scratch), kind) if redirects else contextlib.nullcontext():
                 figures |= _traffic(network, kind, seconds)
-            if kind != "redirect" and switches == 1:
+            if not redirects and switches == 1:
                 figures["writes_per_s"] = asyncio.run(_writes_per_s(topology))
             return figures
 
@@ -190,7 +196,7 @@ async def _deploy(topology: Topology) -> None:
 
 
 @contextlib.contextmanager
-def _redirecting(network: Network, scratch: Path) -> Iterator[None]:
+def _redirecting(network: Network, scratch: Path, kind: Kind) -> Iterator[None]:
     """Replace the switches by one redirect program on each of their interfaces."""
     for node in network.switches.values():
         node.stop()
@@ -206,6 +212,7 @@ def _redirecting(network: Network, scratch: Path) -> Iterator[None]:
             program = stack.enter_context(Object.open(compiled))
             out = indices[switch, 3 - port]
             program.set_rodata("out_ifindex", out.to_bytes(4, sys.byteorder))
+            program.set_rodata("copies", int(kind == "copy").to_bytes(4, sys.byteorder))
             program.load()
             stack.callback(program.programs["redirect"].attach_tc(ifindex, "ingress").detach)
         for host in network.topology.hosts:  # nothing answers ARP now
@@ -224,7 +231,19 @@ def _traffic(network: Network, kind: Kind, seconds: float) -> Figures:
         network.run(host.name, ["ethtool", "-K", host.interface, *features])
     figures["tcp_no_offload_gbps"] = _tcp_gbps(network, seconds)
     figures["pps"] = _pps(network, seconds)
+    if kind != "bmv2":
+        _add_queues(network)
+        figures["queued_tcp_no_offload_gbps"] = _tcp_gbps(network, seconds)
+        figures["queued_pps"] = _pps(network, seconds)
     return figures
+
+
+def _add_queues(network: Network) -> None:
+    """Give the switches' ports a queue, long enough to lose nothing."""
+    for switch in network.topology.switches:
+        for port in switch.ports:
+            queue = ["tc", "qdisc", "add", "dev", switch.interface(port.number), "root", "bfifo"]
+            subprocess.run([*queue, "limit", "100000000"], check=True)
 
 
 def _tcp_gbps(network: Network, seconds: float) -> float:
