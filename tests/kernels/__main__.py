@@ -30,7 +30,7 @@ RESULTS = guest.ROOT / "build" / "kernels.json"
 LIMITS_S = {"load": 30.0, "doctor": 30.0, "live": 400.0, "lacking": 60.0, "full": 1200.0}
 """How long a stage may take on a usual machine."""
 
-TEST_S = 60.0
+TEST_S = 90.0
 """The same for one test."""
 HERE = "here"
 """Stands for the running kernel, without a guest."""
