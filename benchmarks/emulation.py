@@ -9,6 +9,7 @@ they are missing. The exit status is 1 if softswitch differs from the routers.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shutil
 import sys
@@ -18,8 +19,10 @@ from typing import get_args
 from rich.table import Table
 
 from controlplane.topology import Topology
+from machine.errors import MissingTool
 from machine.record import clean_stale
 from machine.terminal import plain_table, print_whole
+from mininet_topos.comparison import ns3
 from mininet_topos.comparison.compare import Measurement, Row, compare, measure
 from mininet_topos.comparison.measure import Kind
 from mininet_topos.comparison.scenarios import SCENARIOS, SHORT
@@ -67,7 +70,20 @@ def _targets(options: argparse.Namespace, topology: Topology) -> dict[str, Measu
         "router": True,
         "bmv2": slow and shutil.which("simple_switch_grpc") is not None,
     }
-    return {kind: live(kind) for kind in get_args(Kind) if kind in options.targets and there[kind]}
+    found = {kind: live(kind) for kind in get_args(Kind) if kind in options.targets and there[kind]}
+    if "ns-3" in options.targets and _has_ns3():
+        whole_s, warm_up_s = options.seconds + options.warm_up, options.warm_up
+        found["ns-3"] = lambda scenario, number: ns3.run(
+            scenario, seconds=whole_s, warm_up_s=warm_up_s, seed=number
+        )
+    return found
+
+
+def _has_ns3() -> bool:
+    with contextlib.suppress(MissingTool):
+        ns3.require()
+        return True
+    return False
 
 
 def table(rows: Sequence[Row], targets: Sequence[str]) -> Table:

@@ -1,7 +1,7 @@
 """`python -m mininet_topos.comparison.burst`: senders that start together, and a receiver that times each.
 
     burst sink PORT SENDERS BYTES     prints, as JSON, when each round of each sender was whole
-    burst source IP PORT BYTES ROUNDS FIRST_S PERIOD_S
+    burst source CONTROL IP PORT BYTES ROUNDS FIRST_S PERIOD_S
 
 Times are in seconds on the machine's monotonic clock.
 """
@@ -40,10 +40,12 @@ def _receive(connection: socket.socket, size: int, times: list[float]) -> None:
                 times.append(time.monotonic())
 
 
-def source(ip: str, port: int, size: int, rounds: int, first_s: float, period_s: float) -> None:
-    """Connect, and send `size` bytes at `first_s`, then each `period_s`."""
+def source(control: str, ip: str, port: int, size: int, rounds: int, first_s: float, period_s: float) -> None:
+    """Connect with a congestion control, and send `size` bytes at `first_s`, then each `period_s`."""
     data = bytes(size)
-    with socket.create_connection((ip, port)) as connection:
+    with socket.socket() as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
+        connection.connect((ip, port))
         for number in range(rounds):
             time.sleep(max(0.0, first_s + number * period_s - time.monotonic()))
             connection.sendall(data)
@@ -54,8 +56,8 @@ def main(argv: list[str]) -> None:
     if argv[0] == "sink":
         print(json.dumps(sink(*map(int, argv[1:]))))
     else:
-        ip, port, size, rounds, first_s, period_s = argv[1:]
-        source(ip, int(port), int(size), int(rounds), float(first_s), float(period_s))
+        control, ip, port, size, rounds, first_s, period_s = argv[1:]
+        source(control, ip, int(port), int(size), int(rounds), float(first_s), float(period_s))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from machine.record import Record
 from mininet_topos.comparison import routers
 from mininet_topos.comparison.scenarios import Carried, Flow, Measured, Scenario
 from mininet_topos.isolation import private_namespace
-from mininet_topos.network import Network, Tcp
+from mininet_topos.network import Network
 
 Kind = Literal["softswitch", "bmv2", "router"]
 
@@ -49,19 +49,13 @@ def run(scenario: Scenario, kind: Kind, *, seconds: float, warm_up_s: float) -> 
         tempfile.TemporaryDirectory(prefix="entrain-comparison-") as scratch,
         private_namespace(record) as namespace,
     ):
-        options: dict[str, Any] = {"offloads": scenario.offloads and kind != "bmv2", "tcp": _tcp(scenario)}
-        with Network(topology, record, Path(scratch), namespace=namespace, **options) as network:
+        offloads = scenario.offloads and kind != "bmv2"
+        with Network(topology, record, Path(scratch), namespace=namespace, offloads=offloads) as network:
             if kind == "router":
                 routers.replace_switches(network)
             else:
                 asyncio.run(_deploy(network))
             return _measure(network, scenario, Path(scratch), seconds, warm_up_s)
-
-
-def _tcp(scenario: Scenario) -> Tcp:
-    """Return the hosts' TCP settings: the control of flows that iperf3 does not send."""
-    controls = {flow.control for flow in scenario.flows if flow.payload_bytes is not None}
-    return Tcp(congestion_control=next(iter(controls), None))
 
 
 async def _deploy(network: Network) -> None:
@@ -188,7 +182,7 @@ def _burst(network: Network, flows: Sequence[Flow], scratch: Path) -> tuple[Carr
     _listening(network, sink.name, _FIRST_PORT)
     first_s = time.monotonic() + patience(2.0)
     arguments = [sink.ip, str(_FIRST_PORT), str(size), str(_ROUNDS), str(first_s), str(_PERIOD_S)]
-    senders = [network.popen(flow.source, [*module, "source", *arguments]) for flow in flows]
+    senders = [network.popen(flow.source, [*module, "source", flow.control, *arguments]) for flow in flows]
     receiving.wait(timeout=_ROUNDS * _PERIOD_S + patience(30.0))
     network.end([*senders, receiving])
     times = json.loads(found.read_text(encoding="utf-8").splitlines()[-1])
