@@ -93,6 +93,10 @@ class Section(Strict):
         return (*self.figures, *self.also)
 
 
+Kind = Literal["change", "ratio", "amount", "bound", "fewer"]
+"""What figures of a claim are; `entrain.results.verdicts` compares them by it."""
+
+
 class Verdict(Strict):
     """A `[[verdict]]` table: a row of the table that opens docs/results.md."""
 
@@ -100,7 +104,8 @@ class Verdict(Strict):
     """The title of the section that has the claim."""
     claim: str
     """The claim as it stands in the section's table."""
-    verdict: Literal["reproduced", "partly", "not"]
+    kind: Kind | None = None
+    """What its figures are, where their words do not say so."""
     why: str
     """Why it is so, in one line."""
 

@@ -1,7 +1,8 @@
 """The table that opens docs/results.md: each claim, the paper's figure, ours, and whether it is reproduced.
 
 Figures come from the tables of the sections, so that no figure stands on the page without its section.
-`[[verdict]]` in `experiments/results-page.toml` has the rest.
+Whether they reproduce the paper's follows from one rule (`verdicts.py`). `[[verdict]]` in
+`experiments/results-page.toml` has the rest.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from collections.abc import Mapping
 
 from entrain import paper
+from entrain.results.verdicts import kind_of, verdict
 from simulation.report import table
 
 _ORIGIN = re.compile(r"^(?:Measured|Computed): (.*?)\.(?: |$)", re.MULTILINE)
@@ -24,7 +26,8 @@ def opening(sections: Mapping[str, str]) -> str:
         if not found:
             continue
         _, theirs, ours = found[-1]
-        rows.append([each.claim, theirs, ours, each.verdict, each.why, _source(each.section, text)])
+        judged = verdict(theirs, ours, each.kind or kind_of(each.claim, theirs))
+        rows.append([each.claim, theirs, ours, judged, each.why, _source(each.section, text)])
     return (
         table(["claim", "paper", "here", "reproduced?", "why", "section: commands and version"], rows)
         if rows

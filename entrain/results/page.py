@@ -51,9 +51,16 @@ CPUs lengthens the times. [experiments.md](experiments.md) describes the files a
 directories. Where a paper's link rates are divided by a number, so are the bytes. Times are then
 comparable with the paper's.
 
-No parameter was tuned to come closer to a paper, but for one: how long vClos' jobs run, which the paper
-does not say (`vclos-load` tells how it was chosen). Where figures differ from the paper's, the section
+Parameters that the papers leave open, and that were chosen to match one of their figures: Parrot's scale
+(iterations and arrivals of its trace, `parrot-scale`) and its weights per link, how long vClos' jobs run
+(`vclos-load`), the durations and arrivals of `vclos-testbed`, the 8 spines of `vclos-512`
+(`vclos-shape`), and the profiles of Cassini's snapshots. Where figures differ from the paper's, the section
 gives the reasons that were found. For the live slot scheduler, they are in [slots.md](slots.md).
+
+Whether a figure is reproduced follows from one rule (`entrain/results/verdicts.py`): within a third of the
+paper's effect and clear of its own interval, it is; with at least a third of the effect, partly. Not built
+are PCC, Aurora and DeepCC, the rate-based and learned rivals of the flow-scheduling paper (figures 8, 10
+and 13b).
 
 Each section names the version that measured it. Its experiment's file may have changed since: until
 version 0.1.0 (75e73fa), the five jobs of `slots-jct` and its siblings had 13 workers, and have 12 now.

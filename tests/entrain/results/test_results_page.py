@@ -22,6 +22,7 @@ from entrain.results.claims import MEASURES
 from entrain.results.cluster import Stay, Stays
 from entrain.results.store import writing
 from entrain.results.values import LEARNING, JobResult, RunResult, Timeline
+from entrain.results.verdicts import kind_of, verdict
 from entrain.run.contention import LinkContention
 from entrain.run.cross import NAME as CROSS
 from entrain.run.samples import Throughput, Window
@@ -587,7 +588,8 @@ def test_the_opening_table_has_the_figures_of_the_sections() -> None:
     for each in shown:
         rows = opening.rows_of(sections[each.section])
         _, theirs, ours = next(row for row in reversed(rows) if row[0] == each.claim)
-        assert f"| {each.claim} | {theirs} | {ours} | {each.verdict} |" in table
+        judged = verdict(theirs, ours, each.kind or kind_of(each.claim, theirs))
+        assert f"| {each.claim} | {theirs} | {ours} | {judged} |" in table
 
 
 def test_a_claim_that_was_not_run_has_no_verdict() -> None:
