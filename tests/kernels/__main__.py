@@ -66,7 +66,8 @@ FULL = ("tests/softswitch/kernel", "tests/softswitch/test_lifecycle_live.py", "t
 @click.option(
     "--stages", default="load doctor live full", show_default=True, help="load, doctor, live, lacking, full."
 )
-def main(kernels: str, stages: str) -> None:
+@click.option("--failed", is_flag=True, help="Of stages live and full, run the tests that failed last time.")
+def main(kernels: str, stages: str, failed: bool) -> None:
     """Test entrain on kernels of Debian's packages; the results are in build/kernels.json."""
     chosen = stages.split()
     if unknown := set(chosen) - LIMITS_S.keys():
@@ -79,7 +80,7 @@ def main(kernels: str, stages: str) -> None:
         known = {each["version"]: each for each in _known()}
         found = []
         for kernel in unpacked(kernels.split()):
-            found.append(examine(kernel, chosen, known.get(kernel.version, {})))
+            found.append(examine(kernel, chosen, known.get(kernel.version, {}), failed=failed))
             known[kernel.version] = found[-1]
             RESULTS.write_text(json.dumps(list(known.values()), indent=1) + "\n")
             click.echo(summary(found[-1]))
@@ -100,10 +101,12 @@ def unpacked(series: list[str]) -> list[Kernel]:
     return [archive.unpack(version, BUILD) for each in series for version in archive.newest(each)]
 
 
-def examine(kernel: Kernel, stages: list[str], known: Mapping[str, Any]) -> dict[str, Any]:
+def examine(
+    kernel: Kernel, stages: list[str], known: Mapping[str, Any], *, failed: bool = False
+) -> dict[str, Any]:
     """Run the stages on one kernel, each in a guest of its own; return its part of the results.
 
-    `known` has the results of other stages.
+    `known` has the results of earlier runs. With `failed`, only the tests that failed there run again.
     """
     found: dict[str, Any] = {**known, "version": kernel.version, "package": kernel.package, "failed": {}}
     found["ran"] = dict(known.get("ran", {}))
@@ -117,7 +120,8 @@ def examine(kernel: Kernel, stages: list[str], known: Mapping[str, Any]) -> dict
         elif stage == "lacking":
             script = f"{sys.executable} -m tests.kernels.lacking > {results}/lacking.json"
         else:
-            tests = " ".join(f"'{test}'" for test in (LIVE.values() if stage == "live" else FULL))
+            again = known.get(f"{stage}_failed", ()) if failed else ()
+            tests = " ".join(f"'{test}'" for test in again or (LIVE.values() if stage == "live" else FULL))
             script = (
                 f"{sys.executable} -m pytest -v -p no:cacheprovider --timeout {TEST_S * guest.patience():g} "
                 f"--junit-xml {results}/junit.xml {tests} > {results}/log 2>&1\n"
@@ -128,6 +132,8 @@ def examine(kernel: Kernel, stages: list[str], known: Mapping[str, Any]) -> dict
             printed = guest.run(kernel, script, results, limit_s=LIMITS_S[stage])
             (results / "console").write_text(printed)
             found |= _READ[stage](results)
+            if failed and known.get(f"{stage}_failed"):
+                found |= _merged(stage, known, found)
             found["ran"][stage] = here().version
         except (EntrainError, OSError, ValueError, ElementTree.ParseError) as error:
             found["failed"][stage] = f"{error} (see {results})"
@@ -175,6 +181,20 @@ def _tested(stage: str, results: Path) -> dict[str, Any]:
             for check, test in LIVE.items()
         }
     return found
+
+
+def _merged(stage: str, before: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stage's results after its failed tests have run again."""
+    merged = {
+        f"{stage}_passed": before[f"{stage}_passed"] + again[f"{stage}_passed"],
+        f"{stage}_skipped": before[f"{stage}_skipped"] | again[f"{stage}_skipped"],
+    }
+    if stage == "live":
+        merged["live"] = {
+            check: outcome if (outcome := again["live"][check]) != "missing" else before["live"][check]
+            for check in LIVE
+        }
+    return merged
 
 
 _READ: Mapping[str, Callable[[Path], dict[str, Any]]] = {
