@@ -8,7 +8,7 @@ The server checks whatever P4Info allows it to check before it calls the datapat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -101,6 +101,19 @@ class Entry:
     action: ActionCall
 
 
+@dataclass(frozen=True)
+class Queue:
+    """A port's virtual queue: what would wait now, and what was dropped since loading because it was full.
+
+    `dropped_packets` counts an offloaded packet once, `waiting_packets` as its segments.
+    """
+
+    waiting_packets: int
+    waiting_bytes: int
+    dropped_packets: int
+    dropped_bytes: int
+
+
 class Full(EntrainError):
     """A table, profile, group or mask list is full, or the program's state does not fit in memory."""
 
@@ -140,6 +153,9 @@ class Datapath(Protocol):
 
         A rate of 0 Mbit/s removes the queue. A depth of 0 packets sets no limit.
         """
+
+    def queues(self) -> Mapping[int, Queue]:
+        """Return the virtual queues, by port."""
 
     # --- tables ---
 

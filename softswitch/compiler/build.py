@@ -106,6 +106,7 @@ def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None)
         ("statistics", f"u64 %s[{len(STATISTICS)}]", 8 * len(STATISTICS)),
         ("stash_ticket", "u32 %s", 4),
         ("ports", f"struct port %s[{MOST_PORTS}]", PORT_BYTES * MOST_PORTS),
+        ("lost", f"struct counter %s[{MOST_PORTS}]", 16 * MOST_PORTS),  # by full virtual queues
         ("port_of", f"u16 %s[{IFINDICES}]", 2 * IFINDICES),
         *actions.shared_members(cpus),
         *matching.shared_members(),

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from ebpf import Attachment, Codec, Object, RingBuffer
 from ebpf.errors import EbpfError
+from ebpf.maps import LOCK
 from machine.errors import EntrainError
 from machine.record import Record, Resource
 from softswitch.compiler.build import (
@@ -48,6 +49,7 @@ from softswitch.contract import (
     Lpm,
     Match,
     Member,
+    Queue,
     Range,
     Ternary,
 )
@@ -73,6 +75,7 @@ class _Event(NamedTuple):
 
 
 _DEPTH, _IFINDEX, _QUEUED = 2, 3, 4  # of struct port
+_QUEUE, _RATE_SHIFT = struct.Struct("=8x3Q"), 26  # struct queue and RATE_SHIFT
 _EVENT = Codec("=8I", _Event)
 _DIGEST, _SEND, _AGAIN = range(3)
 _ARRIVAL, _RESUBMITTED, _RECIRCULATED, _INGRESS_CLONE, _EGRESS_CLONE, _REPLICA = range(6)
@@ -268,6 +271,21 @@ class Datapath(Externs):
         rates[PORT_BYTES // 8 * port] = max(round(rate_mbps * 125_000 * 2**26 / 1e9), int(rate_mbps > 0))
         queues = self.object.maps["queues"]
         queues.update(struct.pack("=I", port), bytes(queues.value_size))
+
+    def queues(self) -> dict[int, Queue]:
+        """Return the virtual queues, by port."""
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        rates, lost = self.shared.view("ports"), self.shared.view("lost")
+        found = {}
+        for port in range(MOST_PORTS):
+            if rate := rates[PORT_BYTES // 8 * port]:
+                held, packets, last_ns = _QUEUE.unpack(
+                    self.object.maps["queues"].lookup(struct.pack("=I", port), LOCK)
+                )
+                left = max(0, held - (max(0, now - last_ns) * rate >> _RATE_SHIFT))
+                waiting = -(-packets * left // held >> 10) if held else 0
+                found[port] = Queue(waiting, left, *lost[2 * port : 2 * port + 2])
+        return found
 
     # --- tables ---
 

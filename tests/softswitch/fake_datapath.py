@@ -24,6 +24,7 @@ from softswitch.contract import (
     Match,
     Member,
     MeterConfig,
+    Queue,
     Ternary,
 )
 
@@ -54,6 +55,7 @@ class FakeDatapath:
         self.value_sets: dict[str, Sequence[tuple[Match, ...]]] = {}
         self.ports: dict[int, int] = {}
         self.queued: dict[int, bool] = {}
+        self.waiting: dict[int, Queue] = {}
         self.batches = 0
         self.closed = False
         self.failing: str | None = None
@@ -99,6 +101,9 @@ class FakeDatapath:
 
     def set_queue(self, port: int, rate_mbps: float, depth_packets: int) -> None:
         assert port in self.ports
+
+    def queues(self) -> dict[int, Queue]:
+        return self.waiting
 
     # Tables
 

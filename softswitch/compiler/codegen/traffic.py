@@ -284,6 +284,11 @@ class Traffic:
             "\ts64 depth = queue_enter(skb, st, port, phv->length, &delay);",
             "\tif (depth < 0) {",
             "\t\ttally(DROPPED_QUEUE_FULL);",
+            "\t\tOPAQUE(port);",
+            "\t\tif (port < MOST_PORTS) {",
+            "\t\t\t__sync_fetch_and_add(&shared.lost[port].packets, 1);",
+            "\t\t\t__sync_fetch_and_add(&shared.lost[port].bytes, phv->length);",
+            "\t\t}",
             "\t\treturn TC_ACT_SHOT;",
             "\t}",
         ]

@@ -15,6 +15,7 @@ from softswitch.contract import Datapath, Full
 from softswitch.p4runtime.digests import Digests
 from softswitch.p4runtime.entities.externs import Counters, Meters, Registers, ValueSets
 from softswitch.p4runtime.entities.profiles import PortIsUp, Profiles
+from softswitch.p4runtime.entities.queues import Queues
 from softswitch.p4runtime.entities.replication import Replication
 from softswitch.p4runtime.entities.tables import Tables
 from softswitch.p4runtime.p4info import P4Info
@@ -41,7 +42,7 @@ class Entities:
         tables = Tables(info, datapath, self.profiles)
         counters, meters = Counters(info, datapath), Meters(info, datapath)
         registers, value_sets = Registers(info, datapath), ValueSets(info, datapath)
-        replication = Replication(datapath)
+        replication, queues = Replication(datapath), Queues(datapath)
         # Members and groups come before the table entries that refer to them.
         self._handlers: dict[str, tuple[Write, Read]] = {
             "action_profile_member": (self.profiles.write_member, self.profiles.read_members),
@@ -55,6 +56,7 @@ class Entities:
             "value_set_entry": (value_sets.write, value_sets.read),
             "packet_replication_engine_entry": (replication.write, replication.read),
             "digest_entry": (self.digests.write, self.digests.read),
+            "extern_entry": (queues.write, queues.read),
         }
         self._tables = tables
 

@@ -275,6 +275,9 @@ def test_a_full_virtual_queue_drops_the_tail(counting: Datapath) -> None:
         sent = [counting.run(bytes(1000), 6) for _ in range(5)]
         assert [len(s) for s in sent] == [1, 1, 1, 0, 0]
         assert counting.stats()["dropped_queue_full"] == 2
+        (queue,) = counting.queues().values()
+        assert (queue.dropped_packets, queue.dropped_bytes) == (2, 2000)
+        assert 0 < queue.waiting_bytes <= 3000 and 0 < queue.waiting_packets <= 3
     finally:
         counting.set_queue(6, 0, 0)
     assert counting.run(bytes(1000), 6)

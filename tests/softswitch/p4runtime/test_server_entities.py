@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from finsy.proto import p4r
 
-from softswitch.contract import ActionCall, Exact, Group, Member
+from softswitch.contract import ActionCall, Exact, Group, Member, Queue
+from softswitch.p4runtime.entities.queues import DROPPED, WAITING
+from softswitch.p4runtime.status import Refused
 from tests.softswitch.harness import (
     DELETE,
     IDS,
@@ -464,6 +466,25 @@ def test_digests_wait_for_their_acknowledgement(bench: Bench) -> None:
     assert learned(bench) == [[1], [1]]
 
 
+def test_queues_are_read_by_type_and_port(bench: Bench) -> None:
+    bench.datapath.waiting = {2: Queue(1, 1500, 7, 9000), 3: Queue(0, 0, 0, 0)}
+
+    def read(type_: int, port: int) -> dict[tuple[int, int], tuple[int, int]]:
+        found = {}
+        for each in bench.read(p4r.ExternEntry(extern_type_id=type_, extern_id=port)):
+            data = p4r.CounterData()
+            assert each.entry.Unpack(data)
+            found[each.extern_type_id, each.extern_id] = data.packet_count, data.byte_count
+        return found
+
+    assert read(0, 2) == {(DROPPED, 2): (7, 9000), (WAITING, 2): (1, 1500)}
+    assert read(DROPPED, 0) == {(DROPPED, 2): (7, 9000), (DROPPED, 3): (0, 0)}
+    with pytest.raises(Refused, match="no extern has type 0x90"):
+        read(0x90, 0)
+
+
 def test_an_empty_entity_and_an_extern_are_refused(bench: Bench) -> None:
-    refused = bench.entities.write([p4r.Update(type=INSERT), p4r.Update(entity=p4r.Entity(extern_entry={}))])
+    refused = bench.entities.write(
+        [p4r.Update(type=INSERT), p4r.Update(type=INSERT, entity=p4r.Entity(extern_entry={}))]
+    )
     assert [r.code.name for r in refused if r is not None] == ["INVALID_ARGUMENT", "UNIMPLEMENTED"]
