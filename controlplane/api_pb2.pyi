@@ -130,14 +130,36 @@ class WatchLoadsRequest(_message.Message):
     def __init__(self, interval_ms: _Optional[int] = ..., counters: _Optional[bool] = ...) -> None: ...
 
 class Loads(_message.Message):
-    __slots__ = ("unix_ns", "ports", "problem")
+    __slots__ = ("unix_ns", "ports", "problem", "queues")
     UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     PORTS_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
     unix_ns: int
     ports: _containers.RepeatedCompositeFieldContainer[PortLoad]
     problem: str
-    def __init__(self, unix_ns: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[PortLoad, _Mapping]]] = ..., problem: _Optional[str] = ...) -> None: ...
+    queues: _containers.RepeatedCompositeFieldContainer[Queue]
+    def __init__(self, unix_ns: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[PortLoad, _Mapping]]] = ..., problem: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[Queue, _Mapping]]] = ...) -> None: ...
+
+class Queue(_message.Message):
+    __slots__ = ("node", "port", "link", "place", "dropped_packets", "backlog_packets", "backlog_bytes", "limit_bytes")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_PACKETS_FIELD_NUMBER: _ClassVar[int]
+    BACKLOG_PACKETS_FIELD_NUMBER: _ClassVar[int]
+    BACKLOG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    port: int
+    link: str
+    place: str
+    dropped_packets: int
+    backlog_packets: int
+    backlog_bytes: int
+    limit_bytes: int
+    def __init__(self, node: _Optional[str] = ..., port: _Optional[int] = ..., link: _Optional[str] = ..., place: _Optional[str] = ..., dropped_packets: _Optional[int] = ..., backlog_packets: _Optional[int] = ..., backlog_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ...) -> None: ...
 
 class PortLoad(_message.Message):
     __slots__ = ("switch", "port", "peer", "capacity_mbps", "slots", "link", "counters", "refused")
@@ -429,10 +451,12 @@ class ListDropsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Drops(_message.Message):
-    __slots__ = ("switches",)
+    __slots__ = ("switches", "queues")
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
     switches: _containers.RepeatedCompositeFieldContainer[SwitchDrops]
-    def __init__(self, switches: _Optional[_Iterable[_Union[SwitchDrops, _Mapping]]] = ...) -> None: ...
+    queues: _containers.RepeatedCompositeFieldContainer[Queue]
+    def __init__(self, switches: _Optional[_Iterable[_Union[SwitchDrops, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[Queue, _Mapping]]] = ...) -> None: ...
 
 class SwitchDrops(_message.Message):
     __slots__ = ("name", "packets")

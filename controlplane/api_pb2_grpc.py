@@ -133,7 +133,7 @@ class ControllerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListDrops(self, request, context):
-        """What each switch has dropped by a rule of the network.
+        """What each switch has dropped by a rule of the network, and each queue because it was full.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -23,7 +23,7 @@ from controlplane.fabric import Applied, Fabric
 from controlplane.ledger import Entry, Ledger
 from controlplane.network import Port, Topology
 from controlplane.pipeline import Pipeline
-from controlplane.readings import Denied, Readings, told
+from controlplane.readings import Denied, Readings, ReadQueues, told
 from controlplane.roles import Access, Guarded
 from controlplane.routing import ECN_THRESHOLD_PACKETS, FabricPolicy, Routing, desired_state
 from controlplane.store import Store
@@ -58,7 +58,7 @@ class Controller(Readings):
     `circuits` is the cluster's optical circuit switch. If not `strict`, it starts though switches are not
     ready, and `statuses` of the fabric tell. `pipeline` is by default the fabric's program for softswitch and
     BMv2; `deploy` can replace it. `host_processes` has, by emulated host, a process in its network namespace.
-    `access` says who may call.
+    `access` says who may call. `queues` reads the queues of an emulated network.
     """
 
     def __init__(
@@ -78,8 +78,9 @@ class Controller(Readings):
         pipeline: Pipeline | None = None,
         host_processes: Mapping[str, int] | None = None,
         access: Access = OWNERS,
+        queues: ReadQueues = lambda: (),
     ) -> None:
-        super().__init__(topology, routing, namespace, host_processes or {}, on_event)
+        super().__init__(topology, routing, namespace, host_processes or {}, on_event, queues)
         self.access = access
         self.stopped = asyncio.Event()
         self.admission: Admission | None = None

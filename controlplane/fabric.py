@@ -8,6 +8,7 @@ over. So a switch that restarts converges by itself.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from controlplane.entities import Difference, State, difference, state_of
 from controlplane.network import Host, Switch, Topology
 from controlplane.p4client import NoPipeline, NotPrimary, Refused, SwitchClient, Unreachable
 from controlplane.pipeline import Pipeline
+from controlplane.queues import Queue
 from controlplane.store import Store
 from machine.errors import EntrainError
 from machine.patience import patience
@@ -29,6 +31,8 @@ from machine.patience import patience
 CONNECT_TIMEOUT_S = patience(10.0)
 RETRY_S = 0.2
 """Seconds to wait before reconnecting to a switch."""
+_DROPPED, _WAITING = 0x81, 0x82
+"""Types of softswitch's extern entries of queues."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,13 @@ class PortCounters:
     received_bytes: int
     sent_packets: int
     sent_bytes: int
+
+
+class _AllQueues:
+    """Asks softswitch for all its queues."""
+
+    def encode(self, schema: fy.P4Schema) -> p4r.Entity:
+        return p4r.Entity(extern_entry=p4r.ExternEntry())
 
 
 @dataclass(frozen=True)
@@ -235,6 +246,39 @@ class Fabric:
 
         counts = await asyncio.gather(*map(of, self._managed))
         return dict(zip(self._managed, counts, strict=True))
+
+    async def queues(self) -> list[Queue]:
+        """Return the queues in the switches. Only softswitch tells of them, and only where it has one.
+
+        Raises the error of a switch that does not answer.
+        """
+
+        async def of(switch: Switch) -> list[Queue]:
+            try:
+                found = await self._client(switch.name).read([_AllQueues()])
+            except Refused:  # of an earlier version
+                return []
+            told: dict[int, dict[int, Any]] = {}
+            for entity in found:
+                data = p4r.CounterData()
+                entity.extern_entry.entry.Unpack(data)
+                told.setdefault(entity.extern_entry.extern_id, {})[entity.extern_entry.extern_type_id] = data
+            return [
+                Queue(
+                    switch.name,
+                    port.number,
+                    switch.link(port.number),
+                    "switch",
+                    told[port.number][_DROPPED].packet_count,
+                    told[port.number][_WAITING].packet_count,
+                    told[port.number][_WAITING].byte_count,
+                )
+                for port in switch.ports
+                if port.number in told
+            ]
+
+        asked = [switch for switch in self.topology.switches if switch.target == "softswitch"]
+        return list(itertools.chain.from_iterable(await asyncio.gather(*map(of, asked))))
 
     async def counters(self) -> dict[tuple[str, int], PortCounters]:
         """Return the counters of every port, by switch and number.

@@ -9,7 +9,7 @@ import hashlib
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -22,6 +22,7 @@ from controlplane.constants import RefusedReason
 from controlplane.fabric import Fabric, PortCounters
 from controlplane.loads import LoadReader, PortLoad
 from controlplane.network import Host, Topology
+from controlplane.queues import Queue
 from controlplane.routing import Routing
 from controlplane.slot_clock import forget_clocks, keep_clocks, set_clocks
 from machine.errors import BadInput, EntrainError
@@ -31,6 +32,8 @@ EVENTS = 200
 """How many of the latest events are kept."""
 REFUSED_INTERVAL_S = 2.0
 
+ReadQueues = Callable[[], Sequence[Queue]]
+
 
 class Denied(EntrainError):
     """The caller has no right to do this."""
@@ -39,7 +42,8 @@ class Denied(EntrainError):
 class Readings(api_grpc.ControllerServicer):
     """Answers what can be read of the switches that `_read` was last given.
 
-    `on_event` receives a line for each event.
+    `on_event` receives a line for each event. `queues` reads the queues of the machine's own interfaces and
+    relays, if it emulates the network.
     """
 
     def __init__(
@@ -49,12 +53,14 @@ class Readings(api_grpc.ControllerServicer):
         namespace: str,
         host_processes: Mapping[str, int],
         on_event: Callable[[str], None] = lambda _: None,
+        queues: ReadQueues = lambda: (),
     ) -> None:
         self.topology = topology
         self._routing: Routing = routing
         self._namespace = namespace
         self._host_processes = host_processes
         self._on_event = on_event
+        self._emulated_queues = queues
         self._events: deque[api.Event] = deque(maxlen=EVENTS)
         self._fabric: Fabric
         self._loads: LoadReader
@@ -85,6 +91,10 @@ class Readings(api_grpc.ControllerServicer):
             for task in watching:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
+
+    async def read_queues(self) -> list[Queue]:
+        """Return all queues that can be read. Raises the error of a switch that does not answer."""
+        return [*await self._fabric.queues(), *self._emulated_queues()]
 
     async def set_clocks(self, slot_ms: float) -> None:
         """Let the switches know the present slot. Raises the errors of `slot_clock.set_clocks`."""
@@ -157,6 +167,7 @@ class Readings(api_grpc.ControllerServicer):
         while True:
             loads: list[PortLoad] = []
             counted: dict[tuple[str, int], PortCounters] = {}
+            queues: list[Queue] = []
             problem = ""
             try:
                 loads = await self._loads.read()
@@ -164,7 +175,8 @@ class Readings(api_grpc.ControllerServicer):
                 problem = str(error)
             read_ns = time.time_ns()
             try:
-                counted = await self._fabric.counters() if asked.counters else {}
+                if asked.counters:
+                    counted, queues = await self._fabric.counters(), await self.read_queues()
             except EntrainError as error:
                 problem = problem or str(error)
             if problem and not asked.interval_ms:
@@ -179,6 +191,7 @@ class Readings(api_grpc.ControllerServicer):
                 unix_ns=read_ns,
                 problem=problem,
                 ports=[self._port(load, counted.get((load.switch, load.port))) for load in loads],
+                queues=[queue.message() for queue in queues],
             )
             if not asked.interval_ms:
                 return
@@ -204,12 +217,13 @@ class Readings(api_grpc.ControllerServicer):
                     f"the switches run {self._fabric.pipeline.name}, which does not count drops by reason; "
                     f"deploy the fabric's program"
                 )
-            drops = await self._fabric.drops()
+            drops, queues = await self._fabric.drops(), await self.read_queues()
         return api.Drops(
             switches=[
                 api.SwitchDrops(name=name, packets={reason.name: count for reason, count in found.items()})
                 for name, found in drops.items()
-            ]
+            ],
+            queues=[queue.message() for queue in queues],
         )
 
     async def ListTraining(self, request: Any, context: Any) -> api.Training:  # noqa: N802

@@ -24,6 +24,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from controlplane.queues import Queue
 from controlplane.topology import Host, Link, Topology
 from machine import record as records
 from machine.errors import BadInput, EntrainError
@@ -45,6 +46,7 @@ from mininet_topos.links import (
     tc_commands,
     without_relay,
 )
+from mininet_topos.queues import Queues
 from mininet_topos.relays import Passed, Relay
 from mininet_topos.servers import Servers, interface, setup
 from mininet_topos.switches import NODES, SwitchNode, thrift_ports, wait_ready
@@ -155,6 +157,7 @@ class Network:
         self._children: dict[subprocess.Popen[bytes], Child] = {}
         self._watched: list[Child] = []
         self._relays: list[Relay] = []
+        self._queues: Queues | None = None
         self.net = _empty_mininet()
         self.agents: dict[str, str] = {}
         """The gRPC addresses of hosts' agents, by host, while they run."""
@@ -197,10 +200,15 @@ class Network:
             node.start()
         self._configure_hosts()  # while the switches are starting
         wait_ready(self.switches.values())
+        processes = {host.name: self.net[host.name].pid for host in self.topology.hosts}
+        self._queues = Queues(self.topology, processes, self._relays)
         self.net.built = True
 
     def stop(self) -> None:
         """End every process in the network and remove it. Safe to call twice, and after a failed start."""
+        if self._queues is not None:
+            self._queues.close()
+            self._queues = None
         self.end(list(self._children))
         for stranger in inhabitants(host.pid for host in self.net.hosts):  # that a user left on a host
             records.remove(records.process(stranger))
@@ -287,6 +295,11 @@ class Network:
     def relayed(self) -> Passed:
         """Return what the relays of delayed links have done so far; without netem, each such link has one."""
         return relays.passed(self._relays)
+
+    def queues(self) -> list[Queue]:
+        """Return the queues of interfaces and relays. A controller reads those in the switches."""
+        assert self._queues is not None, "the network runs"
+        return self._queues.read()
 
     def fabric_ports(self) -> Iterator[FabricPort]:
         """Yield both directions of every link between switches."""

@@ -69,8 +69,9 @@ class Passed:
 
 @dataclass(frozen=True)
 class Relay:
-    """One relay, and where it counts."""
+    """The relay of a link, and where it counts."""
 
+    link: Link
     child: Child
     statistics: Path
 
@@ -92,7 +93,7 @@ def start(
     command = [*inside, *processor, compiled(), *ends, delay_ns, jitter_ns, seed, statistics]
     what = f"the relay of link {link.a}-{link.b}"
     log = directory / f"relay-{name}.log"
-    return Relay(launch(record, what, [str(each) for each in command], log=log, tells=True), statistics)
+    return Relay(link, launch(record, what, [str(each) for each in command], log=log, tells=True), statistics)
 
 
 def steer(link: Link, interface: str, inside: Sequence[str] = ()) -> None:

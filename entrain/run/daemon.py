@@ -112,6 +112,7 @@ async def _serve(
         circuits=circuits_of(topology, setup, network.panel, directory / CIRCUITS),
         host_processes={host.name: network.net[host.name].pid for host in topology.hosts},
         access=access,
+        queues=network.queues,
     ) as controller:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, controller.stopped.set)

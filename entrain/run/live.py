@@ -24,7 +24,8 @@ from controlplane.client import RUNS, SOCKET
 from controlplane.controller import OWNERS, Controller, serving
 from controlplane.fabric import Fabric
 from controlplane.pipeline import Pipeline
-from controlplane.readings import EVENTS, Readings
+from controlplane.queues import Queue
+from controlplane.readings import EVENTS, Readings, ReadQueues
 from controlplane.roles import NEEDS
 from controlplane.routing import Routing
 from controlplane.slot_clock import forget_clocks
@@ -90,7 +91,7 @@ class Live(api_grpc.ControllerServicer):
     """What a run shows of itself.
 
     `agents` has the gRPC addresses of agents by host, while a policy runs some. `jobs` has the jobs that
-    train. All coroutines belong to the run's event loop.
+    train. `queues` reads the queues of the emulated network. All coroutines belong to the run's event loop.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Live(api_grpc.ControllerServicer):
         namespace: str,
         host_processes: Mapping[str, int],
         agents: Mapping[str, str],
+        queues: ReadQueues = lambda: (),
     ) -> None:
         self.name = name
         self.jobs: Sequence[Training] = ()
@@ -107,6 +109,7 @@ class Live(api_grpc.ControllerServicer):
         self._namespace = namespace
         self._host_processes = host_processes
         self._agents = agents
+        self._emulated_queues = queues
         self._shown: Readings | None = None
         self._fabric: Fabric | None = None
         self._connected = contextlib.AsyncExitStack()
@@ -129,7 +132,14 @@ class Live(api_grpc.ControllerServicer):
         """Return the run's own connection to the switches, which stays until `disconnect`."""
         if self._fabric is None:
             self._fabric = await self._connected.enter_async_context(Fabric(self._topology, pipeline))
-        self._shown = _Own(self._topology, routing, self._namespace, self._host_processes, self._fabric)
+        self._shown = _Own(
+            self._topology,
+            routing,
+            self._namespace,
+            self._host_processes,
+            self._fabric,
+            self._emulated_queues,
+        )
         return self._fabric
 
     async def disconnect(self) -> None:
@@ -141,6 +151,11 @@ class Live(api_grpc.ControllerServicer):
         """Return how many carriers the switches have refused so far. Raises the error of one that is away."""
         assert self._fabric is not None, "the run controls the switches itself"
         return sum(sum(counts.values()) for counts in (await self._fabric.refused()).values())
+
+    async def queues(self) -> list[Queue]:
+        """Return all queues of the network. Raises the error of a switch that is away."""
+        assert self._shown is not None, "the run has connected to its switches"
+        return await self._shown.read_queues()
 
     @contextlib.contextmanager
     def showing(self, controller: Controller) -> Iterator[None]:
@@ -234,8 +249,9 @@ class _Own(Readings):
         namespace: str,
         host_processes: Mapping[str, int],
         fabric: Fabric,
+        queues: ReadQueues,
     ) -> None:
-        super().__init__(topology, routing, namespace, host_processes)
+        super().__init__(topology, routing, namespace, host_processes, queues=queues)
         self._read(fabric)
 
 

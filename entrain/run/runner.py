@@ -206,7 +206,7 @@ def _live(
 ) -> Iterator[Live]:
     """Let others watch the run."""
     processes = {host.name: network.net[host.name].pid for host in experiment.topology.hosts}
-    live = Live(experiment.name, experiment.topology, namespace, processes, network.agents)
+    live = Live(experiment.name, experiment.topology, namespace, processes, network.agents, network.queues)
     loop.run(live.open(record))
     try:
         yield live

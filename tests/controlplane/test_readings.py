@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, cast
 
 from controlplane import api_pb2 as api
 from controlplane.fabric import PortCounters
+from controlplane.queues import Queue, by_link, queue_of, since
 from controlplane.readings import Readings
 from controlplane.topology import dumbbell
 from machine.errors import EntrainError
+
+IN_SWITCH = Queue("left", 2, "left->right", "switch", 3, 1, 1500)
+AT_INTERFACE = Queue("left", 2, "left->right", "interface", 4, 2, 3000, 64_000)
 
 
 class Partly(Readings):
     """A network whose load tables or counters are `lost`."""
 
     def __init__(self, lost: str) -> None:
-        super().__init__(dumbbell(1), "ecmp", "", {})
+        super().__init__(dumbbell(1), "ecmp", "", {}, queues=lambda: [AT_INTERFACE])
         self.lost = lost
         self._fabric, self._loads = cast(Any, self), cast(Any, self)
 
     async def read(self) -> list[Any]:
         raise EntrainError(f"{self.lost} are lost")
+
+    async def queues(self) -> list[Queue]:
+        return [IN_SWITCH]
 
     async def counters(self) -> dict[tuple[str, int], PortCounters]:
         if self.lost == "counters":
@@ -51,3 +59,20 @@ def test_ports_are_counted_though_load_tables_cannot_be_read() -> None:
 def test_a_switch_that_answers_nothing_is_told() -> None:
     loads = first(Partly("counters"))
     assert loads.problem == "counters are lost" and not loads.ports
+
+
+def test_queues_come_with_the_counters() -> None:
+    loads = first(Partly("load tables"))
+    assert [queue_of(queue) for queue in loads.queues] == [IN_SWITCH, AT_INTERFACE]
+
+
+def test_a_link_has_dropped_what_all_its_queues_have_and_holds_what_the_longest_does() -> None:
+    (queue,) = by_link([IN_SWITCH, AT_INTERFACE])
+    assert (queue.dropped_packets, queue.backlog_packets, queue.backlog_bytes) == (7, 2, 3000)
+    assert queue.limit_bytes == 64_000
+
+
+def test_drops_count_from_the_reading_before_or_from_when_the_switch_began_anew() -> None:
+    later, anew = replace(IN_SWITCH, dropped_packets=5), replace(AT_INTERFACE, dropped_packets=1)
+    found = since([later, anew], [IN_SWITCH, AT_INTERFACE])
+    assert [queue.dropped_packets for queue in found] == [2, 1]

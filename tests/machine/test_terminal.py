@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console, RenderableType
 
 from controlplane.constants import DropReason
+from controlplane.queues import Queue
 from entrain.commands.deploy import deploy_table
 from entrain.commands.doctor import show
 from entrain.commands.drops import drops_table
@@ -96,11 +98,14 @@ def test_loads_fit_80_columns_whole() -> None:
 
 def test_drops_fit_80_columns_whole_and_those_that_are_none_are_left_out() -> None:
     packets = {reason.name: (1 << 64) - 1 for reason in DropReason} | {"TTL": 0}
-    found = SimpleNamespace(switches=[SimpleNamespace(name="s" * 15, packets=packets)])
+    full = Queue("s" * 15, 511, f"{'s' * 15}->{'p' * 15}", "interface", (1 << 64) - 2)
+    queues = [full.message(), replace(full, link="s->q", dropped_packets=0).message()]
+    found = SimpleNamespace(switches=[SimpleNamespace(name="s" * 15, packets=packets)], queues=queues)
     text = rendered(drops_table(found))
     assert max(map(len, text)) <= 80
-    assert {"s" * 15, "FORGED_SOURCE", str((1 << 64) - 1)} <= set(" ".join(text).split())
-    assert "TTL" not in " ".join(text)
+    words = set(" ".join(text).split())
+    assert {"s" * 15, "FORGED_SOURCE", str((1 << 64) - 1), "511", "p" * 15, str((1 << 64) - 2)} <= words
+    assert not {"TTL", "q"} & words
 
 
 def test_what_was_deployed_fits_80_columns_whole() -> None:

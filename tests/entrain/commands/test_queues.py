@@ -1,0 +1,81 @@
+"""What commands tell of queues, on a real network with a slow link."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from machine.patience import patience
+
+pytestmark = pytest.mark.root
+
+ROOT = Path(__file__).resolve().parents[3]
+NAME = f"cq{os.getpid() % 10000}"
+TOPOLOGY = """
+[topology]
+kind = "dumbbell"
+hosts_per_side = 1
+host_rate_mbps = 100
+bottleneck_rate_mbps = 1
+queue_packets = 20
+"""
+SEND = """
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+    while True:
+        sender.sendto(bytes(1000), ("10.2.1.2", 9))
+"""
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "entrain.cli", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def entrain(*arguments: str) -> str:
+    """Run a command; return its output."""
+    process = start(*arguments)
+    out, _ = process.communicate(timeout=patience(120))
+    assert process.returncode == 0, out
+    return out
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    path = tmp_path_factory.mktemp("up") / f"{NAME}.toml"
+    path.write_text(TOPOLOGY)
+    entrain("up", str(path))
+    try:
+        yield NAME
+    finally:
+        entrain("down", "--network", NAME)
+
+
+def test_a_full_queue_is_told_where_it_is(network: str) -> None:
+    here = ("--network", network)
+    assert "no queue has been full" in entrain("drops", *here)
+
+    def dropped() -> dict[str, int]:
+        found = json.loads(entrain("drops", *here, "--json"))["queues"]
+        assert {queue["place"] for queue in found} == {"switch", "interface"}
+        links: dict[str, int] = {}
+        for queue in found:
+            links[queue["link"]] = links.get(queue["link"], 0) + queue["dropped_packets"]
+        return links
+
+    with start("exec", *here, "h1", sys.executable, "-c", SEND) as sending:
+        while not dropped()["left->right"]:
+            assert sending.poll() is None
+        sending.terminate()
+    links = dropped()
+    behind = [links[link] for link in ("right->h2", "h2->right", "right->left", "left->h1")]
+    assert not any(behind), "the slow link drops, and those after it carry no more than it lets through"
+    row: Any = [line.split() for line in entrain("drops", *here).splitlines() if "right" in line]
+    assert row == [["left", "2", "right", "queue", "full", str(links["left->right"])]]
