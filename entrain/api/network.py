@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from controlplane.api_pb2 import DeployRequest, GetNetworkRequest
 from controlplane.client import RunningNetwork, call, choose
+from controlplane.queues import by_link, queue_of
 from entrain.api.commands import error_of
 from entrain.run.starting import prepared, start, stop
 from entrain.watch.source import measured
@@ -131,13 +132,15 @@ class Network:
         """Return what each port sends, and what is planned on it, from the switches' counters and registers.
 
         A row has `switch`, `port`, `peer`, `capacity_mbps`, `measured_mbps`, and in `slots` the planned
-        Mbit/s by slot, counted from the present one. What is measured is the mean over `interval_ms`, for
-        which the call waits. `slot_ms` is the length of a slot. Raises EntrainError.
+        Mbit/s by slot, counted from the present one. `backlog_bytes` and `dropped` (packets) are of its
+        queues, None where they cannot be read. What is measured is the mean over `interval_ms`, for which the
+        call waits. `slot_ms` is the length of a slot. Raises EntrainError.
         """
         with call(self._running) as stub:
             reading, used = measured(stub, interval_ms)
         clock = SlotClock.shared(slot_ms)
         present = clock.slot(time.monotonic_ns() - time.time_ns() + reading.unix_ns)  # when they were read
+        queues = {queue.link: queue for queue in by_link(map(queue_of, reading.queues))}
         return [
             {
                 "switch": port.switch,
@@ -145,6 +148,8 @@ class Network:
                 "peer": port.peer,
                 "capacity_mbps": port.capacity_mbps,
                 "measured_mbps": used[port.switch, port.port][0],
+                "backlog_bytes": queues[port.link].backlog_bytes if port.link in queues else None,
+                "dropped": queues[port.link].dropped_packets if port.link in queues else None,
                 "slots": {slot_near(present, slot.slot) - present: slot.load_mbps for slot in port.slots},
             }
             for port in reading.ports

@@ -15,6 +15,7 @@ from machine.terminal import plain_table, print_whole
 from wire.slot_header import slot_near
 
 if TYPE_CHECKING:
+    from controlplane.queues import Queue
     from entrain.watch.source import Used
 
 SHOWN_MBPS = 0.1
@@ -40,7 +41,7 @@ def command(
     """Show the planned load of each link per slot, from the switches' registers, beside what is used.
 
     Slots are numbered relative to the current slot, which is `+0`. What is used is measured between two
-    readings, by the ports' counters.
+    readings, by the ports' counters. The backlog is what waits in a port's queue at a reading.
     """
     from controlplane.api_pb2 import WatchLoadsRequest
     from controlplane.client import RUNS, call, choose
@@ -67,7 +68,19 @@ def command(
                     live.update(loads_table(reading, clock.slot(), every, used), refresh=True)
 
 
+def _queues(reading: Any) -> dict[str, Queue]:
+    """Return the queues in front of links, by the links' names."""
+    from controlplane.queues import by_link, queue_of
+
+    return {queue.link: queue for queue in by_link(map(queue_of, reading.queues))}
+
+
+def _told(queue: Queue) -> dict[str, int]:
+    return {"backlog_bytes": queue.backlog_bytes, "dropped": queue.dropped_packets}
+
+
 def _document(reading: Any, present: int, used: Used) -> dict[str, Any]:
+    queues = _queues(reading)
     return {
         "unix_ns": reading.unix_ns,
         "present_slot": present,
@@ -80,6 +93,7 @@ def _document(reading: Any, present: int, used: Used) -> dict[str, Any]:
                 "capacity_mbps": port.capacity_mbps,
                 "measured_mbps": used[port.switch, port.port][0],
                 **({"refused": dict(port.refused)} if port.refused else {}),
+                **({"queue": _told(queues[port.link])} if port.link in queues else {}),
                 "slots": {str(number): load for number, load in _slots(port, present)},
             }
             for port in reading.ports
@@ -96,9 +110,12 @@ def loads_table(reading: Any, present: int, every: bool, used: Used) -> Table:
     """Return a table with one row per port: what it sends, and its planned load by slot from `present` on.
 
     With `every`, it includes past slots and ports that neither send nor have load. `used` has, by port, what
-    it sends and receives, in Mbit/s.
+    it sends and receives, in Mbit/s. There is a column of backlogs if anything waits in a queue.
     """
-    table = plain_table("switch", "port", "to", "capacity\nMbit/s", "measured\nMbit/s", text=3)
+    backlogs = {link: queue.backlog_bytes for link, queue in _queues(reading).items()}
+    waiting = any(backlogs.get(port.link) for port in reading.ports)
+    columns = ["switch", "port", "to", "capacity\nMbit/s", "measured\nMbit/s"]
+    table = plain_table(*columns, *(["queue\nKB"] if waiting else []), text=3)
     table.add_column("planned Mbit/s by slot", overflow="fold")
     refusing = any(port.refused for port in reading.ports)
     if refusing:
@@ -106,10 +123,13 @@ def loads_table(reading: Any, present: int, every: bool, used: Used) -> Table:
     for port in reading.ports:
         slots = [(at, load) for at, load in _slots(port, present) if every or (load and at >= present)]
         sent = used[port.switch, port.port][0]
-        if slots or every or port.refused or (sent is not None and sent >= SHOWN_MBPS):
+        held = backlogs.get(port.link, 0)
+        if slots or every or port.refused or held or (sent is not None and sent >= SHOWN_MBPS):
             text = "  ".join(f"{at - present:+d}:{load:g}" for at, load in slots)
             measured = "-" if sent is None else f"{sent:.1f}"
-            row = [port.switch, str(port.port), port.peer, f"{port.capacity_mbps:g}", measured, text or "-"]
+            row = [port.switch, str(port.port), port.peer, f"{port.capacity_mbps:g}", measured]
+            row += [f"{held / 1e3:.1f}" if port.link in backlogs else "-"] if waiting else []
+            row.append(text or "-")
             if refusing:
                 row.append("  ".join(f"{reason}:{count}" for reason, count in sorted(port.refused.items())))
             table.add_row(*row)

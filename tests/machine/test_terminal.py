@@ -78,12 +78,20 @@ def test_what_was_learned_fits_80_columns_whole() -> None:
     assert {"4294967295", "255.255.255.255", "123.457", "123.5", "123456789"} <= set(" ".join(text).split())
 
 
-def test_loads_fit_80_columns_whole() -> None:
+@pytest.mark.parametrize(("refused", "held"), [({"LOAD": 9}, 0), ({}, 9_999_900)])
+def test_loads_fit_80_columns_whole(refused: dict[str, int], held: int) -> None:
     slots = [SimpleNamespace(slot=1000 + ahead, load_mbps=12_345.678) for ahead in range(32)]
     port = SimpleNamespace(
-        switch="s" * 15, port=511, peer="p" * 15, capacity_mbps=100_000, slots=slots, refused={"LOAD": 9}
+        switch="s" * 15,
+        port=511,
+        peer="p" * 15,
+        link="s->p",
+        capacity_mbps=100_000,
+        slots=slots,
+        refused=refused,
     )
-    reading = SimpleNamespace(ports=[port], problem="")
+    queue = Queue("s" * 15, 511, "s->p", "interface", 0, backlog_bytes=held)
+    reading = SimpleNamespace(ports=[port], problem="", queues=[queue.message()])
     text = rendered(loads_table(reading, 1000, every=False, used={("s" * 15, 511): (99_999.94, None)}))
     assert max(map(len, text)) <= 80
     assert {
@@ -92,6 +100,7 @@ def test_loads_fit_80_columns_whole() -> None:
         "p" * 15,
         "100000",
         "99999.9",
+        *(["9999.9"] if held else []),
         *(f"{ahead:+d}:12345.7" for ahead in range(32)),
     } <= set(" ".join(text).split())
 

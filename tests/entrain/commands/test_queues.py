@@ -73,7 +73,12 @@ def test_a_full_queue_is_told_where_it_is(network: str) -> None:
     with start("exec", *here, "h1", sys.executable, "-c", SEND) as sending:
         while not dropped()["left->right"]:
             assert sending.poll() is None
+        ports = json.loads(entrain("loads", *here, "--json"))["ports"]
+        assert "queue" in entrain("loads", *here)
         sending.terminate()
+    queues = {(port["switch"], port["port"]): port["queue"] for port in ports}
+    assert queues["left", 2]["backlog_bytes"] > 0 and queues["left", 2]["dropped"] > 0
+    assert queues["right", 2] == {"backlog_bytes": 0, "dropped": 0}
     links = dropped()
     behind = [links[link] for link in ("right->h2", "h2->right", "right->left", "left->h1")]
     assert not any(behind), "the slow link drops, and those after it carry no more than it lets through"
