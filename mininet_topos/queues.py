@@ -15,7 +15,7 @@ from types import TracebackType
 from controlplane.queues import Queue
 from controlplane.topology import Topology
 from ebpf import in_netns
-from mininet_topos.relays import Relay, passed
+from mininet_topos.relays import Relay, dropped
 
 _GET_QDISC, _REQUEST, _DUMP = 38, 1, 0x300
 _ERROR, _DONE = 2, 3
@@ -94,8 +94,7 @@ class Queues:
         found = [queue for namespace in self._namespaces for queue in _qdiscs(namespace)]
         for relay in self._relays:
             link = relay.link
-            name, dropped = f"{link.a}-{link.b}", passed([relay]).dropped
-            found.append(Queue(link.a, link.a_port, name, "relay", dropped))
+            found.append(Queue(link.a, link.a_port, f"{link.a}-{link.b}", "relay", dropped(relay)))
         return found
 
 

@@ -30,6 +30,7 @@ from machine.record import Record
 SOURCE = Path(__file__).with_name("relay.c")
 READY_TIMEOUT_S = patience(20.0)
 _LATE_NS, _LATE_BINS = 10_000, 1000  # of relay.c
+_DROPPED = struct.Struct("=8xQ")
 _STATISTICS = struct.Struct(f"=2Q{_LATE_BINS}Q")
 
 
@@ -149,6 +150,12 @@ def passed(relays: list[Relay]) -> Passed:
         used = psutil.Process(each.child.process.pid).cpu_times()
         cpu_s += used.user + used.system
     return Passed(len(relays), frames, dropped, cpu_s, tuple(late))
+
+
+def dropped(relay: Relay) -> int:
+    """Return how many frames a running relay has dropped so far, in both directions."""
+    with relay.statistics.open("rb") as file:
+        return _DROPPED.unpack(file.read(_DROPPED.size))[0]  # type: ignore[no-any-return]
 
 
 def compiler() -> str:

@@ -57,10 +57,12 @@ Rows = list[dict[str, Any]]
 def rows(experiment: Experiment, runs: Sequence[RunResult]) -> dict[str, Rows]:
     """Return the rows of each table of results, by the table's name; docs/experiments.md has the columns.
 
-    There are always `jobs`, `links` and `iterations`. `delays` are those of policy `slots`, `throughput` and
-    `windows` those of `sample_ms`.
+    There are always `jobs`, `links` and `iterations`. `queues` are those of runs that read them, `delays`
+    those of policy `slots`, `throughput` and `windows` those of `sample_ms`.
     """
     found: dict[str, Rows] = {"jobs": [], "links": []}
+    if any(run.queues for run in runs):
+        found["queues"] = []
     for run, values in zip(runs, document(experiment, runs)["runs"], strict=True):
         for table in found:
             found[table] += [{**identity(run), **row} for row in values[table]]

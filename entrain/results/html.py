@@ -16,7 +16,7 @@ import plotly.offline
 from rich.table import Table
 
 from entrain.experiment import Experiment
-from entrain.results import comparison, files, interactive, store, tables
+from entrain.results import comparison, files, interactive, queues, store, tables
 from entrain.results.comparison import Held
 from entrain.results.interactive import Picture
 from entrain.results.values import RunResult, scheduler, strategy, summarized
@@ -59,6 +59,8 @@ class _Part:
     summary: tuple[_Table, ...]
     pictures: tuple[_Drawn, ...]
     tables: tuple[_Table, ...]
+    queues: str
+    queue_tables: tuple[_Table, ...]
     origins: tuple[str, ...]
     settings: str
 
@@ -125,6 +127,8 @@ def _part(directory: Path) -> _Part:
         (_summary(runs),),
         tuple(map(_drawn, drawn)),
         tuple(_converted(each, legend) for each, legend in shown),
+        queues.sentence(runs),
+        _queues(runs),
         _origins(run.origin for run in runs),
         _settings(files.NETWORK.experiment.dump_python(experiment, mode="json")),
     )
@@ -140,6 +144,8 @@ def _slot_rates(directory: Path) -> _Part:
         (),
         (_converted(slot_rates.table(name, trials)),),
         (),
+        (),
+        "",
         (),
         _origins(trial.origin for trial in trials),
         _settings(slot_rates.KIND.experiment.dump_python(held.experiment, mode="json")),
@@ -193,6 +199,13 @@ def _summary(runs: Sequence[RunResult]) -> _Table:
         tuple(rows),
         "Means over seeds ± half of the 95 % confidence interval.",
     )
+
+
+def _queues(runs: Sequence[RunResult]) -> tuple[_Table, ...]:
+    """Return the table of queues, if one of them held or dropped something."""
+    firsts = [group.runs[0] for group in summarized(runs)]
+    found = queues.table(runs, [tables.label(first, firsts) for first in firsts])
+    return () if found is None else (_converted(found, queues.LEGEND),)
 
 
 def _converted(shown: Table, legend: str = "") -> _Table:

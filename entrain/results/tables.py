@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from entrain.experiment import Experiment
+from entrain.results import queues
 from entrain.results.gains import MEETING, Gain, gains
 from entrain.results.values import (
     CONVERGED,
@@ -277,6 +278,8 @@ def show(experiment: Experiment, runs: Sequence[RunResult], console: Console) ->
         console.print(each)
         console.width = width
         console.print(legend)
+    if said := queues.sentence(runs):
+        console.print(said, highlight=False)
     if width < WIDTH:
         console.print(f"note: these tables need {WIDTH} columns, and this terminal has {width}")
 

@@ -16,6 +16,7 @@ from entrain.policies import is_baseline, series
 from entrain.policies.reports import HostReport, Learned, Paced
 from entrain.results.cluster import Stays, times
 from entrain.run.contention import LinkContention
+from entrain.run.queues import QueueUse
 from entrain.run.samples import Throughput, Window
 from machine.origin import Origin
 from workloads.records import Summary
@@ -121,6 +122,8 @@ class RunResult:
     """How the jobs of a cluster came and went, in the order of `jobs`."""
     origin: Origin | None = None
     """None: measured by a version that did not record it."""
+    queues: tuple[QueueUse, ...] = ()
+    """By direction of a link; empty: measured by a version that did not read them."""
 
     @property
     def over_alone(self) -> tuple[float, ...]:
@@ -443,6 +446,7 @@ def _run(run: RunResult) -> dict[str, Any]:
             }
             for link in run.links
         ],
+        "queues": [asdict(queue) for queue in run.queues],
         **run.completion.document(),
         **(run.stays.document() if run.stays else {}),
         "over_alone_mean": fmean(run.over_alone) if run.over_alone else None,

@@ -33,6 +33,7 @@ from entrain.results.cluster import Stay, Stays
 from entrain.results.values import JobResult, RunResult
 from entrain.run.contention import attribute, contention, per_job
 from entrain.run.live import Training
+from entrain.run.queues import QueueUse, QueueWatch
 from entrain.run.runner import (
     Report,
     RunFailed,
@@ -201,6 +202,7 @@ class _Run:
         self._failed_attempts: Mapping[Cause, int] = {}
         self._session = Session()
         self._slot_ms: float | None = None
+        self._queues: tuple[QueueUse, ...] = ()
 
     def go(self) -> RunResult:
         """Run all jobs. Raises RunFailed."""
@@ -249,6 +251,7 @@ class _Run:
             policy_report=told.values,
             stays=stays,
             origin=here(),
+            queues=self._queues,
         )
 
     def _known_jobs(self) -> Iterator[JobOnHosts]:
@@ -287,13 +290,16 @@ class _Run:
                 ledger=ledger,
                 circuits=circuits_of(experiment.topology, self._setup, panel, self._directory / CIRCUITS),
                 on_step=self._told,
+                queues=self._running.network.queues,
             ) as controller:
                 admission = controller.admission
                 assert admission is not None, "the controller of a cluster admits jobs"
                 shown.enter_context(self._running.live.showing(controller))
                 origin_ns, self._origin_s = time.monotonic_ns(), time.time()
                 deadline = time.monotonic() + experiment.timeout_s
+                queues = QueueWatch(await controller.read_queues(), self._running.network.queues)
                 while ended < total:
+                    queues.look()
                     now_s = (time.monotonic_ns() - origin_ns) / 1e9
                     while waiting and waiting[0].arrival_s <= now_s:
                         await self._submit(admission, waiting.popleft())
@@ -308,6 +314,7 @@ class _Run:
                     self._report(f"{self.name}: {what}", ended / total)
                     await asyncio.sleep(POLL_S)
                 self._failed_attempts = admission.failed_attempts
+                self._queues = queues.used(await controller.read_queues())
                 await controller.forget_clocks()
         return origin_ns
 

@@ -38,6 +38,7 @@ from entrain.run.contention import attribute, contention, per_job
 from entrain.run.cross import NAME as CROSS
 from entrain.run.cross import Cross, CrossFlow, crossing
 from entrain.run.live import Live, Training
+from entrain.run.queues import QueueUse, QueueWatch
 from entrain.run.samples import Sampler, sampling
 from hostbpf.controls import controls, others, registered
 from hostbpf.flow import netns_cookie
@@ -311,6 +312,7 @@ def run_one(
     running.monitor.collect()
     relayed_before = running.network.relayed()
     refused_before = running.loop.run(running.live.refused())
+    queues = QueueWatch(running.loop.run(running.live.queues()), running.network.queues)
     restored_before = restored_windows(running)
     began = time.monotonic()
     with (
@@ -320,13 +322,16 @@ def run_one(
         _sampling(running) as sampler,
         crossing(running.network, running.experiment, combination.seed, output / "cross.log") as cross,
     ):
-        processor = _run_jobs(running, name, combination, session, output, report, sampler, cross, alone)
+        processor = _run_jobs(
+            running, name, combination, session, output, report, sampler, cross, alone, queues
+        )
         told = session.report()
         _Watch(running, name, ()).check()  # an agent that has just died has reported nothing
         wall_s = time.monotonic() - began
         use = Use.since(processor)
         relayed = running.network.relayed().since(relayed_before)
         refused = running.loop.run(running.live.refused()) - refused_before
+        queued = queues.used(running.loop.run(running.live.queues()))
         found = read_records(output / "records")
         crossed = cross.started if cross else []
         timeline = _timeline(running, found, crossed, sampler) if sampler else Timeline()
@@ -344,6 +349,7 @@ def run_one(
         timeline,
         told,
         crossed,
+        queued,
         {
             "bring_up_s": running.bring_up_s,
             "table_write_s": table_s,
@@ -392,6 +398,7 @@ def _run_jobs(
     sampler: Sampler | None,
     cross: Cross | None,
     alone: Mapping[str, float],
+    queues: QueueWatch,
 ) -> object:
     """Start all jobs at the same time, and wait until they have ended. `alone` is the result of `run_alone`.
 
@@ -425,6 +432,7 @@ def _run_jobs(
         progress = _Progress(trained)
 
         def ended() -> bool:
+            queues.look()
             if sampler is not None:
                 sampler.look()
             if cross is not None:
@@ -570,6 +578,7 @@ def _result(
     timeline: Timeline,
     told: PolicyReport,
     cross: Sequence[CrossFlow],
+    queues: tuple[QueueUse, ...],
     overhead: dict[str, float],
 ) -> RunResult:
     experiment = running.experiment
@@ -605,6 +614,7 @@ def _result(
         told.values,
         told.paced,
         origin=here(),
+        queues=queues,
     )
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from entrain.bound import bound_ms
 from entrain.experiment import Combination, Experiment, load_experiment
 from entrain.policies.reports import HostReport
-from entrain.results import overhead, tables, timelines
+from entrain.results import files, html, overhead, store, tables, timelines
 from entrain.results.files import has_delays, write
 from entrain.results.plots import plot
 from entrain.results.tables import completion, remarks, settling, show, table
@@ -33,6 +33,7 @@ from entrain.results.values import (
 )
 from entrain.run.contention import LinkContention
 from entrain.run.cross import NAME as CROSS
+from entrain.run.queues import QueueUse
 from entrain.run.samples import Throughput, Window
 from machine import palette
 from machine.palette import style
@@ -258,6 +259,43 @@ def test_csv_files_have_a_line_for_each_job_iteration_and_link(
     assert [line["routing"] for line in lines["jobs"]] == ["ecmp", "source"]
     assert [float(line["iteration_ms"]) for line in lines["iterations"]] == [200, 300, 400, 100, 110, 120]
     assert [line["link"] for line in lines["links"]] == ["leaf1->spine1", "spine1->leaf2"] * 2
+    assert not (tmp_path / "queues.csv").exists()
+    write(tmp_path, experiment, [replace(run, queues=(QueueUse("a->b", 7, 9000, 0),)) for run in runs])
+    queues = list(csv.DictReader((tmp_path / "queues.csv").open()))
+    assert [(line["link"], line["dropped_packets"]) for line in queues] == [("a->b", "7")] * 2
+
+
+def shown(experiment: Experiment, runs: list[RunResult]) -> str:
+    console = Console(width=80, force_terminal=False)
+    with console.capture() as captured:
+        show(experiment, runs, console)
+    return " ".join(captured.get().split())
+
+
+def test_it_is_said_once_whether_queues_filled(experiment: Experiment, runs: list[RunResult]) -> None:
+    assert "queue" not in shown(experiment, runs), "measured by a version that did not read them"
+    idle = QueueUse("h1->leaf1", 0, 0, 64_000)
+    held, lost = replace(idle, backlog_bytes_max=9000), replace(idle, link="a->b", dropped_packets=7)
+
+    def said(*queues: QueueUse) -> str:
+        return shown(experiment, [replace(run, queues=queues) for run in runs])
+
+    assert "no queue dropped a packet or was found to hold one" in said(idle)
+    assert "no queue dropped a packet; the longest held 9 KB (h1->leaf1)" in said(held)
+    assert "queues dropped 14 packets in 2 runs, most of them at a->b (14)" in said(held, lost)
+
+
+def test_the_page_has_a_table_of_queues_that_held_or_dropped_something(
+    tmp_path: Path, experiment: Experiment, runs: list[RunResult]
+) -> None:
+    idle, lost = QueueUse("h1->leaf1", 0, 0, 64_000), QueueUse("leaf1->h1", 7, 9000, 0)
+    for queues, found in (((idle,), False), ((idle, lost), True)):
+        with store.writing(files.NETWORK, tmp_path, experiment, resume=False) as kept:
+            kept.add(replace(runs[0], queues=queues), "ecmp")
+        text = html.page([tmp_path])
+        assert ("leaf1-&gt;h1" in text) == found and "h1-&gt;leaf1" not in text
+        assert ("No queue dropped a packet or was found to hold one." in text) != found
+        assert text.count("Did queues fill?") == 1
 
 
 def test_the_table_fits_a_terminal_of_80_columns(tmp_path: Path, runs: list[RunResult]) -> None:

@@ -18,6 +18,7 @@ from entrain.results import files
 from entrain.results.store import Store, read, writing
 from entrain.results.values import JobResult, RunResult, Timeline
 from entrain.run.contention import LinkContention
+from entrain.run.queues import QueueUse
 from entrain.run.samples import Throughput, Window
 from entrain.trials.slot_rates import KIND as SLOT_RATES
 from entrain.trials.slot_rates import load as load_slot_rates
@@ -76,6 +77,7 @@ def run(combination: Combination) -> RunResult:
             ),
         ),
         {"anything": [1, 2.5, None, "else"]},
+        queues=(QueueUse("leaf1->spine1", 1, 2, 3),),
     )
 
 

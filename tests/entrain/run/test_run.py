@@ -229,6 +229,9 @@ def test_each_routing_puts_on_a_link_what_it_promises(
         # 8 of the exchange's 12 transfers leave their leaf, and all of the ring's; each passes two links
         assert crossing >= 2 * 3 * (8 * 100_000 + 2 * 2 * 100_000)
         assert each["overhead"]["unattributed_bytes"] == 0
+        queues = {queue["link"]: queue for queue in each["queues"]}
+        assert len(queues) == 2 * (4 + 4), "each direction of the links of four hosts and two leaves"
+        assert all(queue["limit_bytes"] > 0 for queue in queues.values())
     assert json.loads((tmp_path / "out/results.json").read_text()) == json.loads(out)
     routings: tuple[FileRouting, ...] = ("ecmp", "source")
     for routing in routings:
