@@ -176,7 +176,7 @@ class Readings(api_grpc.ControllerServicer):
             read_ns = time.time_ns()
             try:
                 if asked.counters:
-                    counted, queues = await self._fabric.counters(), await self.read_queues()
+                    counted, queues = await asyncio.gather(self._fabric.counters(), self.read_queues())
             except EntrainError as error:
                 problem = problem or str(error)
             if problem and not asked.interval_ms:
@@ -217,7 +217,7 @@ class Readings(api_grpc.ControllerServicer):
                     f"the switches run {self._fabric.pipeline.name}, which does not count drops by reason; "
                     f"deploy the fabric's program"
                 )
-            drops, queues = await self._fabric.drops(), await self.read_queues()
+            drops, queues = await asyncio.gather(self._fabric.drops(), self.read_queues())
         return api.Drops(
             switches=[
                 api.SwitchDrops(name=name, packets={reason.name: count for reason, count in found.items()})

@@ -105,14 +105,29 @@ def _links(snapshot: Snapshot) -> Iterator[Metric]:
         "Planned for a slot, in Mbit/s, by slots from now.",
         labels=(*_LINK, "later"),
     )
+    backlog = GaugeMetricFamily(
+        "entrain_link_queue_bytes", "What waits in the queues in front of a link.", labels=_LINK
+    )
+    dropped = CounterMetricFamily(
+        "entrain_link_queue_dropped_packets",
+        "Packets dropped because a queue in front of a link was full, as the kernel counts them.",
+        labels=_LINK,
+    )
+    for relay in snapshot.relays:
+        target = relay.link.removeprefix(f"{relay.node}-")
+        dropped.add_metric((relay.link, relay.node, target), relay.dropped_packets)
     for link in snapshot.links:
         where = (link.name, link.source, link.target)
+        if link.backlog_bytes is not None:
+            backlog.add_metric(where, link.backlog_bytes)
+        if link.dropped_packets is not None:
+            dropped.add_metric(where, link.dropped_packets)
         for field, family in families.items():
             if (value := getattr(link, field)) is not None:
                 family.add_metric(where, value)
         for later, mbps in enumerate(link.slots):
             slots.add_metric((*where, str(later)), mbps)
-    yield from (*families.values(), slots)
+    yield from (*families.values(), slots, backlog, dropped)
 
 
 def _agents(snapshot: Snapshot) -> Iterator[Metric]:

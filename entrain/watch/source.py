@@ -20,6 +20,7 @@ import grpc
 
 from controlplane import api_pb2 as api
 from controlplane.client import RunningNetwork, call
+from controlplane.queues import Queue, by_link, queue_of
 from hostbpf.clock import SlotClock
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.agent_pb2_grpc import HostStub
@@ -61,7 +62,8 @@ class LinkView:
 
     `measured_mbps` is the mean since the reading before, None in the first. `slots` has what is planned for
     the present slot and those after it, and `planned_mbps` is the first of them; links that leave a host have
-    neither, for no switch keeps a load table of them.
+    neither, for no switch keeps a load table of them. `backlog_bytes` is what waits in its queues, and
+    `dropped_packets` what they have dropped; None where they cannot be read.
     """
 
     name: str
@@ -72,6 +74,8 @@ class LinkView:
     measured_mbps: float | None
     planned_mbps: float | None
     slots: tuple[float, ...] = ()
+    backlog_bytes: int | None = None
+    dropped_packets: int | None = None
 
     @property
     def used(self) -> float | None:
@@ -200,6 +204,8 @@ class Snapshot:
     circuits: tuple[CircuitView, ...]
     events: tuple[Event, ...]
     history: Mapping[str, tuple[Sample, ...]]
+    relays: tuple[Queue, ...] = ()
+    """Of links with a delay: one for both directions."""
 
     def document(self) -> dict[str, Any]:
         """Return the snapshot as JSON data."""
@@ -335,6 +341,7 @@ class Source:
         ports: dict[str, dict[int, Counted]] = {}
         hosts = {host.name: host for host in slow.network.hosts}
         used = self._rates.of(loads)
+        queues = {queue.link: queue for queue in by_link(map(queue_of, loads.queues))}
         read = not loads.problem or any(port.slots for port in loads.ports)
         for port in loads.ports:
             sent, received = used[port.switch, port.port]
@@ -349,11 +356,15 @@ class Source:
                     sent,
                     planned.get(present, 0.0) if read else None,
                     tuple(planned.get(present + later, 0.0) for later in range(LANES)) if read else (),
+                    *_queued(queues.get(port.link)),
                 )
             )
             if port.peer in hosts:
                 name = f"{port.peer}->{port.switch}"
-                links.append(LinkView(name, port.peer, port.switch, 0, port.capacity_mbps, received, None))
+                queued = _queued(queues.get(name))
+                links.append(
+                    LinkView(name, port.peer, port.switch, 0, port.capacity_mbps, received, None, (), *queued)
+                )
             ports.setdefault(port.switch, {})[port.port] = Counted(
                 port.counters.received_packets,
                 port.counters.received_bytes,
@@ -374,6 +385,7 @@ class Source:
             slot=present,
             slot_ms=slow.slot_ms,
             problem=loads.problem,
+            relays=tuple(queue for queue in queues.values() if queue.place == "relay"),
             links=tuple(links),
             switches=tuple(
                 SwitchView(
@@ -494,6 +506,11 @@ class Latest:
             if self._snapshot is None:
                 raise EntrainError(f"{self._source.network.name} does not answer")
             return self._number, self._snapshot
+
+
+def _queued(queue: Queue | None) -> tuple[int | None, int | None]:
+    """Return what waits in a queue, in bytes, and how many packets it has dropped."""
+    return (None, None) if queue is None else (queue.backlog_bytes, queue.dropped_packets)
 
 
 def _kind(network: RunningNetwork) -> str:

@@ -104,6 +104,19 @@ def _past(snapshot: Snapshot, name: str) -> Text:
     return spark([each.measured_mbps for each in samples], _link(snapshot, name).capacity_mbps, MEASURED)
 
 
+def _kilobytes(held: int | None) -> float | None:
+    return None if held is None else held / 1e3
+
+
+def _by_queues(snapshot: Snapshot, switch: str) -> dict[str, int]:
+    """Return the packets that a switch's full queues have dropped, by link, where any."""
+    return {
+        link.name: link.dropped_packets
+        for link in snapshot.links
+        if link.source == switch and link.dropped_packets
+    }
+
+
 def _link_columns(width: int) -> Sequence[Column]:
     columns = [
         Column("link", lambda _, name: name),
@@ -114,7 +127,9 @@ def _link_columns(width: int) -> Sequence[Column]:
     ]
     if width >= _WIDE:
         columns.insert(4, Column("capacity", lambda s, name: _link(s, name).capacity_mbps))
-        columns.insert(5, Column("used before", _past))
+        columns.insert(5, Column("queue KB", lambda s, name: _kilobytes(_link(s, name).backlog_bytes)))
+        columns.insert(6, Column("dropped", lambda s, name: _link(s, name).dropped_packets))
+        columns.insert(7, Column("used before", _past))
     return columns
 
 
@@ -146,7 +161,7 @@ def _switch_columns(_: int) -> Sequence[Column]:
         Column("switch", lambda _, name: name),
         Column("target", lambda s, name: _switch(s, name).target),
         Column("entries", lambda s, name: sum(_switch(s, name).tables.values())),
-        Column("dropped", lambda s, name: sum(_switch(s, name).drops.values())),
+        Column("dropped", lambda s, n: sum([*_switch(s, n).drops.values(), *_by_queues(s, n).values()])),
         Column("status", lambda s, name: _switch(s, name).status),
     ]
 
@@ -198,7 +213,11 @@ def tell_link(snapshot: Snapshot, name: str) -> Text:
     text.append("measured  ", style="not bold " + MEASURED)
     text.append(f"{_mbps(link.measured_mbps)}\n", style="not bold")
     text.append("planned   ", style="not bold " + PLANNED)
-    text.append(f"{_mbps(link.planned_mbps)}\n\n", style="not bold")
+    text.append(f"{_mbps(link.planned_mbps)}\n", style="not bold")
+    if link.backlog_bytes is not None:
+        text.append(f"queue     {link.backlog_bytes / 1e3:.1f} KB, ", style="not bold")
+        text.append(f"{link.dropped_packets} packets dropped\n", style="not bold")
+    text.append("\n")
     samples = snapshot.history.get(name, ())[-50:]
     for heading, values, style in (
         ("measured", [each.measured_mbps for each in samples], MEASURED),
@@ -247,6 +266,8 @@ def tell_switch(snapshot: Snapshot, name: str) -> Text:
     lines += [f"  {table:34}{count:6d}" for table, count in switch.tables.items()]
     lines += ["", "packets dropped by a rule of the network"]
     lines += [f"  {reason:34}{count:6d}" for reason, count in switch.drops.items() if count] or ["  none"]
+    lines += ["", "packets dropped because a queue was full"]
+    lines += [f"  {link:34}{count:6d}" for link, count in _by_queues(snapshot, name).items()] or ["  none"]
     lines += ["", "port    received MB      sent MB  packets sent"]
     lines += [
         f"{port:4d}{counted.received_bytes / 1e6:15.3f}{counted.sent_bytes / 1e6:13.3f}"

@@ -48,7 +48,8 @@ const short = (name, longest = 22) => (name.length > longest ? `${name.slice(0, 
 function pick(element, link) {
   element.setAttribute("data-link", link.name);
   element.append(shape("title", {}, `${link.name}: ${one(link.measured_mbps)} of ${link.capacity_mbps} Mbit/s, ` +
-    `${one(link.planned_mbps)} planned`));
+    `${one(link.planned_mbps)} planned` + (link.backlog_bytes === null ? "" :
+    `; queue: ${one(link.backlog_bytes / 1e3)} KB, ${link.dropped_packets} packets dropped`)));
   element.addEventListener("click", () => { chosen = chosen === link.name ? null : link.name; draw(); });
   return element;
 }
@@ -256,7 +257,8 @@ function draw() {
     ["switch", (each) => each.name],
     ["target", (each) => each.target],
     ["entries", (each) => sum(each.tables)],
-    ["dropped", (each) => Object.entries(each.drops).filter(([, count]) => count)
+    ["dropped", (each) => [...Object.entries(each.drops), ...last.links.filter((link) => link.source === each.name)
+      .map((link) => [`queue to ${link.target}`, link.dropped_packets])].filter(([, count]) => count)
       .map(([reason, count]) => `${reason} ${count}`).join(", ") || "0"],
     ["status", (each) => each.status],
   ], "none");

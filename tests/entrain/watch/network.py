@@ -15,6 +15,7 @@ import grpc
 from controlplane import api_pb2 as api
 from controlplane import api_pb2_grpc as api_grpc
 from controlplane.client import SOCKET, RunningNetwork
+from controlplane.queues import Queue
 from hostbpf.clock import SlotClock
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.agent_pb2_grpc import HostServicer, add_HostServicer_to_server
@@ -24,6 +25,15 @@ USED = {"leaf1->spine1": 40.0, "leaf2->spine1": 95.0}
 """Mbit/s that links carry; all others carry none."""
 PLANNED = 60.0
 """Mbit/s planned on leaf1->spine1 in every slot."""
+QUEUES = [
+    queue.message()
+    for queue in (
+        Queue("leaf2", 3, "leaf2->spine1", "switch", 7),
+        Queue("leaf2", 3, "leaf2->spine1", "interface", 5, 4, 6000),
+        Queue("h1", 0, "h1->leaf1", "interface", 0),
+        Queue("leaf1", 3, "leaf1-spine1", "relay", 2),
+    )
+]
 JOB = "<b>vgg</b>"
 """A job whose name is markup."""
 
@@ -68,7 +78,7 @@ class Controller(api_grpc.ControllerServicer):
         with self._calls:
             self.watching += 1
         while context.is_active() and not self.ended.is_set():
-            yield api.Loads(unix_ns=time.time_ns(), ports=list(self._ports()))
+            yield api.Loads(unix_ns=time.time_ns(), ports=list(self._ports()), queues=QUEUES)
             if not request.interval_ms or self.ended.wait(request.interval_ms / 1e3):
                 return
 

@@ -44,6 +44,11 @@ def test_one_scrape_has_switches_links_agents_jobs_and_the_controller(watched: W
     assert value("entrain_link_measured_mbps", **link) == pytest.approx(40, rel=0.02)
     assert value("entrain_link_planned_mbps", **link) == pytest.approx(60)
     assert value("entrain_link_slot_planned_mbps", **link, later="2") == 60
+    queue = {"link": "leaf2->spine1", "source": "leaf2", "target": "spine1"}
+    assert value("entrain_link_queue_bytes", **queue) == 6000
+    assert value("entrain_link_queue_dropped_packets_total", **queue) == 12
+    relay = {"link": "leaf1-spine1", "source": "leaf1", "target": "spine1"}
+    assert value("entrain_link_queue_dropped_packets_total", **relay) == 2
     assert value("entrain_agent_up", host="h1") == 1
     assert value("entrain_agent_up", host="h2") == 0
     assert value("entrain_job_over_ideal", job=JOB) == pytest.approx(1.25)

@@ -35,6 +35,14 @@ def test_rates_are_what_counters_grow_by(watched: Watched) -> None:
     assert [each.measured_mbps for each in last.history["leaf2->spine2"]] == [None, 0, 0, 0]
 
 
+def test_links_have_their_queues_where_these_are_told(watched: Watched) -> None:
+    snapshot = next(Source(watched[0]).snapshots())
+    queued = {link.name: (link.backlog_bytes, link.dropped_packets) for link in snapshot.links}
+    assert queued["leaf2->spine1"] == (6000, 12) and queued["h1->leaf1"] == (0, 0)
+    assert queued["h2->leaf1"] == (None, None)
+    assert [relay.dropped_packets for relay in snapshot.relays] == [2]
+
+
 def test_jobs_agents_and_switches_are_told(watched: Watched) -> None:
     snapshot = next(Source(watched[0]).snapshots())
     vgg, resnet = snapshot.jobs

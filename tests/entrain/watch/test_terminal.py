@@ -54,7 +54,7 @@ def names(app: Watch, view: str) -> list[str]:
 
 
 @pytest.mark.parametrize("colour", [True, False])
-@pytest.mark.parametrize("width", [60, 120])
+@pytest.mark.parametrize("width", [60, 100, 120])
 def test_links_fit_the_terminal(
     watched: Watched, width: int, colour: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +68,9 @@ def test_links_fit_the_terminal(
         shown = screen(app)
         line = next(line for line in shown.splitlines() if line.strip().startswith("leaf1->spine1"))
         assert "40%" in line and "60.0" in line and "▅" in line
-        assert ("used before" in shown) == (width == 120)
+        assert ("used before" in shown) == ("queue KB" in shown) == (width >= 100)
+        full = next(line for line in shown.splitlines() if line.strip().startswith("leaf2->spine1"))
+        assert ({"6.0", "12"} <= set(full.split())) == (width >= 100)
 
     play(watched[0], look, width)
 
@@ -88,7 +90,7 @@ def test_keys_sort_and_turn_the_order_round(watched: Watched) -> None:
     [
         ("1", ["leaf1->spine1, 100 Mbit/s", "+0      60.0 Mbit/s"]),
         ("2", [f"{JOB}: running", "50 of 100", "over ideal  1.25x", "computed bound"]),
-        ("3", ["leaf1: leaf (softswitch), ready", "NO_ROUTE"]),
+        ("3", ["leaf1: leaf (softswitch), ready", "NO_ROUTE", "because a queue was full"]),
     ],
 )
 def test_one_thing_is_told_in_full(watched: Watched, key: str, told: list[str]) -> None:
