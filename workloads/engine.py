@@ -140,6 +140,7 @@ class Engine:
         self._pending: dict[int, deque[_Send | _Receive]] = {}  # by descriptor; the first is in progress
         self._sent = 0  # bytes of values in an iteration
         self._marks = 0  # segments that met an ECN mark
+        self._retransmitted = 0  # segments
         self._barrier: StepBarrier | None = None
         self._publisher: Publisher | None = None
         self._pacing: Pacing | None = None  # of a rank that computes, if the job publishes its progress
@@ -219,6 +220,7 @@ class Engine:
                 "end_ns": time.monotonic_ns(),
                 "bytes": self._sent,
                 "marks": self._new_marks(),
+                "retransmitted": self._newly_retransmitted(),
                 **(record(begun) if begun else {}),
             }
         if finished:
@@ -228,6 +230,12 @@ class Engine:
         """Return how many more segments met an ECN mark since the last call."""
         before, self._marks = self._marks, sum(each.marks for each in self._outgoing.values())
         return self._marks - before
+
+    def _newly_retransmitted(self) -> int:
+        """Return how many more segments were sent again since the last call."""
+        before = self._retransmitted
+        self._retransmitted = sum(each.retransmitted for each in self._outgoing.values())
+        return self._retransmitted - before
 
     def _idle(self, until_ns: int) -> None:
         while (left := until_ns - time.monotonic_ns()) > 0:

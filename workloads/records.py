@@ -35,10 +35,11 @@ class Clock:
 
 @dataclass(frozen=True)
 class Iteration:
-    """One iteration of one rank: computation, then communication. `bytes` is what the rank sent, and
-    `marks` is how many of its segments were acknowledged with an ECN mark since the record before. `loss` is
-    the trained model's loss, None without training. `pace` says how its start followed the job's pace (a
-    `schedulers.cassini.pace.Kind` in lower case), with the drift found and the time waited; None without one.
+    """One iteration of one rank: computation, then communication. `bytes` is what the rank sent. `marks` and
+    `retransmitted` are how many of its segments were acknowledged with an ECN mark, and sent again, since
+    the record before. `loss` is the trained model's loss, None without training. `pace` says how its start
+    followed the job's pace (a `schedulers.cassini.pace.Kind` in lower case), with the drift found and the
+    time waited; None without one.
     """
 
     job: str
@@ -53,6 +54,7 @@ class Iteration:
     pace: str | None = None
     drift_ns: int = 0
     waited_ns: int = 0
+    retransmitted: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,8 @@ class Summary:
     An iteration's time runs from the earliest rank's start to the latest rank's end. `jct_s` runs from the
     earliest start of the first iteration to the latest end of the last; it is None unless all ranks completed
     all iterations. `marks` counts the segments that met an ECN mark, and `iteration_marks`
-    those of each iteration. `error` is the error that most ranks report. `losses` holds every rank's loss,
-    per iteration, if a model is trained.
+    those of each iteration; `retransmitted` counts those that were sent again. `error` is the error that most
+    ranks report. `losses` holds every rank's loss, per iteration, if a model is trained.
     """
 
     job: str
@@ -117,6 +119,7 @@ class Summary:
     losses: tuple[tuple[float, ...], ...] = ()
     marks: int = 0
     iteration_marks: tuple[int, ...] = ()
+    retransmitted: int = 0
 
     @property
     def loss_digest(self) -> str | None:
@@ -152,6 +155,7 @@ class Summary:
             "jct_s": self.jct_s,
             "bytes": self.bytes,
             "marks_per_iteration": self.marks_per_iteration,
+            "retransmitted": self.retransmitted,
             "cpu_s": self.cpu_s,
             "error": self.error,
             **({"loss": [float(np.mean(each)) for each in self.losses]} if self.losses else {}),
@@ -230,6 +234,7 @@ def _summary(job: str, clocks: list[Clock], iterations: list[Iteration], ends: l
         error=Counter(errors).most_common(1)[0][0] if errors else None,
         losses=_losses(complete),
         marks=sum(r.marks for rs in complete for r in rs),
+        retransmitted=sum(r.retransmitted for rs in complete for r in rs),
         iteration_marks=tuple(sum(r.marks for r in rs) for rs in complete),
     )
 

@@ -26,6 +26,7 @@ _getsockname, _getpeername = _LIBC.getsockname, _LIBC.getpeername
 _getsockopt, _setsockopt = _LIBC.getsockopt, _LIBC.setsockopt
 _ADDRESS = struct.Struct("=H2s4s8x")  # struct sockaddr_in
 _INFO = struct.Struct("=120xQQ")  # struct tcp_info: bytes_acked, bytes_received
+_RETRANSMITTED = struct.Struct("=100xI")  # struct tcp_info: total_retrans
 _MARKS = struct.Struct("=196xI")  # struct tcp_info: delivered_ce
 _SIOCOUTQ = 0x5411  # linux/sockios.h: bytes that are not acknowledged
 _SIOCOUTQNSD = 0x894B  # of them, never sent
@@ -93,6 +94,13 @@ def marks(fd: int) -> int:
     """Return the segments of an open connection that were acknowledged with an ECN mark so far."""
     (delivered_ce,) = _MARKS.unpack(_option(fd, socket.IPPROTO_TCP, socket.TCP_INFO, _MARKS.size))
     return int(delivered_ce)
+
+
+def retransmitted(fd: int) -> int:
+    """Return the segments that an open connection has sent again so far."""
+    size = _RETRANSMITTED.size
+    (total_retrans,) = _RETRANSMITTED.unpack(_option(fd, socket.IPPROTO_TCP, socket.TCP_INFO, size))
+    return int(total_retrans)
 
 
 def set_congestion_control(connection: Connection, name: str) -> None:

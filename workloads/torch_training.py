@@ -31,6 +31,7 @@ from workloads.tcp_counters import (
     count,
     marks,
     own_connections,
+    retransmitted,
     set_congestion_control,
     set_mark,
 )
@@ -44,6 +45,7 @@ class Training:
         self._job, self._rank, self._control, self._records = job, rank, control, records
         self._counted: dict[Connection, Counters] = {}
         self._marks = 0
+        self._retransmitted = 0
         self._failure: Exception | None = None
         self._complete = False
 
@@ -148,6 +150,7 @@ class Training:
                 "bytes": sum(sent for sent, _ in moved.values()),
                 "loss": loss.item(),
                 "marks": self._new_marks(),
+                "retransmitted": self._newly_retransmitted(),
                 **(record(begun) if begun else {}),
             }
         )
@@ -189,6 +192,12 @@ class Training:
         """Return how many more segments met an ECN mark since the last call."""
         before, self._marks = self._marks, sum(marks(each.fd) for each in self._counted)
         return self._marks - before
+
+    def _newly_retransmitted(self) -> int:
+        """Return how many more segments were sent again since the last call."""
+        before = self._retransmitted
+        self._retransmitted = sum(retransmitted(each.fd) for each in self._counted)
+        return self._retransmitted - before
 
     def _write(self, record: dict[str, Any]) -> None:
         self._records.write(json.dumps(record) + "\n")

@@ -535,6 +535,7 @@ def _job(job: JobResult) -> dict[str, Any]:
         "max_flows_per_link": job.max_flows_per_link,
         "bytes": job.summary.bytes,
         "marks_per_iteration": job.summary.marks_per_iteration,
+        "retransmitted": job.summary.retransmitted,
         "loss_first": fmean(job.summary.losses[0]) if job.summary.losses else None,
         "loss_last": fmean(job.summary.losses[-1]) if job.summary.losses else None,
         "loss_digest": job.summary.loss_digest,

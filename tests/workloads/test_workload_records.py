@@ -29,11 +29,13 @@ def iteration(rank: int, number: int, start: float, compute_end: float, end: flo
 
 
 def test_marks_count_in_iterations_that_all_ranks_completed(tmp_path: Path) -> None:
-    marked = [{**iteration(0, n, 10 * n, 10 * n + 4, 10 * n + 9), "marks": 6} for n in (0, 1)]
+    marked = [
+        {**iteration(0, n, 10 * n, 10 * n + 4, 10 * n + 9), "marks": 6, "retransmitted": 2} for n in (0, 1)
+    ]
     write(tmp_path / "a-rank0.jsonl", clock(0), *marked)
     write(tmp_path / "a-rank1.jsonl", clock(1), {**iteration(1, 0, 0, 4, 9), "marks": 1})
     (summary,) = summarize(read_records(tmp_path))
-    assert summary.marks_per_iteration == 7
+    assert summary.marks_per_iteration == 7 and summary.retransmitted == 2
     two_ranks(tmp_path)
     (summary,) = summarize(read_records(tmp_path))
     assert summary.marks_per_iteration == 0  # records of before have no marks
