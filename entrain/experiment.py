@@ -337,11 +337,20 @@ def parse_experiment(
     )
 
 
+def load_emulated(path: Path) -> tuple[Topology, NetworkTable]:
+    """Load the topology in the TOML file `path`, and how it is emulated. Raises BadInput.
+
+    A topology file has no `[network]`, so its network has the defaults.
+    """
+    if "experiment" in read_toml(path):
+        experiment = load_experiment(path)
+        return experiment.topology, experiment.network
+    return load_topology(path), NetworkTable()
+
+
 def load_network(path: Path) -> Topology:
     """Load the topology in the TOML file `path`: its own, or its experiment's. Raises BadInput."""
-    if "experiment" in read_toml(path):
-        return load_experiment(path).topology
-    return load_topology(path)
+    return load_emulated(path)[0]
 
 
 def kind_of(tables: Mapping[str, Any], source: str) -> Kind:

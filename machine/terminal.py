@@ -33,6 +33,11 @@ def print_whole(table: Table) -> None:
     Console(width=max(needed, console.width)).print(table)
 
 
+def warn(console: Console, text: str) -> None:
+    """Print one line that begins with `warning:`. Brackets in it, as of a TOML table, are text."""
+    console.print(f"warning: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
 def count(number: int, what: str) -> str:
     """Return a number with its noun: 1 job, 2 jobs."""
     return f"{number} {what}" + ("" if number == 1 else "s")

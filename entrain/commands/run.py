@@ -133,19 +133,19 @@ def command(
 
 def _features(experiment: Experiment) -> set[str]:
     """Return what a network of `experiment` needs, of the features that `entrain doctor` tries."""
+    from entrain.run.emulation import features
     from hostbpf.mltcp import PLAIN, VARIANTS
     from hostbpf.rates.schedules import PACED
 
-    softswitch = any(switch.target == "softswitch" for switch in experiment.topology.switches)
-    features = {"P4 switch" if softswitch else "link monitor"}  # both attach programs to interfaces
+    wanted = features(experiment.topology, experiment.network)
+    if "P4 switch" not in wanted:  # both attach programs to interfaces
+        wanted.add("link monitor")
     controls = {combination.control for combination in experiment.combinations()}
     if controls & {*VARIANTS, *PLAIN}:
-        features.add("MLTCP")
+        wanted.add("MLTCP")
     if controls & {*PACED}:
-        features.add("slots")
-    if experiment.network.loss:
-        features.add("loss")
-    return features
+        wanted.add("slots")
+    return wanted
 
 
 def _show_runs(console: Console, parts: Sequence[Mapping[str, Any]], seconds: Sequence[float]) -> None:

@@ -25,20 +25,24 @@ if TYPE_CHECKING:
 def command(file: Path, target: str | None, routing: str | None, as_json: bool) -> None:
     """Bring up the network of a topology or an experiment. `entrain down` takes it down.
 
+    All keys of the experiment's [network] apply, but for gap_ms, which says how a run is measured.
     With a [cluster] table it admits jobs: see `entrain submit`, and docs/vclos.md.
     """
     from entrain.doctor import check_network
+    from entrain.run.emulation import features
     from entrain.run.starting import prepared, start
     from machine.signals import ending_once
+    from machine.terminal import warn
 
     console = Console(stderr=True)
     plan = prepared(file, target, routing)
     for note in plan.notes:
         console.print(f"note: {note}", highlight=False)
+    for warning in plan.warnings:
+        warn(console, warning)
     topology, setup, routing = plan.topology, plan.setup, plan.routing
-    softswitch = any(switch.target == "softswitch" for switch in topology.switches)
     with ending_once():
-        check_network(["P4 switch"] if softswitch else [], "htb")
+        check_network(features(topology, plan.options), plan.options.shaping)
     with console.status(f"bringing up {topology.name}"):
         ready = start(plan)
     if ready is None:

@@ -32,13 +32,13 @@ from entrain.policies.policy import JobOnHosts, Session
 from entrain.results.cluster import Stay, Stays
 from entrain.results.values import JobResult, RunResult
 from entrain.run.contention import attribute, contention, per_job
+from entrain.run.emulation import ecn_threshold
 from entrain.run.live import Training
 from entrain.run.queues import QueueUse, QueueWatch
 from entrain.run.runner import (
     Report,
     RunFailed,
     Running,
-    ecn_threshold,
     netns,
     owners,
     rank_failure,
@@ -285,7 +285,7 @@ class _Run:
             async with Controller(
                 replace(experiment.topology, slot_ms=self._slot_ms),
                 self._combination.routing,
-                ecn_threshold_packets=ecn_threshold(experiment),
+                ecn_threshold_packets=ecn_threshold(experiment.topology, experiment.network),
                 cluster=self._setup,
                 ledger=ledger,
                 circuits=circuits_of(experiment.topology, self._setup, panel, self._directory / CIRCUITS),

@@ -28,20 +28,21 @@ from controlplane.routing import Routing
 from controlplane.store import Store
 from controlplane.topology import Target, Topology
 from ebpf.namespaces import in_netns
-from entrain.experiment import load_network
+from entrain.experiment import NetworkTable, load_emulated
 from entrain.live_cluster import CIRCUITS, circuits_of, load_setup, servers_of
 from entrain.run.controller import make_directory
+from entrain.run.emulation import ecn_threshold, keep, losing, network_of
 from machine.errors import BadInput, EntrainError
 from machine.limits import limits_named
 from machine.record import Record
 from machine.signals import ending_once
-from mininet_topos.ecn import thresholds
 from mininet_topos.isolation import private_namespace
 from mininet_topos.network import NO_SERVERS, Network
 from mininet_topos.servers import Servers
 
 LOG = "controller.log"
 """Name of the log in the network's directory."""
+NO_OPTIONS = NetworkTable()
 RESTART_WINDOW_S = 60.0
 """Period over which a switch's restarts are counted."""
 RESTARTS = 3
@@ -55,26 +56,38 @@ def hold(
     setup: ClusterSetup | None = None,
     servers: Servers = NO_SERVERS,
     access: Access = OWNERS,
+    options: NetworkTable = NO_OPTIONS,
 ) -> None:
     """Bring `topology` up, report to `tell`, and keep it up until a Shutdown request or a signal.
 
     With a `setup` it admits jobs, and routes as its strategy does. Hosts of one of `servers` also have links
-    to each other. `access` says who may use the controller's API.
+    to each other. `access` says who may use the controller's API, and `options` how the network is emulated.
     """
     began = time.monotonic()
     directory = NETWORKS / topology.name
     with ending_once() as ignore_signals, Record(f"up-{topology.name}") as record:
         make_directory(directory, record)
+        keep(options, directory)
         with (
             Path("/proc/thread-self/ns/net").open(encoding="utf-8") as home,
             private_namespace(record) as namespace,
         ):
             outside = functools.partial(in_netns, home.fileno())
-            network = Network(topology, record, directory, namespace=namespace, servers=servers)
-            with network:
+            network = network_of(topology, options, record, directory, namespace=namespace, servers=servers)
+            with network, losing(topology, options):
                 asyncio.run(
                     _serve(
-                        network, topology, routing, namespace, directory, tell, began, setup, access, outside
+                        network,
+                        topology,
+                        options,
+                        routing,
+                        namespace,
+                        directory,
+                        tell,
+                        began,
+                        setup,
+                        access,
+                        outside,
                     )
                 )
                 ignore_signals()
@@ -83,6 +96,7 @@ def hold(
 async def _serve(
     network: Network,
     topology: Topology,
+    options: NetworkTable,
     routing: Routing,
     namespace: str,
     directory: Path,
@@ -105,7 +119,7 @@ async def _serve(
         routing,
         namespace=namespace,
         store=store,
-        ecn_threshold_packets=thresholds(topology, network.shaping),
+        ecn_threshold_packets=ecn_threshold(topology, options),
         on_event=on_event,
         cluster=setup,
         ledger=ledger,
@@ -184,7 +198,7 @@ def main(arguments: list[str]) -> int:
 
     try:
         with limits_named():
-            topology = load_network(Path(file))
+            topology, options = load_emulated(Path(file))
             if target != "-":
                 wanted: Target = target  # type: ignore[assignment]
                 topology = topology.with_target(wanted)
@@ -192,7 +206,7 @@ def main(arguments: list[str]) -> int:
             if setup is not None:
                 routing = setup.strategy.routing
             servers, access = servers_of(Path(file), topology), load_access(Path(file), topology)
-            hold(topology, routing, tell, setup, servers, access)  # type: ignore[arg-type]
+            hold(topology, routing, tell, setup, servers, access, options)  # type: ignore[arg-type]
     except EntrainError as error:
         tell({"error": str(error), "bad_input": isinstance(error, BadInput)})
         return 1

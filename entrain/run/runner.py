@@ -10,8 +10,6 @@ import asyncio
 import contextlib
 import functools
 import json
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,8 +23,7 @@ from controlplane.fabric import Applied
 from controlplane.pipeline import Pipeline
 from controlplane.routing import FabricPolicy, desired_state
 from controlplane.tenants import cluster_state
-from controlplane.topology import Port, Topology
-from ebpf.struct_ops import available_congestion_controls
+from controlplane.topology import Topology
 from entrain.bound import bound_ms
 from entrain.experiment import VCLOS, Combination, Experiment, Job
 from entrain.policies import policies
@@ -37,6 +34,7 @@ from entrain.results.values import JobResult, RunResult, Timeline
 from entrain.run.contention import attribute, contention, per_job
 from entrain.run.cross import NAME as CROSS
 from entrain.run.cross import Cross, CrossFlow, crossing
+from entrain.run.emulation import check_control, ecn_threshold, losing, network_of
 from entrain.run.live import Live, Training
 from entrain.run.queues import QueueUse, QueueWatch
 from entrain.run.samples import Sampler, sampling
@@ -51,10 +49,8 @@ from machine.patience import patience
 from machine.process import Child, describe, launch
 from machine.processors import Use, awake
 from machine.record import Record
-from mininet_topos.ecn import thresholds
 from mininet_topos.linkmonitor import Burst, LinkMonitor
-from mininet_topos.loss import lossy
-from mininet_topos.network import NO_SERVERS, FabricPort, Network, Tcp, check_possible
+from mininet_topos.network import NO_SERVERS, FabricPort, Network, check_possible
 from mininet_topos.relays import Passed
 from wire.flow import Flow
 from workloads.jobs import JobSpec
@@ -111,24 +107,10 @@ def check_machine(experiment: Experiment) -> None:
     this kernel lacks.
     """
     check_possible(experiment.topology, experiment.network.shaping)
-    kernels = available_congestion_controls()
+    check_control(f"{experiment.source}: [network]", experiment.network.congestion_control)
     ours = (*PLAIN, *VARIANTS, *PACED, *others())
-    asked = [("[network]", experiment.network.congestion_control, kernels)]
-    asked += [("[experiment]", name, (*kernels, *ours)) for name in experiment.controls]
-    for table, name, there in asked:
-        if name is not None and name not in there and not _has_module(f"tcp_{name}"):
-            raise BadInput(
-                f"{experiment.source}: {table}, congestion_control: this kernel has no {name!r}; use one of "
-                f"{', '.join(sorted(there))}"
-            )
-
-
-def _has_module(name: str) -> bool:
-    """Return whether the kernel can load the module. It loads it by itself when a socket asks for it."""
-    if shutil.which("modprobe") is None:
-        return False
-    found = subprocess.run(["modprobe", "--dry-run", "--quiet", name], check=False, capture_output=True)
-    return found.returncode == 0
+    for name in experiment.controls:
+        check_control(f"{experiment.source}: [experiment]", name, ours)
 
 
 @contextlib.contextmanager
@@ -146,21 +128,12 @@ def bring_up(
     Unless it is the `last` one in the namespace, its links are removed at the end.
     """
     began = time.monotonic()
-    options = experiment.network
-    network = Network(
+    network = network_of(
         experiment.topology,
+        experiment.network,
         record,
         directory,
         namespace=namespace,
-        shaping=options.shaping,
-        offloads=options.offloads,
-        tcp=Tcp(
-            options.congestion_control,
-            options.rto_min_ms,
-            options.slow_start_after_idle,
-            options.receive_buffer_bytes,
-            options.host_queue_packets,
-        ),
         servers=experiment.cluster.servers if experiment.cluster else NO_SERVERS,
         leaves_links=last,
     )
@@ -178,9 +151,7 @@ def bring_up(
         loop.run(route(experiment, pipeline, next(experiment.combinations()), live))
         ports = tuple(network.fabric_ports())
         with (
-            lossy([port.ifindex for port in ports], options.loss)
-            if options.loss
-            else contextlib.nullcontext(),
+            losing(experiment.topology, experiment.network),
             LinkMonitor(ports, gap_ms=experiment.gap_ms) as monitor,
         ):
             took = time.monotonic() - began
@@ -365,18 +336,13 @@ def run_one(
     )
 
 
-def ecn_threshold(experiment: Experiment) -> int | Callable[[Port], int]:
-    """Return the queue length, in packets, from which the experiment's switches mark ECN."""
-    given, shaping = experiment.network.ecn_threshold_packets, experiment.network.shaping
-    return thresholds(experiment.topology, shaping) if given is None else given
-
-
 async def route(
     experiment: Experiment, pipeline: Pipeline, combination: Combination, live: Live
 ) -> list[Applied]:
     """Set all switches' tables for a combination. Only entries that differ are written."""
-    policy = FabricPolicy(combination.routing, ecn_threshold_packets=ecn_threshold(experiment))
     topology = experiment.topology
+    threshold = ecn_threshold(topology, experiment.network)
+    policy = FabricPolicy(combination.routing, ecn_threshold_packets=threshold)
     if combination.strategy == VCLOS and experiment.cluster is None:
         state = cluster_state(topology, policy, reserved(topology, experiment.jobs))
     else:

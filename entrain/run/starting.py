@@ -17,8 +17,9 @@ from controlplane.cluster import ClusterSetup
 from controlplane.readings import topology_hash
 from controlplane.routing import check_source_routing
 from controlplane.topology import Topology
-from entrain.experiment import load_network
+from entrain.experiment import NetworkTable, load_emulated
 from entrain.live_cluster import load_setup
+from entrain.run.emulation import check_control, check_kept, run_only
 from machine.errors import BadInput, EntrainError
 from machine.packages import run_module
 from machine.patience import patience
@@ -37,10 +38,14 @@ class Prepared:
     file: Path
     target: str | None
     topology: Topology
+    options: NetworkTable
+    """How it is emulated."""
     setup: ClusterSetup | None
     """What admits jobs; None without a `[cluster]` table."""
     routing: str
     notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    """What of the file is not applied, or not as it stands there."""
 
 
 def prepared(file: Path, target: str | None = None, routing: str | None = None) -> Prepared:
@@ -48,7 +53,7 @@ def prepared(file: Path, target: str | None = None, routing: str | None = None) 
 
     Raises BadInput.
     """
-    topology = load_network(file)
+    topology, options = load_emulated(file)
     if target is not None:
         topology = topology.with_target(target)  # type: ignore[arg-type]
     setup = load_setup(file, topology)
@@ -57,30 +62,38 @@ def prepared(file: Path, target: str | None = None, routing: str | None = None) 
             raise BadInput("--routing: not with a [cluster], whose strategy routes; leave it out")
         routing = setup.strategy.routing
     routing = routing or "ecmp"
-    notes = []
+    check_control(f"{file}: [network]", options.congestion_control)
+    notes, warnings = [], []
+    if ignored := run_only(options):
+        warnings.append(f"{file}: [network], {', '.join(ignored)}: only a run uses this; `up` ignores it")
     if routing == "source":
         try:
             check_source_routing(topology)
         except BadInput as error:
             notes.append(f"source routing {error}")
-    return Prepared(file, target, topology, setup, routing, tuple(notes))
+    return Prepared(file, target, topology, options, setup, routing, tuple(notes), tuple(warnings))
 
 
 def start(plan: Prepared) -> dict[str, Any] | None:
     """Bring the network up, and leave it running; return None if it is up already.
 
     Return `seconds`, `process_id`, `namespace`, and the number of resources of crashed runs that were
-    `removed`. Raises EntrainError (MissingTool without Mininet) and BadInput.
+    `removed`. Raises EntrainError (MissingTool without Mininet, or where this machine cannot emulate the
+    network), and BadInput.
     """
     if os.geteuid() != 0:
         raise EntrainError("up creates namespaces and interfaces; run as root")
     import_module("mininet_topos.base")
+    from mininet_topos.network import check_possible
+
     removed = len(clean_stale())
     for network in running_networks():
         if network.name == plan.topology.name:
             with call(network) as stub:
                 _check_same(stub, plan.topology, network.name)
+            check_kept(plan.options, network.directory, network.name)
             return None
+    check_possible(plan.topology, plan.options.shaping)
     return {**_daemon(plan.file, plan.target, plan.routing), "removed": removed}
 
 
