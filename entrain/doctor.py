@@ -101,7 +101,7 @@ def check_network(wanted: Collection[str], shaping: str) -> None:
 
 # -- the kernel
 
-_SHAPING = {"htb": ("qdisc htb", "classifier u32"), "tbf": ("qdisc tbf",), "none": ()}
+_SHAPING = {"htb": ("qdisc htb", "classifier u32", "qdisc bfifo"), "tbf": ("qdisc tbf",), "none": ()}
 """By the shaping of a network's links: what it needs of the kernel."""
 
 
@@ -146,6 +146,14 @@ def _kernel() -> list[Need]:
             True,
             'a kernel with CONFIG_NET_CLS_U32, or shaping = "tbf" in an experiment',
             _tried(f"{added} handle 1: htb && {u32}"),
+            True,
+        ),
+        Need(
+            "qdisc bfifo",
+            "queues of shaped links, limited in bytes",
+            True,
+            "a kernel with CONFIG_NET_SCH_FIFO, which CONFIG_NET_SCHED selects",
+            _tried(f"{added} bfifo limit 3028"),
             True,
         ),
         Need(

@@ -337,20 +337,33 @@ def parse_experiment(
     )
 
 
-def load_emulated(path: Path) -> tuple[Topology, NetworkTable]:
-    """Load the topology in the TOML file `path`, and how it is emulated. Raises BadInput.
+def load_emulated(path: Path) -> tuple[Topology, NetworkTable, ClusterPlan | None]:
+    """Load the topology in the TOML file `path`, how it is emulated, and its experiment's cluster, if any.
 
-    A topology file has no `[network]`, so its network has the defaults.
+    A topology file has no `[network]`, so its network has the defaults. Raises BadInput.
     """
     if "experiment" in read_toml(path):
         experiment = load_experiment(path)
-        return experiment.topology, experiment.network
-    return load_topology(path), NetworkTable()
+        return experiment.topology, experiment.network, experiment.cluster
+    return load_topology(path), NetworkTable(), None
 
 
 def load_network(path: Path) -> Topology:
     """Load the topology in the TOML file `path`: its own, or its experiment's. Raises BadInput."""
     return load_emulated(path)[0]
+
+
+def topology_tables(path: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the file that describes the topology of the TOML file `path`, and the tables that do.
+
+    Raises BadInput.
+    """
+    tables = read_toml(path)
+    named = tables["experiment"].get("topology") if isinstance(tables.get("experiment"), dict) else None
+    if isinstance(named, str):
+        path = path.parent / named
+        tables = read_toml(path)
+    return path, {key: tables[key] for key in TABLES if key in tables}
 
 
 def kind_of(tables: Mapping[str, Any], source: str) -> Kind:

@@ -12,7 +12,11 @@ information that is needed before data are sent.
 from __future__ import annotations
 
 import functools
+import math
+import shutil
 import subprocess
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -58,7 +62,11 @@ def burst_bytes(rate_mbps: float) -> int:
 
 def queue_bytes(link: Link | Plug) -> int:
     """Return the queue limit in bytes for each direction of `link`, at least one offloaded packet."""
-    return max(link.queue_packets * FRAME_BYTES, gso_max_bytes(link.rate_mbps))
+    return max(_stated_bytes(link), gso_max_bytes(link.rate_mbps))
+
+
+def _stated_bytes(link: Link | Plug) -> int:
+    return link.queue_packets * FRAME_BYTES
 
 
 def tc_commands(interface: str, link: Link | Plug, shaping: Shaping) -> list[str]:
@@ -98,13 +106,54 @@ def tc_commands(interface: str, link: Link | Plug, shaping: Shaping) -> list[str
     return lines
 
 
-def check_classifier(shaping: Shaping) -> None:
-    """Raise MissingTool if this kernel cannot distinguish carriers from data at a shaped link."""
-    if shaping == "htb" and not _tried("htb", f"filter add dev lo parent 1: {_CARRIERS}"):
-        raise MissingTool(
-            'shaping "htb" needs the qdisc htb and the classifier u32, of which this kernel lacks one '
-            '(CONFIG_NET_SCH_HTB, CONFIG_NET_CLS_U32); take shaping = "tbf", or a kernel that has them'
+def lengthened(links: Iterable[Link | Plug], shaping: Shaping, key: str = "queue_packets") -> Iterator[str]:
+    """Yield a line for each queue length that `queue_bytes` raises, with its links and what is used instead.
+
+    `key` is the key of the file that gives the queue's length.
+    """
+    alike: dict[tuple[float, int], list[str]] = defaultdict(list)
+    for link in links:
+        # A queue in netem is counted in packets.
+        if shaping != "none" and not (link.delay_ms or link.loss) and _stated_bytes(link) < queue_bytes(link):
+            name = f"{link.a}-{link.b}" if isinstance(link, Link) else f"{link.switch}-ocs{link.ocs_port}"
+            alike[link.rate_mbps, link.queue_packets].append(name)
+    for (rate_mbps, packets), names in alike.items():
+        largest = gso_max_bytes(rate_mbps)
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield (
+            f"link {names[0]}{others}: {key} = {packets} is {packets * FRAME_BYTES} bytes, less than one "
+            f"offloaded packet at {rate_mbps:g} Mbit/s, so the queue has {largest} bytes; "
+            f"give at least {key} = {math.ceil(largest / FRAME_BYTES)}"
         )
+
+
+def check_qdiscs(shaping: Shaping) -> None:
+    """Raise MissingTool, naming the kernel's option, if this machine lacks what shaped links consist of."""
+    if shaping == "none":
+        return
+    if shutil.which("tc") is None:
+        raise MissingTool(
+            f'shaping = "{shaping}" needs tc, which is not on PATH; install it (Debian: apt-get install '
+            f'iproute2), or take shaping = "none"'
+        )
+    other: Shaping = "tbf" if shaping == "htb" else "htb"
+    for what, option, lines in _QDISCS[shaping]:
+        if not _tried(*lines):
+            raise MissingTool(
+                f'shaping = "{shaping}" needs the {what}, which this kernel lacks ({option}); take shaping = '
+                f'"{other}" in [network] of an experiment, or a kernel that has it'
+            )
+
+
+_QDISCS: dict[Shaping, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
+    "htb": (
+        ("qdisc htb", "CONFIG_NET_SCH_HTB", ("htb",)),
+        ("classifier u32", "CONFIG_NET_CLS_U32", ("htb", f"filter add dev lo parent 1: {_CARRIERS}")),
+        ("qdisc bfifo", "CONFIG_NET_SCH_FIFO", ("bfifo limit 3028",)),
+    ),
+    "tbf": (("qdisc tbf", "CONFIG_NET_SCH_TBF", ("tbf rate 1mbit burst 3028 limit 3028",)),),
+}
+"""By shaping: each part of a shaped link, the kernel's option for it, and how it is tried (`_tried`)."""
 
 
 def is_relayed(topology: Topology, link: Link) -> bool:

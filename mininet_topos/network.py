@@ -39,8 +39,8 @@ from mininet_topos.base import Mininet
 from mininet_topos.isolation import inhabitants
 from mininet_topos.links import (
     Shaping,
-    check_classifier,
     check_impairments,
+    check_qdiscs,
     gso_max_bytes,
     is_relayed,
     tc_commands,
@@ -488,7 +488,7 @@ def check_possible(topology: Topology, shaping: Shaping = "htb") -> None:
             f'[ocs], driver: "{topology.ocs.settings.driver}" is for real switches; an emulated network '
             f'has an emulated optical circuit switch: driver = "emulated"'
         )
-    check_classifier(shaping)
+    check_qdiscs(shaping)
     check_impairments(topology, shaping)
 
 

@@ -75,9 +75,11 @@ def command(
     from entrain.experiment import load_experiment
     from entrain.results import files, store
     from entrain.run import plan
+    from entrain.run.doubts import doubts
     from entrain.run.runner import check_machine
     from entrain.trials.slot_rates import is_slot_rates
     from machine.signals import ending_once
+    from machine.terminal import warn
 
     if resume and out is None:
         raise click.UsageError("--resume continues the runs in a directory; name it with --out")
@@ -89,6 +91,8 @@ def command(
         return
     experiment = load_experiment(file, target=target, seed=seed)  # type: ignore[arg-type]
     chosen = plan.chosen(experiment, only)
+    for doubt in doubts(file, experiment.topology, experiment.network, experiment.cluster):
+        warn(console, doubt)
     if dry_run:
         kept_runs = store.read(files.NETWORK, out).runs if resume and out and store.kind_of(out) else []
         done = {run.combination for run in kept_runs}

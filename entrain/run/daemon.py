@@ -198,7 +198,7 @@ def main(arguments: list[str]) -> int:
 
     try:
         with limits_named():
-            topology, options = load_emulated(Path(file))
+            topology, options, _ = load_emulated(Path(file))
             if target != "-":
                 wanted: Target = target  # type: ignore[assignment]
                 topology = topology.with_target(wanted)

@@ -19,6 +19,7 @@ from controlplane.routing import check_source_routing
 from controlplane.topology import Topology
 from entrain.experiment import NetworkTable, load_emulated
 from entrain.live_cluster import load_setup
+from entrain.run.doubts import doubts
 from entrain.run.emulation import check_control, check_kept, run_only
 from machine.errors import BadInput, EntrainError
 from machine.packages import run_module
@@ -53,7 +54,7 @@ def prepared(file: Path, target: str | None = None, routing: str | None = None) 
 
     Raises BadInput.
     """
-    topology, options = load_emulated(file)
+    topology, options, plan = load_emulated(file)
     if target is not None:
         topology = topology.with_target(target)  # type: ignore[arg-type]
     setup = load_setup(file, topology)
@@ -63,7 +64,7 @@ def prepared(file: Path, target: str | None = None, routing: str | None = None) 
         routing = setup.strategy.routing
     routing = routing or "ecmp"
     check_control(f"{file}: [network]", options.congestion_control)
-    notes, warnings = [], []
+    notes, warnings = [], list(doubts(file, topology, options, plan))
     if ignored := run_only(options):
         warnings.append(f"{file}: [network], {', '.join(ignored)}: only a run uses this; `up` ignores it")
     if routing == "source":

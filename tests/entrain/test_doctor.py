@@ -135,6 +135,7 @@ def test_settings_that_refuse_programs_are_named(monkeypatch: pytest.MonkeyPatch
         ("type veth", "none", "needs a kernel with CONFIG_VETH"),
         ("root htb", "htb", "needs a kernel with CONFIG_NET_SCH_HTB, or shaping"),
         ("u32", "htb", "CONFIG_NET_CLS_U32"),
+        ("bfifo", "htb", "CONFIG_NET_SCH_FIFO"),
         ("root tbf", "tbf", "CONFIG_NET_SCH_TBF"),
     ],
 )

@@ -19,7 +19,15 @@ from machine.patience import patience
 from machine.record import Record
 from mininet_topos import links
 from mininet_topos.isolation import private_namespace
-from mininet_topos.links import burst_bytes, check_impairments, gso_max_bytes, queue_bytes, tc_commands
+from mininet_topos.links import (
+    burst_bytes,
+    check_impairments,
+    check_qdiscs,
+    gso_max_bytes,
+    lengthened,
+    queue_bytes,
+    tc_commands,
+)
 from tests.attempts import undisturbed
 from wire.slot_header import ETHERTYPE
 
@@ -43,6 +51,61 @@ def test_one_packet_holds_its_link_for_a_millisecond_at_most_unless_it_is_two_fr
 def test_no_packet_exceeds_the_bucket_or_the_queue(rate: float) -> None:
     assert burst_bytes(rate) >= gso_max_bytes(rate)
     assert queue_bytes(link(rate, queue=1)) >= gso_max_bytes(rate)
+
+
+@pytest.mark.parametrize("shaping", ["htb", "tbf", "none"])
+@pytest.mark.parametrize("rate", RATES)
+def test_a_queue_is_named_if_and_only_if_it_is_not_as_long_as_stated(
+    rate: float, shaping: links.Shaping
+) -> None:
+    for packets in (1, 2, 9, 43, 44, 256):
+        told = list(lengthened([link(rate, packets)], shaping))
+        limit = f"limit {packets * links.FRAME_BYTES}"
+        assert bool(told) == (
+            shaping != "none" and limit not in "\n".join(tc_commands("e", link(rate, packets), shaping))
+        )
+        for line in told:
+            assert f"link s1-s2: queue_packets = {packets} " in line and str(gso_max_bytes(rate)) in line
+
+
+def test_links_that_are_alike_share_a_line() -> None:
+    (line,) = lengthened([link(100, 1), link(100, 1), link(100, 1)], "htb")
+    assert line.startswith("link s1-s2 and 2 more: ")
+    assert len(list(lengthened([link(100, 1), link(100, 2), link(10, 1)], "htb"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("shaping", "lacking", "option"),
+    [
+        ("htb", "htb", "qdisc htb, .*CONFIG_NET_SCH_HTB"),
+        ("htb", "u32", "classifier u32, .*CONFIG_NET_CLS_U32"),
+        ("htb", "bfifo", "qdisc bfifo, .*CONFIG_NET_SCH_FIFO"),
+        ("tbf", "tbf", "qdisc tbf, .*CONFIG_NET_SCH_TBF"),
+    ],
+)
+def test_what_a_kernel_lacks_for_shaping_is_named_with_its_option(
+    monkeypatch: pytest.MonkeyPatch, shaping: links.Shaping, lacking: str, option: str
+) -> None:
+    monkeypatch.setattr(links, "_tried", lambda *lines: not any(lacking in line for line in lines))
+    with pytest.raises(MissingTool, match=f'shaping = "{shaping}" needs the {option}'):
+        check_qdiscs(shaping)
+    check_qdiscs("none")
+
+
+def test_a_machine_without_tc_is_told_so_and_not_that_its_kernel_lacks_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(MissingTool, match=r"needs tc, .*apt-get install iproute2"):
+        check_qdiscs("htb")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("shaping", ["htb", "tbf"])
+def test_a_kernel_that_shapes_a_link_passes_the_check(pair: tuple[str, str], shaping: links.Shaping) -> None:
+    for line in tc_commands(pair[0], link(), shaping):
+        subprocess.run(["tc", *line.split()], check=True)
+    check_qdiscs(shaping)
 
 
 def test_the_queue_limit_is_the_stated_one_in_bytes() -> None:

@@ -595,6 +595,7 @@ def test_doctor_names_each_need_with_its_remedy() -> None:
         "veth",
         "BTF",
         "qdisc htb",
+        "qdisc bfifo",
         "qdisc tbf",
         "clang",
         "libbpf.so.1",
