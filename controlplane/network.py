@@ -29,6 +29,12 @@ MAX_DEV_PORT = 511
 MAX_INTERFACE_NAME = 15
 """Length limit of interface names such as `leaf1-eth12` (IFNAMSIZ - 1)."""
 
+DEFAULT_MTU = 1500
+"""The MTU of links and hosts, as of all Ethernet: the longest IP packet, in bytes."""
+
+ETHERNET_BYTES = 14
+"""What a frame has beside its IP packet. Shapers do not count preamble and checksum."""
+
 DARK = ""
 """The peer of a port that is plugged into the optical circuit switch, and that no circuit joins."""
 
@@ -42,6 +48,7 @@ class Port:
     peer_port: int
     rate_mbps: float
     queue_packets: int
+    mtu: int = DEFAULT_MTU
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,8 @@ class Host:
     mac: str
     leaf: str
     leaf_port: int
+    mtu: int = DEFAULT_MTU
+    """The longest IP packet that it sends and takes, in bytes: at most the MTU of its link."""
 
     @property
     def interface(self) -> str:
@@ -117,7 +126,7 @@ class Host:
 @dataclass(frozen=True)
 class Link:
     """A duplex link. Rate and queue apply to each direction. `loss` is a fraction, `delay_ms` is one-way, and
-    varies by up to `jitter_ms` more or less."""
+    varies by up to `jitter_ms` more or less. `mtu` is the longest IP packet in bytes, at both ends."""
 
     a: str
     a_port: int
@@ -128,6 +137,12 @@ class Link:
     delay_ms: float | None = None
     loss: float | None = None
     jitter_ms: float | None = None
+    mtu: int = DEFAULT_MTU
+
+    @property
+    def frame_bytes(self) -> int:
+        """Length of a full-size frame."""
+        return self.mtu + ETHERNET_BYTES
 
 
 @dataclass(frozen=True)
@@ -142,6 +157,12 @@ class Plug:
     delay_ms: float | None = None
     loss: float | None = None
     jitter_ms: float | None = None
+    mtu: int = DEFAULT_MTU
+
+    @property
+    def frame_bytes(self) -> int:
+        """Length of a full-size frame."""
+        return self.mtu + ETHERNET_BYTES
 
 
 @dataclass(frozen=True)
@@ -205,6 +226,11 @@ class Topology:
         return {host.name: ends[host.name] for host in self.hosts}
 
     @property
+    def mtu(self) -> int:
+        """The MTU of its hosts, the least if they differ."""
+        return min((host.mtu for host in self.hosts), default=DEFAULT_MTU)
+
+    @property
     def circuits(self) -> frozenset[Circuit]:
         """The circuits that make links of this topology."""
         ports = self.ocs.port_of if self.ocs is not None else {}
@@ -256,7 +282,7 @@ class Topology:
 
 
 def _between(one: Plug, other: Plug) -> Link:
-    """The link that a circuit of two plugs makes: as slow, long and lossy as the worse one."""
+    """The link that a circuit of two plugs makes: as slow, long, lossy and narrow as the worse one."""
     delays = [plug.delay_ms for plug in (one, other) if plug.delay_ms is not None]
     losses = [plug.loss for plug in (one, other) if plug.loss is not None]
     jitters = [plug.jitter_ms for plug in (one, other) if plug.jitter_ms is not None]
@@ -270,6 +296,7 @@ def _between(one: Plug, other: Plug) -> Link:
         max(delays, default=None),
         max(losses, default=None),
         max(jitters, default=None),
+        min(one.mtu, other.mtu),
     )
 
 
@@ -287,11 +314,12 @@ def build(
     switches, hosts, links = tuple(switches), tuple(hosts), tuple(links)
     ports: dict[str, list[Port]] = defaultdict(list)
     for link in links:
-        ports[link.a].append(Port(link.a_port, link.b, link.b_port, link.rate_mbps, link.queue_packets))
-        ports[link.b].append(Port(link.b_port, link.a, link.a_port, link.rate_mbps, link.queue_packets))
+        alike = (link.rate_mbps, link.queue_packets, link.mtu)
+        ports[link.a].append(Port(link.a_port, link.b, link.b_port, *alike))
+        ports[link.b].append(Port(link.b_port, link.a, link.a_port, *alike))
     for plug in ocs.plugs if ocs is not None else ():
         if not any(port.number == plug.port for port in ports[plug.switch]):
-            ports[plug.switch].append(Port(plug.port, DARK, 0, plug.rate_mbps, plug.queue_packets))
+            ports[plug.switch].append(Port(plug.port, DARK, 0, plug.rate_mbps, plug.queue_packets, plug.mtu))
     switches = tuple(
         replace(switch, ports=tuple(sorted(ports[switch.name], key=lambda port: port.number)))
         for switch in switches

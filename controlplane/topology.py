@@ -33,7 +33,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from controlplane.mtu import too_long
 from controlplane.network import (
+    DEFAULT_MTU,
     MAX_DEV_PORT,
     MAX_PORT,
     Host,
@@ -89,6 +91,9 @@ TcpPort = Annotated[int, Field(ge=1, le=65535)]
 Delay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Loss = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
+Mtu = Annotated[int, Field(ge=576, le=9216)]
+"""In bytes: from what every IPv4 host takes, to what switches for jumbo frames take."""
+
 _HOST_RATE, _UPLINK_RATE, _QUEUE = 1000.0, 1000.0, 256
 
 
@@ -113,6 +118,8 @@ class TopologyTable(Strict):
     delay_ms: Delay | None = None
     loss: Loss | None = None
     jitter_ms: Delay | None = None
+    mtu: Mtu = DEFAULT_MTU
+    """Of all links that do not have their own."""
 
 
 class SwitchTable(Strict):
@@ -127,11 +134,13 @@ class SwitchTable(Strict):
 
 
 class HostTable(Strict):
-    """A `[[host]]` table. `ip` includes the prefix length, as in `10.1.1.2/8`."""
+    """A `[[host]]` table. `ip` includes the prefix length, as in `10.1.1.2/8`. The default `mtu` is that of
+    the host's link."""
 
     name: Name
     ip: str | None = None
     mac: str | None = None
+    mtu: Mtu | None = None
 
 
 class LinkTable(Strict):
@@ -151,6 +160,7 @@ class LinkTable(Strict):
     delay_ms: Delay | None = None
     loss: Loss | None = None
     jitter_ms: Delay | None = None
+    mtu: Mtu | None = None
 
 
 class TopologyFile(Strict):
@@ -225,7 +235,12 @@ def parse_topology(tables: Mapping[str, Any], source: str, *, default_name: str 
             raise ValueError(
                 f'[topology], {missing[0]}: this key is missing (kind = "{table.kind}" needs it)'
             )
-        named: dict[str, Any] = {"name": name, "target": table.target, "grpc_port": table.grpc_port}
+        named: dict[str, Any] = {
+            "name": name,
+            "target": table.target,
+            "grpc_port": table.grpc_port,
+            "mtu": table.mtu,
+        }
         if table.kind == "leaf-spine":
             return _finished(leaf_spine(**given, **named, ocs=file.ocs), table, source)
         if file.ocs is not None:
@@ -242,7 +257,12 @@ def _check_jitter(where: str, table: TopologyTable | LinkTable) -> None:
 
 
 def _finished(topology: Topology, table: TopologyTable, source: str) -> Topology:
-    """Add what all kinds have alike. The directory of certificates is relative to the file."""
+    """Add what all kinds have alike. The directory of certificates is relative to the file.
+
+    Raises ValueError, with a line for each MTU that is too large for a link.
+    """
+    if problems := list(too_long(topology)):
+        raise ValueError("\n".join(problems))
     topology = replace(topology, slot_ms=table.slot_ms)
     if table.certificates is None:
         return topology
@@ -268,6 +288,7 @@ def leaf_spine(
     name: str = "leaf-spine",
     target: Target = "softswitch",
     grpc_port: int = FIRST_GRPC_PORT,
+    mtu: int = DEFAULT_MTU,
     ocs: OcsTable | None = None,
 ) -> Topology:
     """Return a folded Clos of two tiers. Raises ValueError if it does not fit the switches.
@@ -292,7 +313,7 @@ def leaf_spine(
     leaf_names = [f"leaf{number}" for number in range(1, leaves + 1)]
     spine_names = [f"spine{number}" for number in range(1, spines + 1)]
     names = leaf_names + spine_names
-    impairments = (delay_ms, loss, jitter_ms)
+    further = (delay_ms, loss, jitter_ms, mtu)
     switches = [
         Switch(node, "leaf" if node in leaf_names else "spine", index + 1, grpc_port + index, target)
         for index, node in enumerate(names)
@@ -302,17 +323,15 @@ def leaf_spine(
         for slot in range(hosts_per_leaf):
             host = f"h{leaf * hosts_per_leaf + slot + 1}"
             ip, mac = _address(leaf + 1, slot + 1)
-            hosts.append(Host(host, ip, 8, mac, leaf_names[leaf], slot + 1))
-            links.append(
-                Link(leaf_names[leaf], slot + 1, host, 0, host_rate_mbps, queue_packets, *impairments)
-            )
+            hosts.append(Host(host, ip, 8, mac, leaf_names[leaf], slot + 1, mtu))
+            links.append(Link(leaf_names[leaf], slot + 1, host, 0, host_rate_mbps, queue_packets, *further))
     for leaf in range(leaves):
         for spine in range(spines):
             for parallel in range(links_per_pair):
                 leaf_port = hosts_per_leaf + spine * links_per_pair + parallel + 1
                 spine_port = leaf * links_per_pair + parallel + 1
                 ends = (leaf_names[leaf], leaf_port, spine_names[spine], spine_port)
-                links.append(Link(*ends, uplink_rate_mbps, queue_packets, *impairments))
+                links.append(Link(*ends, uplink_rate_mbps, queue_packets, *further))
     if ocs is None:
         return build(name, switches, hosts, links)
     between = links[len(hosts) :]
@@ -338,6 +357,7 @@ def _plugged(ocs: OcsTable, links: Iterable[tuple[Link, tuple[int, int]]]) -> Oc
                     link.delay_ms,
                     link.loss,
                     link.jitter_ms,
+                    link.mtu,
                 )
             )
     plugs.sort(key=lambda plug: plug.ocs_port)
@@ -356,6 +376,7 @@ def dumbbell(
     name: str = "dumbbell",
     target: Target = "softswitch",
     grpc_port: int = FIRST_GRPC_PORT,
+    mtu: int = DEFAULT_MTU,
 ) -> Topology:
     """Return two switches and a link between them, with hosts h1..hn left and hn+1..h2n right.
 
@@ -373,10 +394,10 @@ def dumbbell(
         for slot in range(hosts_per_side):
             host = f"h{side * hosts_per_side + slot + 1}"
             ip, mac = _address(side + 1, slot + 1)
-            hosts.append(Host(host, ip, 8, mac, node, slot + 1))
-            links.append(Link(node, slot + 1, host, 0, host_rate_mbps, queue_packets))
+            hosts.append(Host(host, ip, 8, mac, node, slot + 1, mtu))
+            links.append(Link(node, slot + 1, host, 0, host_rate_mbps, queue_packets, mtu=mtu))
     ends = ("left", hosts_per_side + 1, "right", hosts_per_side + 1)
-    links.append(Link(*ends, bottleneck_rate_mbps, queue_packets, delay_ms, loss, jitter_ms))
+    links.append(Link(*ends, bottleneck_rate_mbps, queue_packets, delay_ms, loss, jitter_ms, mtu))
     return build(name, switches, hosts, links)
 
 
@@ -402,12 +423,12 @@ def _explicit(file: TopologyFile, name: str) -> Topology:
     ]
     switch_index = {switch.name: index for index, switch in enumerate(switches)}
     links = _number_links(file, {switch.name: switch for switch in switches})
-    attachments: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    attachments: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
     host_names = {entry.name for entry in file.host}
     for link in links:
         for end, peer, peer_port in ((link.a, link.b, link.b_port), (link.b, link.a, link.a_port)):
             if end in host_names:
-                attachments[end].append((peer, peer_port))
+                attachments[end].append((peer, peer_port, link.mtu))
     hosts, order = [], Counter[str]()
     for number, entry in enumerate(file.host, 1):
         where = f"[[host]] {number}"
@@ -416,14 +437,14 @@ def _explicit(file: TopologyFile, name: str) -> Topology:
                 f"{where}, name: {entry.name} has {len(attachments[entry.name])} links; a host has one NIC: "
                 f"give it exactly one [[link]]"
             )
-        leaf, leaf_port = attachments[entry.name][0]
+        leaf, leaf_port, mtu = attachments[entry.name][0]
         if leaf not in switch_index:
             raise ValueError(f"{where}, name: {entry.name} is linked to host {leaf}; link it to a switch")
         order[leaf] += 1
         automatic_ip, automatic_mac = _address(switch_index[leaf] + 1, order[leaf])
         ip, prefix_len = _parse_ip(entry.ip, where) if entry.ip else (automatic_ip, 8)
         mac = _parse_mac(entry.mac, where) if entry.mac else automatic_mac
-        hosts.append(Host(entry.name, ip, prefix_len, mac, leaf, leaf_port))
+        hosts.append(Host(entry.name, ip, prefix_len, mac, leaf, leaf_port, entry.mtu or mtu))
     return build(name, switches, hosts, links, _explicit_ocs(file, links, switch_index))
 
 
@@ -487,6 +508,7 @@ def _number_links(file: TopologyFile, switches: Mapping[str, Switch]) -> list[Li
             entry.delay_ms,
             entry.loss,
             entry.jitter_ms,
+            entry.mtu or file.topology.mtu,
         )
         for number, entry in enumerate(file.link, 1)
     ]

@@ -241,7 +241,7 @@ class Experiment:
         jobs = []
         for job in self.jobs:
             idle = job.spec.model_copy(update={"compute_ms": 0.0})
-            compute_ms = bound_ms(idle, self.rates_mbps(job)) * (100.0 / load - 1.0)
+            compute_ms = bound_ms(idle, self.rates_mbps(job), mtu=self.topology.mtu) * (100.0 / load - 1.0)
             jobs.append(replace(job, spec=job.spec.model_copy(update={"compute_ms": compute_ms})))
         return replace(self, jobs=tuple(jobs))
 
@@ -263,7 +263,9 @@ class Experiment:
         """A flow silent for this long has left a link: twice the longest queueing delay, at least 5 ms."""
         if self.network.gap_ms is not None:
             return self.network.gap_ms
-        holds = max(link.queue_packets * 1514 * 8 / link.rate_mbps / 1e3 for link in self.topology.links)
+        holds = max(
+            link.queue_packets * link.frame_bytes * 8 / link.rate_mbps / 1e3 for link in self.topology.links
+        )
         return max(5.0, 2 * holds)
 
 

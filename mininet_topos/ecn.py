@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from controlplane.network import Port, Topology
+from controlplane.network import DEFAULT_MTU, ETHERNET_BYTES, Port, Topology
 from controlplane.routing import switch_hops
-from mininet_topos.links import FRAME_BYTES, TURN_MS, Shaping, burst_bytes, gso_max_bytes
+from mininet_topos.links import TURN_MS, Shaping, burst_bytes, gso_max_bytes
 
 PACKETS_PER_FRAME = 1.5
 """A queue of full frames also holds the reverse direction's acknowledgements, one for two frames (RFC 5681,
@@ -29,14 +29,16 @@ def round_trip_ms(topology: Topology) -> float:
     return links * (TURN_MS + 2 * delay_ms)
 
 
-def threshold_packets(rate_mbps: float, round_trip_ms: float, shaping: Shaping) -> int:
+def threshold_packets(
+    rate_mbps: float, round_trip_ms: float, shaping: Shaping, mtu: int = DEFAULT_MTU
+) -> int:
     """Return K for a link of that rate: `PACKETS_PER_FRAME` (C RTT / 7 + burst), in full-size packets."""
     pipe_bytes = rate_mbps * 1e3 / 8 * round_trip_ms / 7
-    burst = gso_max_bytes(rate_mbps) if shaping == "none" else burst_bytes(rate_mbps)
-    return math.ceil(PACKETS_PER_FRAME * (pipe_bytes + burst) / FRAME_BYTES)
+    burst = gso_max_bytes(rate_mbps, mtu) if shaping == "none" else burst_bytes(rate_mbps, mtu)
+    return math.ceil(PACKETS_PER_FRAME * (pipe_bytes + burst) / (ETHERNET_BYTES + mtu))
 
 
 def thresholds(topology: Topology, shaping: Shaping) -> Callable[[Port], int]:
     """Return K by port, for `controlplane.routing.FabricPolicy`."""
     trip = round_trip_ms(topology)
-    return lambda port: threshold_packets(port.rate_mbps, trip, shaping)
+    return lambda port: threshold_packets(port.rate_mbps, trip, shaping, port.mtu)

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal
 
+from controlplane.network import DEFAULT_MTU, ETHERNET_BYTES
 from controlplane.topology import Link, Plug, Topology
 from machine.errors import MissingTool
 from mininet_topos import relays
@@ -30,8 +31,8 @@ Shaping = Literal["htb", "tbf", "none"]
 _CARRIERS = f"protocol all u32 match u16 {ETHERTYPE:#x} 0xffff at -2"
 """Matches the EtherType in the frame, since the kernel's protocol field may be outdated after a program."""
 
-FRAME_BYTES = 1514
-"""Ethernet header and MTU: what one full-size packet costs on the wire, as the shapers count it."""
+FRAME_BYTES = ETHERNET_BYTES + DEFAULT_MTU
+"""What one full-size packet of the default MTU costs on the wire, as the shapers count it."""
 
 TURN_MS = 1.0
 """The longest time that one offloaded packet may hold its link."""
@@ -45,35 +46,36 @@ CARRIERS_PART = 0.05
 _MAX_GSO_BYTES = 65536
 
 
-def gso_max_bytes(rate_mbps: float) -> int:
-    """Return the size limit of offloaded packets: `TURN_MS` of the rate, from two frames to 64 KB."""
+def gso_max_bytes(rate_mbps: float, mtu: int = DEFAULT_MTU) -> int:
+    """Return the size limit of offloaded packets: `TURN_MS` of the rate, from two full frames to 64 KB."""
     turn = int(rate_mbps * 1e6 / 8 * TURN_MS / 1e3)
-    return min(_MAX_GSO_BYTES, max(2 * FRAME_BYTES, turn))
+    return min(_MAX_GSO_BYTES, max(2 * (ETHERNET_BYTES + mtu), turn))
 
 
-def burst_bytes(rate_mbps: float) -> int:
+def burst_bytes(rate_mbps: float, mtu: int = DEFAULT_MTU) -> int:
     """Return a shaper's bucket: `BURST_MS` of the rate, and at least two of the largest packets.
 
     TBF segments or drops packets that exceed its bucket, and a late timer cannot make up for more than the
     bucket: with 16 KB, HTB gave 937 of 1000 Mbit/s.
     """
-    return max(int(rate_mbps * 1e6 / 8 * BURST_MS / 1e3), 2 * gso_max_bytes(rate_mbps))
+    return max(int(rate_mbps * 1e6 / 8 * BURST_MS / 1e3), 2 * gso_max_bytes(rate_mbps, mtu))
 
 
 def queue_bytes(link: Link | Plug) -> int:
     """Return the queue limit in bytes for each direction of `link`, at least one offloaded packet."""
-    return max(_stated_bytes(link), gso_max_bytes(link.rate_mbps))
+    return max(_stated_bytes(link), gso_max_bytes(link.rate_mbps, link.mtu))
 
 
 def _stated_bytes(link: Link | Plug) -> int:
-    return link.queue_packets * FRAME_BYTES
+    return link.queue_packets * link.frame_bytes
 
 
 def tc_commands(interface: str, link: Link | Plug, shaping: Shaping) -> list[str]:
     """Return lines for `tc -batch` that shape traffic from `interface` onto `link`."""
     if shaping == "none":
         return []
-    rate, burst, limit = f"{link.rate_mbps * 1e6:.0f}bit", burst_bytes(link.rate_mbps), queue_bytes(link)
+    rate = f"{link.rate_mbps * 1e6:.0f}bit"
+    burst, limit = burst_bytes(link.rate_mbps, link.mtu), queue_bytes(link)
     device = f"dev {interface}"
     if shaping == "htb":
         bucket = f"ceil {rate} burst {burst} cburst {burst} quantum 60000"
@@ -93,7 +95,7 @@ def tc_commands(interface: str, link: Link | Plug, shaping: Shaping) -> list[str
         impairments = [f"delay {link.delay_ms:g}ms{jitter}"] if link.delay_ms else []
         impairments += [f"loss {link.loss * 100:g}%"] if link.loss else []
         longest_ms = (link.delay_ms or 0) + (link.jitter_ms or 0)
-        in_flight = int(link.rate_mbps * 1e3 * longest_ms / 8 / FRAME_BYTES)
+        in_flight = int(link.rate_mbps * 1e3 * longest_ms / 8 / link.frame_bytes)
         packets = link.queue_packets + in_flight  # netem's limit includes the packets that it delays
         # A link delays and loses carriers just like data, so each class of HTB has its own netem.
         for handle, below in enumerate(("1:2", "1:3") if shaping == "htb" else ("1:1",), start=10):
@@ -111,19 +113,19 @@ def lengthened(links: Iterable[Link | Plug], shaping: Shaping, key: str = "queue
 
     `key` is the key of the file that gives the queue's length.
     """
-    alike: dict[tuple[float, int], list[str]] = defaultdict(list)
+    alike: dict[tuple[float, int, int], list[str]] = defaultdict(list)
     for link in links:
         # A queue in netem is counted in packets.
         if shaping != "none" and not (link.delay_ms or link.loss) and _stated_bytes(link) < queue_bytes(link):
             name = f"{link.a}-{link.b}" if isinstance(link, Link) else f"{link.switch}-ocs{link.ocs_port}"
-            alike[link.rate_mbps, link.queue_packets].append(name)
-    for (rate_mbps, packets), names in alike.items():
-        largest = gso_max_bytes(rate_mbps)
+            alike[link.rate_mbps, link.queue_packets, link.mtu].append(name)
+    for (rate_mbps, packets, mtu), names in alike.items():
+        largest, frame = gso_max_bytes(rate_mbps, mtu), ETHERNET_BYTES + mtu
         others = f" and {len(names) - 1} more" if len(names) > 1 else ""
         yield (
-            f"link {names[0]}{others}: {key} = {packets} is {packets * FRAME_BYTES} bytes, less than one "
+            f"link {names[0]}{others}: {key} = {packets} is {packets * frame} bytes, less than one "
             f"offloaded packet at {rate_mbps:g} Mbit/s, so the queue has {largest} bytes; "
-            f"give at least {key} = {math.ceil(largest / FRAME_BYTES)}"
+            f"give at least {key} = {math.ceil(largest / frame)}"
         )
 
 

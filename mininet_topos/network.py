@@ -24,6 +24,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from controlplane.mtu import too_long
 from controlplane.queues import Queue
 from controlplane.topology import Host, Link, Topology
 from machine import record as records
@@ -338,25 +339,29 @@ class Network:
             if a_pid is not None:  # the end that stays in this namespace comes first
                 (a, a_pid), (b, b_pid) = (b, b_pid), (a, a_pid)
             self._links.append(self._record.own(Resource("link", a, netns=self._namespace)))
-            peer = f" netns {b_pid} address {self._mac(b)}" if b_pid is not None else ""
+            long, there = f"mtu {link.mtu}", f"mtu {link.mtu}"
+            if b_pid is not None:
+                host = next(host for host in self.topology.hosts if host.interface == b)
+                there = f"mtu {host.mtu} netns {b_pid} address {host.mac}"
             if is_relayed(self.topology, link):
                 inner = relays.inner_ends(a)
                 self._links.append(self._record.own(Resource("link", inner[1], netns=self._namespace)))
-                make.append(f"link add {a} type veth peer name {inner[0]}")
-                make.append(f"link add {inner[1]} type veth peer name {b}{peer}")
+                make.append(f"link add {a} {long} type veth peer name {inner[0]} {long}")
+                make.append(f"link add {inner[1]} {long} type veth peer name {b} {there}")
                 up += [f"link set {each} up" for each in inner]
                 inside = [] if b_pid is None else ["nsenter", f"--net=/proc/{b_pid}/ns/net"]
                 relayed.append((link, inner, [(a, []), (b, inside)]))
             else:
-                make.append(f"link add {a} type veth peer name {b}{peer}")
+                make.append(f"link add {a} {long} type veth peer name {b} {there}")
             for end in (a, b) if b_pid is None else (a,):
-                up.append(f"link set {end} gso_max_size {gso_max_bytes(link.rate_mbps)} up")
+                up.append(f"link set {end} gso_max_size {gso_max_bytes(link.rate_mbps, link.mtu)} up")
                 shape += tc_commands(end, without_relay(self.topology, link), self.shaping)
         for plug in self.topology.ocs.plugs if self.topology.ocs is not None else ():
             end, far = self._end_of(plug.switch, plug.port)[0], _panel_interface(plug.ocs_port)
             self._links.append(self._record.own(Resource("link", end, netns=self._namespace)))
-            make.append(f"link add {end} type veth peer name {far}")
-            up += [f"link set {each} gso_max_size {gso_max_bytes(plug.rate_mbps)} up" for each in (end, far)]
+            make.append(f"link add {end} mtu {plug.mtu} type veth peer name {far} mtu {plug.mtu}")
+            largest = gso_max_bytes(plug.rate_mbps, plug.mtu)
+            up += [f"link set {each} gso_max_size {largest} up" for each in (end, far)]
             # The far end is light: it has no queue, and its sender has shaped what it sends.
             shape += tc_commands(end, plug, self.shaping)
         make += self._inside_servers()
@@ -387,18 +392,18 @@ class Network:
         """Yield the lines for `ip` that make the links inside servers; they end with the namespaces."""
         for names in self.servers.hosts:
             for a, b in combinations(names, 2):
-                one = f"{interface(self.servers, a, b)} netns {self.net[a].pid}"
-                other = f"{interface(self.servers, b, a)} netns {self.net[b].pid}"
-                yield f"link add {one} type veth peer name {other}"
+                ends = [
+                    f"{interface(self.servers, host, peer)} netns {self.net[host].pid} "
+                    f"mtu {self.topology.host_by_name[host].mtu}"
+                    for host, peer in ((a, b), (b, a))
+                ]
+                yield f"link add {ends[0]} type veth peer name {ends[1]}"
 
     def _end_of(self, node: str, port: int) -> tuple[str, int | None]:
         """Interface at one end of a link, and the process in whose namespace it lives (None: this one)."""
         if (host := self.topology.host_by_name.get(node)) is not None:
             return host.interface, self.net[node].pid
         return self.topology.switch_by_name[node].interface(port), None
-
-    def _mac(self, interface: str) -> str:
-        return next(host.mac for host in self.topology.hosts if host.interface == interface)
 
     def _tell_mininet(self) -> None:
         for link in self.topology.links:
@@ -456,7 +461,7 @@ class Network:
             "ip -batch - <<END",
             "link set lo up",
             f"addr add {host.ip}/{host.prefix_len} dev {host.interface}",
-            f"link set {host.interface} gso_max_size {gso_max_bytes(link.rate_mbps)} up",
+            f"link set {host.interface} gso_max_size {gso_max_bytes(link.rate_mbps, link.mtu)} up",
             *self._route_options(host),
             *inside,
             "END",
@@ -474,8 +479,9 @@ class Network:
 def check_possible(topology: Topology, shaping: Shaping = "htb") -> None:
     """Check that this machine can emulate `topology`, without creating anything.
 
-    Raises EntrainError without the right to, BadInput for a target that does not run here, MissingTool for
-    one that is not installed, and for links that need what this kernel lacks.
+    Raises EntrainError without the right to, BadInput for a target that does not run here and for an MTU too
+    large for a link, MissingTool for a target that is not installed, and for links that need what this kernel
+    lacks.
     """
     if os.geteuid() != 0:
         raise EntrainError("a network needs namespaces and interfaces: run as root")
@@ -488,6 +494,8 @@ def check_possible(topology: Topology, shaping: Shaping = "htb") -> None:
             f'[ocs], driver: "{topology.ocs.settings.driver}" is for real switches; an emulated network '
             f'has an emulated optical circuit switch: driver = "emulated"'
         )
+    if problems := list(too_long(topology)):
+        raise BadInput("\n".join(problems))
     check_qdiscs(shaping)
     check_impairments(topology, shaping)
 

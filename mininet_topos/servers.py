@@ -42,8 +42,9 @@ def setup(
     for other in neighbours:
         name = interface(servers, host.name, other.name)
         configured += [
-            f"link set {name} gso_max_size {gso_max_bytes(rate)} up",
+            f"link set {name} gso_max_size {gso_max_bytes(rate, host.mtu)} up",
             f"route add {other.ip}/32 dev {name} src {host.ip} {route_options}",
         ]
-        shaped += tc_commands(name, Link(host.name, 0, other.name, 0, rate, QUEUE_PACKETS), shaping)
+        link = Link(host.name, 0, other.name, 0, rate, QUEUE_PACKETS, mtu=host.mtu)
+        shaped += tc_commands(name, link, shaping)
     return configured, shaped

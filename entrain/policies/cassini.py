@@ -15,7 +15,7 @@ import grpc
 import numpy as np
 from pydantic import Field
 
-from entrain.bound import MBPS, PAYLOAD_PER_FRAME, profile_of
+from entrain.bound import MBPS, payload_part, profile_of
 from entrain.policies.mltcp import learning
 from entrain.policies.policy import Policy, Run, Session, Working
 from entrain.policies.reports import Paced, Report
@@ -27,7 +27,6 @@ from machine.errors import EntrainError
 from machine.patience import patience
 from machine.toml import Strict
 from mininet_topos.agents import agents
-from mininet_topos.links import FRAME_BYTES
 from schedulers.cassini.affinity import THRESHOLD
 from schedulers.cassini.pace import Kind, moves
 from schedulers.cassini.plan import BOUND, SLACK, Grid, later, plan, refit, stretched, warm_up
@@ -349,7 +348,7 @@ class Pacing(Working):
             profile = found[job].profile if job in found and self._is_measured(spec) else None
             if profile is not None:
                 rate = min(self._rates_mbps(job)) * MBPS
-                self._profiles[job] = profile.at_rate(rate * PAYLOAD_PER_FRAME / FRAME_BYTES)
+                self._profiles[job] = profile.at_rate(rate * payload_part(self._run.network.topology.mtu))
             elif spec.collective == DDP:  # it has no definition
                 why = found[job].estimate.verdict if job in found else "it sends nothing"
                 if why == "too short" and jobs[job].starts < PATIENT * self._table.measured:
@@ -358,7 +357,9 @@ class Pacing(Working):
                 else:
                     self._say(f"{job} has no profile: {why}")
             else:
-                self._profiles[job] = profile_of(spec, self._rates_mbps(job))
+                self._profiles[job] = profile_of(
+                    spec, self._rates_mbps(job), mtu=self._run.network.topology.mtu
+                )
         if self._specs.keys() <= self._profiles.keys():
             self._counted.close()  # counting takes processor time
             self._counting = None

@@ -129,7 +129,7 @@ def _seconds(experiment: Experiment, combination: Combination) -> float:
 
 
 def _iteration_s(experiment: Experiment, job: Job) -> float:
-    return bound_ms(job.spec, experiment.rates_mbps(job)) / 1e3
+    return bound_ms(job.spec, experiment.rates_mbps(job), mtu=experiment.topology.mtu) / 1e3
 
 
 def _alone_seconds(experiment: Experiment, todo: Sequence[Combination]) -> float:

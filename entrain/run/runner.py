@@ -414,7 +414,8 @@ def _run_jobs(
 def _training(experiment: Experiment, job: Job, spec: JobSpec, alone_ms: float | None) -> Training:
     if alone_ms is not None:
         return Training(spec, job.hosts, alone_ms, "alone")
-    return Training(spec, job.hosts, bound_ms(spec, experiment.rates_mbps(job)), "bound")
+    bound = bound_ms(spec, experiment.rates_mbps(job), mtu=experiment.topology.mtu)
+    return Training(spec, job.hosts, bound, "bound")
 
 
 @dataclass(frozen=True)
@@ -557,7 +558,7 @@ def _result(
         summary = summaries[job.name]
         if summary.error or summary.jct_s is None:
             raise RunFailed(f"job {job.name}: {summary.error or 'not all ranks finished their iterations'}")
-        bound = bound_ms(job.spec, experiment.rates_mbps(job))
+        bound = bound_ms(job.spec, experiment.rates_mbps(job), mtu=experiment.topology.mtu)
         jobs.append(
             JobResult(job.name, job.hosts, summary, bound, most.get(job.name, 0), alone.get(job.name))
         )

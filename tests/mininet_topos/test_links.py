@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,15 @@ def test_a_kernel_that_shapes_a_link_passes_the_check(pair: tuple[str, str], sha
 def test_the_queue_limit_is_the_stated_one_in_bytes() -> None:
     assert "bfifo limit 96896" in "\n".join(tc_commands("s1-eth1", link(queue=64), "htb"))
     assert "limit 96896" in "\n".join(tc_commands("s1-eth1", link(queue=64), "tbf"))
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("mtu", [576, 1500, 9000])
+def test_what_counts_full_size_packets_follows_the_links_mtu(rate: float, mtu: int) -> None:
+    long = replace(link(rate, queue=8192), mtu=mtu)
+    assert f"bfifo limit {8192 * (mtu + 14)}" in "\n".join(tc_commands("s1-eth1", long, "htb"))
+    assert 2 * (mtu + 14) <= gso_max_bytes(rate, mtu) <= burst_bytes(rate, mtu)
+    assert queue_bytes(replace(long, queue_packets=1)) >= gso_max_bytes(rate, mtu)
 
 
 @pytest.mark.parametrize("shaping", ["htb", "tbf"])

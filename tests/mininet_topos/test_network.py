@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import re
 import signal
@@ -340,6 +341,64 @@ def test_a_delayed_link_takes_its_time_and_nothing_of_it_stays(
         with pytest.raises(EntrainError, match=r"the relay of link .* was killed by SIGKILL"):
             network.check()
     assert interfaces() == before
+
+
+def test_all_interfaces_of_a_link_have_its_mtu_those_of_a_relay_too(
+    tmp_path: Path, record: Record, use: Callable[[type[SwitchNode]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "has_netem", lambda: False)
+    use(Idle)
+    wanted = topology(mtu=9000, delay_ms=1)
+    wanted = replace(wanted, hosts=tuple(replace(host, mtu=1400) for host in wanted.hosts))
+    mtus = {(link.a, link.a_port): link.mtu for link in wanted.links}
+    mtus |= {(link.b, link.b_port): link.mtu for link in wanted.links}
+    assert set(mtus.values()) == {1500, 9000}
+    before = interfaces()
+    with Network(wanted, record, tmp_path) as network:
+        shown = json.loads(subprocess.check_output(["ip", "-json", "link"]))
+        found = {link["ifname"]: link["mtu"] for link in shown if link["ifname"] not in before}
+        for switch in wanted.switches:
+            for port in switch.ports:
+                assert found.pop(switch.interface(port.number)) == mtus[switch.name, port.number]
+        assert len(found) == 2 and set(found.values()) == {9000}  # of the relay
+        for host in wanted.hosts:
+            (link,) = json.loads(network.run(host.name, ["ip", "-json", "link", "show", host.interface]))
+            assert link["mtu"] == 1400
+
+
+def test_an_mtu_too_large_for_a_link_is_refused_before_anything_is_made(
+    tmp_path: Path, record: Record
+) -> None:
+    wanted = topology()
+    wanted = replace(wanted, hosts=tuple(replace(host, mtu=9000) for host in wanted.hosts))
+    before = interfaces()
+    with pytest.raises(BadInput, match="mtu 9000 exceeds 1500"), Network(wanted, record, tmp_path):
+        pass
+    assert interfaces() == before
+
+
+@pytest.mark.parametrize("target", ["softswitch", pytest.param("bmv2", marks=pytest.mark.bmv2)])
+def test_full_size_packets_pass_from_host_to_host_and_longer_ones_are_refused_to_the_sender(
+    tmp_path: Path, record: Record, target: Target
+) -> None:
+    wanted = topology(target)
+    wanted = replace(
+        wanted,
+        links=tuple(replace(link, mtu=9000) for link in wanted.links),
+        hosts=tuple(replace(host, mtu=9000) for host in wanted.hosts),
+    )
+
+    async def control() -> None:
+        async with Fabric(wanted, Pipeline.load()) as fabric:
+            await fabric.apply(desired_state(wanted))
+
+    with Network(wanted, record, tmp_path) as network:
+        asyncio.run(control())
+        a, b = wanted.hosts
+        ping = ["ping", "-c", "1", "-w", "60", "-M", "do", b.ip, "-s"]
+        network.run(a.name, [*ping, str(9000 - 28)], timeout_s=patience(100))  # headers of IP and ICMP
+        with pytest.raises(EntrainError):
+            network.run(a.name, ["ping", "-c", "1", "-w", "1", "-M", "do", b.ip, "-s", str(9001 - 28)])
 
 
 @pytest.mark.parametrize("target", ["softswitch", pytest.param("bmv2", marks=pytest.mark.bmv2)])
