@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -213,7 +214,8 @@ def up(
     `topology` is the path of a topology or an experiment, or the text of one. It needs root. Should this
     process be killed, `entrain down` takes the network down.
 
-    Raises BadInput for the file, and EntrainError, also if a network with its name is already up.
+    Warns of what is not applied as it stands in the file. Raises BadInput for the file, and EntrainError,
+    also if a network with its name is already up.
     """
     with tempfile.TemporaryDirectory(prefix="entrain-") as place:
         file = Path(topology)
@@ -221,6 +223,8 @@ def up(
             file = Path(place) / "network.toml"
             file.write_text(topology, encoding="utf-8")
         plan = prepared(file, target, routing)
+        for warning in plan.warnings:
+            warnings.warn(warning, stacklevel=3)  # at the caller's `with`
         if start(plan) is None:
             raise EntrainError(
                 f"network {plan.topology.name} is already up; `entrain.Network.running()` returns it, and "

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from controlplane.client import NETWORKS
 from controlplane.topology import dumbbell
 from ebpf.struct_ops import available_congestion_controls
+from entrain.api import network as api
 from entrain.cli import cli
 from entrain.experiment import NetworkTable
 from entrain.run import emulation
@@ -120,6 +121,20 @@ def test_up_names_the_keys_that_it_does_not_apply_in_one_line(
     told = [line for line in done.stderr.splitlines() if line.startswith("warning:")]
     assert told == [f"warning: {path}: [network], gap_ms: only a run uses this; `up` ignores it"]
     assert not prepared(file_with(tmp_path, loss=0.5)).warnings
+
+
+def test_up_in_python_warns_of_the_same_at_the_callers_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("entrain.api.network.start", lambda plan: None)
+    path = file_with(tmp_path, gap_ms=3)
+    with (
+        pytest.warns(UserWarning, match=r"\[network\], gap_ms") as told,
+        pytest.raises(EntrainError, match="already up"),
+        api.up(path),
+    ):
+        pass
+    assert [Path(each.filename) for each in told] == [Path(__file__)]
 
 
 def test_up_tries_first_what_the_network_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
