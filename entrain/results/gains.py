@@ -72,7 +72,9 @@ def scores(experiment: Experiment, seed: int) -> dict[str, float]:
     profiles = {}
     for job in own:
         slowest = slowest_mbps(links, job.name)
-        profiles[job.name] = profile_of(job.spec, [min(slowest, r) for r in experiment.rates_mbps(job)])
+        profiles[job.name] = profile_of(
+            job.spec, [min(slowest, r) for r in experiment.rates_mbps(job)], mtu=experiment.topology.mtu
+        )
     found = interleave(profiles, links).links
     return {
         name: min((each.score for each in found if name in each.link.jobs), default=1.0) for name in profiles
