@@ -226,7 +226,6 @@ async def _serve(options: argparse.Namespace, name: str) -> None:
         return Datapath.load(
             load_program(config),
             name=name,
-            cpu_port=options.cpu_port,
             drop_port=options.drop_port,
             express=options.express_ethertype,
             record=record,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 import statistics
 import sys
 import tempfile
@@ -15,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
-
-from pyroute2 import IPRoute
 
 from controlplane.fabric import Fabric
 from controlplane.pipeline import Pipeline
@@ -67,14 +64,12 @@ def _measure(
     network: Network, scenario: Scenario, scratch: Path, seconds: float, warm_up_s: float
 ) -> Measured:
     first = scenario.flows[0]
-    switch, port = scenario.queue
-    interface = network.topology.switch_by_name[switch].interface(port)
     sink = network.topology.host_by_name[first.sink]
     network.run(first.source, ["ping", "-c", "3", "-i", "0.2", sink.ip])  # before the load, for ARP
     bursts = first.payload_bytes is not None
     log = scratch / "probes"
     probes = network.popen(first.source, ["ping", "-i", f"{PROBE_S:g}", sink.ip], log)
-    with _sampled(interface, 0.0 if bursts else warm_up_s) as backlog:
+    with _sampled(network, scenario.queue, 0.0 if bursts else warm_up_s) as backlog:
         flows = (
             _burst(network, scenario.flows, scratch)
             if bursts
@@ -97,18 +92,17 @@ def _p99(values: Sequence[float]) -> float:
 
 
 @contextmanager
-def _sampled(interface: str, warm_up_s: float) -> Iterator[list[int]]:
-    """Collect the bytes that wait at an interface, every SAMPLE_S, after the warm-up."""
+def _sampled(network: Network, port: tuple[str, int], warm_up_s: float) -> Iterator[list[int]]:
+    """Collect the bytes that wait at a switch's port, every SAMPLE_S, after the warm-up."""
     found: list[int] = []
     done = threading.Event()
-    index = socket.if_nametoindex(interface)
+    began_s = time.monotonic()
 
     def sample() -> None:
-        with IPRoute() as route:
-            while not done.wait(SAMPLE_S):
-                for qdisc in route.get_qdiscs(index):
-                    if qdisc["parent"] == _ROOT:
-                        found.append(qdisc.get_attr("TCA_STATS2").get_attr("TCA_STATS_QUEUE")["backlog"])
+        while not done.wait(SAMPLE_S):
+            queue = next(each for each in network.queues() if (each.node, each.port) == port)
+            if time.monotonic() - began_s >= warm_up_s:
+                found.append(queue.backlog_bytes)
 
     thread = threading.Thread(target=sample)
     thread.start()
@@ -117,10 +111,6 @@ def _sampled(interface: str, warm_up_s: float) -> Iterator[list[int]]:
     finally:
         done.set()
         thread.join()
-        del found[: int(warm_up_s / SAMPLE_S / 2)]
-
-
-_ROOT = 0xFFFFFFFF
 
 
 def _stream(

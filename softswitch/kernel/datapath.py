@@ -118,7 +118,6 @@ class Datapath(Externs):
         program: Program,
         *,
         name: str,
-        cpu_port: int | None = None,
         drop_port: int = 511,
         express: int | None = None,
         netless: bool = False,
@@ -135,7 +134,6 @@ class Datapath(Externs):
         Raises Unsupported for what the compiler does not support, Full if the program's state takes more
         than `max_state` bytes, and EbpfError from clang and the kernel.
         """
-        del cpu_port  # a port like any other
         code = generate(program, drop_port=drop_port)
         if max_state is not None:
             memory.check(code, max_state)
