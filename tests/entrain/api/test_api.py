@@ -139,7 +139,7 @@ class TestResults:
         assert [row["iteration_ms"] for row in results.rows("iterations")] == [100.25, 101.5] * 2
 
     def test_an_unknown_table_is_told_with_the_known_ones(self, results: entrain.Results) -> None:
-        with pytest.raises(entrain.BadInput, match="there is jobs, links, iterations"):
+        with pytest.raises(entrain.BadInput, match="there is jobs, links, queues, iterations"):
             results.rows("jbos")
 
     def test_a_notebook_shows_pictures(self, results: entrain.Results) -> None:
