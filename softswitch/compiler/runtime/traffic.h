@@ -73,7 +73,7 @@ INLINE s64 queue_enter(struct __sk_buff *skb, struct state *st, u32 port, u32 by
 	if (port >= MOST_PORTS || (express && CTX(skb, protocol) == express))
 		return 0;
 	u64 rate = shared.ports[port].rate;
-	u32 limit = shared.ports[port].depth, segments = st->phv.segments;
+	u32 limit = shared.ports[port].depth, queued = shared.ports[port].queued, segments = st->phv.segments;
 	if (!rate)
 		return 0;
 	struct queue *q = bpf_map_lookup_elem(&queues, &port);
@@ -97,7 +97,7 @@ INLINE s64 queue_enter(struct __sk_buff *skb, struct state *st, u32 port, u32 by
 	depth = (q->packets + 1023) >> 10;
 	delay = (q->bytes << RATE_SHIFT) / rate;
 	if (limit && depth >= limit) {
-		if (!shared.ports[port].queued) /* else the interface's own queue, which is as long, loses packets */
+		if (!queued) /* else the interface's own queue, which is as long, loses packets */
 			depth = -1;
 	} else {
 		q->bytes += bytes;
@@ -207,7 +207,11 @@ INLINE int send(struct __sk_buff *skb, struct state *st, u32 port, int changed)
 		return TC_ACT_SHOT;
 	}
 	OPAQUE(port);
-	u32 ifindex = port < MOST_PORTS ? shared.ports[port].ifindex : 0;
+	u32 ifindex = 0, queued = 0;
+	if (port < MOST_PORTS) {
+		ifindex = shared.ports[port].ifindex;
+		queued = shared.ports[port].queued;
+	}
 	if (!ifindex) {
 		tally(NO_SUCH_PORT);
 		return TC_ACT_SHOT;
@@ -217,7 +221,7 @@ INLINE int send(struct __sk_buff *skb, struct state *st, u32 port, int changed)
 		return TC_ACT_SHOT;
 	}
 	/* A queue in a network pushes back on no sender. So what may wait here must have no owner, as a copy has none. */
-	if (shared.ports[port].queued && has_owner(skb)) {
+	if (queued && has_owner(skb)) {
 		bpf_clone_redirect(skb, ifindex, 0);
 		return TC_ACT_STOLEN;
 	}
