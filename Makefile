@@ -23,7 +23,7 @@ test-fast: .venv/.dev  ## Run the tests that need neither root nor long
 	$(PYTHON) -m pytest -m "not root and not bpf and not slow" $(ARGS)
 
 test-kernels: .venv/.dev  ## Boot Debian's kernels (KERNELS, STAGES) in guests and test entrain there; needs qemu
-	$(PYTHON) -m tests.kernels --kernels "$(KERNELS)" --stages "$(STAGES)"
+	$(PYTHON) -m tests.kernels --kernels "$(KERNELS)" --stages "$(STAGES)" $(ARGS)
 
 test-fresh: .venv/.dev  ## `make run` on a fresh Debian (RELEASE) with its own kernel, in a guest; needs qemu, debootstrap
 	$(PYTHON) -m tests.kernels.fresh $(RELEASE)
