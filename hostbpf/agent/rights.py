@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Collection
 
 from hostbpf.rates.sockets import Socket
-from hostbpf.rpc.calls import Denied, Exhausted
+from hostbpf.rpc.calls import Exhausted
+from machine.callers import Denied
 from wire.flow import Flow
 
 ROOT = 0

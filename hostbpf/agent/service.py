@@ -34,6 +34,7 @@ from hostbpf.scheduling.monitor import FlowProgress
 from hostbpf.scheduling.thread import HostScheduler
 from machine import peers
 from machine.address import check_address
+from machine.callers import Denied
 from machine.errors import BadInput, EntrainError
 from machine.record import RECORDS, Resource
 from machine.requests import Nothing
@@ -272,7 +273,7 @@ def _feedback(feedback: Feedback) -> Any:
 
 def _check_root(user: int, what: str) -> None:
     if user != rights.ROOT:
-        raise rpc.Denied(f"only root may {what}")
+        raise Denied(f"only root may {what}")
 
 
 def _transfer(found: FlowProgress) -> Any:
@@ -393,7 +394,7 @@ def _anybody(context: Any) -> int:
 def operator(context: Any) -> int:
     """Return root's number for a caller with an operator's certificate. Raises Denied for others."""
     if OPERATOR not in (names := names_of(context)):
-        raise rpc.Denied(f"the certificate is for {', '.join(names) or 'nobody'}; this takes {OPERATOR}")
+        raise Denied(f"the certificate is for {', '.join(names) or 'nobody'}; this takes {OPERATOR}")
     return rights.ROOT
 
 

@@ -12,6 +12,7 @@ IV-A and V), asked by hosts over gRPC.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,8 +27,9 @@ from hostbpf.rpc import calls as rpc
 from hostbpf.rpc import emulated_switch_pb2 as pb
 from hostbpf.rpc import requests
 from hostbpf.rpc.emulated_switch_pb2_grpc import EmulatedSwitchServicer, add_EmulatedSwitchServicer_to_server
+from machine.callers import Bound, Caller, Denied, Places, anybody, certificate_of
 from machine.errors import BadInput
-from machine.tls import check_local, identity_of, names_of
+from machine.tls import OPERATOR, check_local, identity_of, names_of
 from machine.toml import Strict, check, read_toml
 from schedulers.compiled import Floats
 from schedulers.slots.table import LoadTable, warm_up
@@ -39,6 +41,9 @@ TOLERANCE = 5
 
 FLOWS_PER_HOST = 4096
 """Flows that a host plans at a time, on one switch."""
+
+PLACES = Places(calls=Bound(8, 1024, 256), streams=Bound(0, 0, 0), rate=500.0, burst=100)
+"""What hosts can have: a host makes one call after the other, some in each slot."""
 
 Address = Annotated[str, Field(pattern=r"^(unix:/.+|[^:]+:[0-9]+)$")]
 
@@ -156,6 +161,24 @@ class EmulatedSwitch:
         return slot - begin
 
 
+def _host(context: Any, method: str) -> Caller:
+    """Return who calls, by certificate: a host, an operator, or somebody who is refused."""
+    names, name = names_of(context), certificate_of(context)
+    if OPERATOR in names:
+        return Caller(name, operator=True)
+    if any(map(_is_address, names)):
+        return Caller(name)
+    return Caller(name, refusal=f"{method}: the certificate of {name} has no host's address")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
 class _Service(EmulatedSwitchServicer):
     """Service `EmulatedSwitch`. If it `knows` hosts by certificates, each plans for its own addresses."""
 
@@ -169,7 +192,7 @@ class _Service(EmulatedSwitchServicer):
         names = names_of(context)
         for flow in flows:
             if flow.source not in names:
-                raise rpc.Denied(
+                raise Denied(
                     f"switch {self._switch.name}, flow {flow}: the certificate is for "
                     f"{', '.join(names) or 'nobody'}; a host plans for its own addresses only"
                 )
@@ -216,6 +239,7 @@ def serving(config: SwitchFile, present: Callable[[], int] | None = None) -> Ite
         add_EmulatedSwitchServicer_to_server(_Service(switch, identity is not None), server)
 
     identity = identity_of(config.certificates, config.name) if config.certificates else None
-    with rpc.serving(add, config.listen, 1, identity) as port:
+    who = anybody if identity is None else _host
+    with rpc.serving(add, config.listen, 0, identity, who=who, places=PLACES) as port:
         host, colon, _ = config.listen.rpartition(":")
         yield config.listen if config.listen.startswith("unix:") else f"{host}{colon}{port}"

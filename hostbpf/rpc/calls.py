@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import socket
-from collections.abc import Callable, Iterator
-from concurrent import futures
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import grpc
+import grpc.aio
 
 from hostbpf.rpc import agent_pb2 as pb
+from hostbpf.rpc.threads import Threads
 from machine.address import check_address
+from machine.callers import Bound, Caller, Denied, Guard, Places, anybody
 from machine.errors import BadInput, EntrainError
 from machine.peers import somebody_listens
 from machine.requests import Request, checked
 from machine.tls import SERVER_OPTIONS, Identity, add_port, check_local
 from wire.flow import Flow
 
+T = TypeVar("T")
 STREAMS = 16
 """Calls of one connection that are answered or wait at a time."""
+PLACES = Places(calls=Bound(8, 64, 256), streams=Bound(4, 16, 32), rate=100.0, burst=100)
+"""What callers can have of a server, if it says nothing else."""
 MAX_REQUEST = 1 << 20
 """Bytes of a request: thousands of flows."""
-
-
-class Denied(EntrainError):
-    """The caller has no right to do this."""
 
 
 class Exhausted(EntrainError):
@@ -99,9 +103,18 @@ def message_of(flow: Flow) -> Any:
 
 @contextlib.contextmanager
 def serving(
-    add: Callable[[Any], None], address: str, threads: int, identity: Identity | None = None
+    add: Callable[[Any], None],
+    address: str,
+    threads: int,
+    identity: Identity | None = None,
+    *,
+    who: Callable[[Any, str], Caller] = anybody,
+    places: Places = PLACES,
 ) -> Iterator[int]:
     """Within, the service that `add` adds to a server answers at `address` (`unix:PATH` or HOST:PORT).
+
+    Its methods are ordinary functions. As many `threads` run them for operators, and as many for others; with
+    0 they run one after the other. `who` says who calls, and `places` what callers can have.
 
     With an `identity` it answers over TLS, and only clients with a certificate. Yields the port (HOST:0 takes
     a free one). Raises BadInput for an address that cannot be, or that other machines reach though there is
@@ -112,13 +125,25 @@ def serving(
         check_local(address, "", "give certificates (`entrain certs`), or an address on loopback")
     if _somebody_listens(address):
         raise EntrainError(f"{address}: another process listens there; end it, or choose another address")
+    with _loop() as loop, _pool(threads) as operators, _pool(threads) as others:
+        interceptors = (Guard(who, places), Threads(operators, others))
+        server, port = _in(loop, _start(add, address, identity, interceptors))
+        try:
+            yield port
+        finally:
+            _in(loop, server.stop(0.5))
+
+
+async def _start(
+    add: Callable[[Any], None], address: str, identity: Identity | None, interceptors: tuple[Any, ...]
+) -> tuple[Any, int]:
     options = [
         ("grpc.so_reuseport", 0),
         ("grpc.max_concurrent_streams", STREAMS),
         ("grpc.max_receive_message_length", MAX_REQUEST),
         *SERVER_OPTIONS,
     ]
-    server = grpc.server(futures.ThreadPoolExecutor(threads), options=options)
+    server = grpc.aio.server(options=options, interceptors=interceptors)
     add(server)
     try:
         port = add_port(server, address, identity)
@@ -126,11 +151,30 @@ def serving(
         raise EntrainError(f"{address}: cannot be served; is it in use?") from error
     if not port:
         raise EntrainError(f"{address}: cannot be served; is it in use?")
-    server.start()
+    await server.start()
+    return server, port
+
+
+def _in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+
+@contextlib.contextmanager
+def _loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """Within, an event loop runs in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="grpc")
+    thread.start()
     try:
-        yield port
+        yield loop
     finally:
-        server.stop(0.5).wait()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _pool(threads: int) -> contextlib.AbstractContextManager[ThreadPoolExecutor | None]:
+    return ThreadPoolExecutor(threads) if threads else contextlib.nullcontext()
 
 
 def _somebody_listens(address: str) -> bool:

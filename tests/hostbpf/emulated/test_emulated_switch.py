@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import subprocess
@@ -22,9 +23,12 @@ from hostbpf.rpc import calls as rpc
 from hostbpf.rpc import emulated_switch_pb2 as pb
 from hostbpf.rpc.calls import message_of
 from hostbpf.rpc.emulated_switch_pb2_grpc import EmulatedSwitchStub
+from machine import callers
 from machine.errors import BadInput, EntrainError
 from machine.patience import patience
+from machine.tls import identity_of
 from mininet_topos.emulated_switches import write_files
+from tests.silent import silent
 from wire.flow import Flow
 from wire.slot_header import LANES
 
@@ -346,6 +350,73 @@ def test_a_host_plans_for_its_own_address_only(
             assert "its own addresses only" in raised.value.details()
         asked = pb.FetchFeedbackRequest(slot=present.slot, hops=[pb.Hop(flow=rpc.message_of(others), port=1)])
         assert stub.FetchFeedback(asked, timeout=patience(60)).loads[0].load[0] == 5
+
+
+EXHAUSTED, LATE = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED
+METHOD = "/entrain.emulated.v1.EmulatedSwitch/FetchFeedback"
+
+
+def ask(address: str, paths: Path, slot: int) -> None:
+    """Ask the switch left at `address`, as the host whose file it is."""
+    file = load_paths(paths)
+    stub = EmulatedSwitchStub(channel(file.path[0].hops[0].model_copy(update={"switch": address}), file))
+    hop = pb.Hop(flow=rpc.message_of(Flow("10.1.1.2", 1, "10.2.1.2", 7000)), port=1)
+    stub.FetchFeedback(pb.FetchFeedbackRequest(slot=slot, hops=[hop]), timeout=patience(60))
+
+
+def test_calls_without_a_message_leave_room_for_other_hosts(
+    certified: tuple[SwitchFile, dict[str, Path]], present: Present, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callers, "MESSAGE_S", 1e4)
+    config, paths = certified
+    assert config.certificates
+    own, calls = identity_of(config.certificates, "h2"), server.PLACES.calls.of_one
+
+    async def test(address: str) -> None:
+        async with silent(address, METHOD, 3 * calls, own, "left") as held:
+            await held.until(lambda ended: len(ended) == 2 * calls)
+            assert {code for code, _ in held.statuses} == {EXHAUSTED}
+            assert f"h2 has {calls} calls already" in held.statuses[0][1]
+            await asyncio.to_thread(ask, address, paths["h1"], present.slot)
+            assert len(held.statuses) == 2 * calls
+
+    with serving(config, present) as address:
+        asyncio.run(test(address))
+
+
+def test_a_call_without_a_message_ends_and_leaves_its_place(
+    certified: tuple[SwitchFile, dict[str, Path]], present: Present, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callers, "MESSAGE_S", 0.1)
+    config, paths = certified
+    assert config.certificates
+    own, calls = identity_of(config.certificates, "h1"), server.PLACES.calls.of_one
+
+    async def test(address: str) -> None:
+        async with silent(address, METHOD, calls, own, "left") as held:
+            await held.until(lambda ended: len(ended) == calls)
+            assert {code for code, _ in held.statuses} == {LATE}
+            monkeypatch.setattr(callers, "MESSAGE_S", callers.MESSAGE_S * 1e4)
+            await asyncio.to_thread(ask, address, paths["h1"], present.slot)
+
+    with serving(config, present) as address:
+        asyncio.run(test(address))
+
+
+def test_who_is_no_host_is_not_answered_at_all(tmp_path: Path, present: Present) -> None:
+    topology, certs = dumbbell(hosts_per_side=1), tmp_path / "certs"
+    issue(topology, certs, days=1, readers=["eve"])
+    config = SwitchFile(
+        name="left", listen="127.0.0.1:0", certificates=certs, port=(PortTable(number=1, rate_mbps=1.0),)
+    )
+
+    async def test(address: str) -> None:
+        async with silent(address, METHOD, 1, identity_of(certs, "eve"), "left") as stranger:
+            await stranger.until(lambda ended: ended == [grpc.StatusCode.PERMISSION_DENIED])
+            assert "eve has no host's address" in stranger.statuses[0][1]
+
+    with serving(config, present) as address:
+        asyncio.run(test(address))
 
 
 def test_who_has_no_certificate_gets_no_answer(
