@@ -13,6 +13,7 @@ import grpc.aio
 from machine.patience import patience
 from machine.tls import Identity, open_channel
 
+Metadata = tuple[tuple[str, str], ...]
 WAIT_S = 60.0
 OF_ONE = 16
 """Calls of one connection."""
@@ -26,9 +27,9 @@ class Silent:
         self.statuses: list[tuple[grpc.StatusCode, str]] = []
         """Of the calls that have ended: code and reason."""
 
-    async def open(self, channel: Any, method: str, calls: int) -> None:
-        """Open calls of a method of a stub's service, and note how each ends."""
-        made = [channel.stream_unary(method)() for _ in range(calls)]
+    async def open(self, channel: Any, method: str, calls: int, metadata: Metadata = ()) -> None:
+        """Open calls of a method, and note how each ends."""
+        made = [channel.stream_unary(method)(metadata=metadata) for _ in range(calls)]
         async with asyncio.TaskGroup() as ends:
             for each in made:
                 ends.create_task(self._end(each))
@@ -45,7 +46,12 @@ class Silent:
 
 @contextlib.asynccontextmanager
 async def silent(
-    address: str, method: str, calls: int, identity: Identity | None = None, server: str = ""
+    address: str,
+    method: str,
+    calls: int,
+    identity: Identity | None = None,
+    server: str = "",
+    metadata: Metadata = (),
 ) -> AsyncIterator[Silent]:
     """Within, so many calls are open that send nothing, over a connection for each `OF_ONE` of them."""
     async with contextlib.AsyncExitStack() as stack:
@@ -56,7 +62,7 @@ async def silent(
                 open_channel(grpc.aio, address, _APART, identity, server)
             )
             some = min(OF_ONE, calls - first)
-            opened.append(asyncio.create_task(found.open(channel, method, some)))
+            opened.append(asyncio.create_task(found.open(channel, method, some, metadata)))
         try:
             yield found
         finally:

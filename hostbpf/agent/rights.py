@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection
 
 from hostbpf.rates.sockets import Socket
@@ -13,8 +12,6 @@ from wire.flow import Flow
 ROOT = 0
 FLOWS_PER_USER = 256
 JOBS_PER_USER = 16
-WATCHERS = 16
-WATCHERS_PER_USER = 4
 
 
 class Flows:
@@ -83,22 +80,3 @@ class Jobs:
         if user != ROOT and len(own) >= JOBS_PER_USER:
             raise Exhausted(f"user {user} has {len(own)} jobs; remove one first")
         self._users[job] = user
-
-
-class Watchers:
-    """How many follow the feedback, all in all and by user."""
-
-    def __init__(self) -> None:
-        self._by_user: Counter[int] = Counter()
-
-    def add(self, user: int) -> None:
-        """One more of `user`. Raises Exhausted beyond WATCHERS, or WATCHERS_PER_USER of a user."""
-        if self._by_user[user] >= WATCHERS_PER_USER:
-            raise Exhausted(f"user {user} watches {WATCHERS_PER_USER} times already; end one of them")
-        if self._by_user.total() >= WATCHERS:
-            raise Exhausted(f"{WATCHERS} watch already; try again later")
-        self._by_user[user] += 1
-
-    def remove(self, user: int) -> None:
-        """One less."""
-        self._by_user[user] -= 1

@@ -34,7 +34,7 @@ from hostbpf.scheduling.monitor import FlowProgress
 from hostbpf.scheduling.thread import HostScheduler
 from machine import peers
 from machine.address import check_address
-from machine.callers import Denied
+from machine.callers import Bound, Caller, Denied, Places, anybody, certificate_of
 from machine.errors import BadInput, EntrainError
 from machine.record import RECORDS, Resource
 from machine.requests import Nothing
@@ -43,7 +43,16 @@ from machine.tls import OPERATOR, Identity, names_of
 from wire.slot_header import RATE_UNIT_MBPS
 
 _ANSWERING = 8
-"""Calls other than streams that are answered at a time, however many watch."""
+"""Calls other than streams that are answered at a time, of users and of root, however many watch."""
+PLACES = Places(
+    calls=Bound(of_one=8, of_all=64, of_operators=256),
+    streams=Bound(of_one=4, of_all=16, of_operators=16),
+    rate=100.0,
+    burst=100,
+)
+"""What users and operators can have of an agent. A user's calls beyond `_ANSWERING` wait for threads."""
+_OPEN_TO_READ = ("GetStatus", "ListJobs")
+"""The methods that a client with any certificate may call."""
 _RUNTIME = RECORDS / "agents"
 _QUEUED = 10_000
 """Feedback that a slow watcher may leave unread; more is dropped for it."""
@@ -66,7 +75,6 @@ class HostService(HostServicer):
         self._changing = threading.Lock()
         self._flows = rights.Flows(lambda flow: sockets.find(flow, agent.options.netns))
         self._jobs = rights.Jobs()
-        self._watchers = rights.Watchers()
 
     @answers(Nothing)
     def GetStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -121,7 +129,7 @@ class HostService(HostServicer):
             with contextlib.suppress(queue.Full):
                 waiting.put_nowait(feedback)
 
-        with self._watching(user), self._agent.listening(put, partial(self._flows.sees, user)):
+        with self._agent.listening(put, partial(self._flows.sees, user)):
             context.send_initial_metadata(_SUBSCRIBED)
             while context.is_active():
                 with contextlib.suppress(queue.Empty):
@@ -129,21 +137,10 @@ class HostService(HostServicer):
 
     @streams(requests.WatchFlows)
     def WatchFlows(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
-        user = self._user(context)
-        _check_root(user, "see what all flows of the host send")
-        with self._watching(user), self._agent.counting(request.bin_ms) as counter:
+        _check_root(self._user(context), "see what all flows of the host send")
+        with self._agent.counting(request.bin_ms) as counter:
             context.send_initial_metadata(_SUBSCRIBED)
             yield from _counted(counter, context)
-
-    @contextlib.contextmanager
-    def _watching(self, user: int) -> Iterator[None]:
-        with self._changing:
-            self._watchers.add(user)
-        try:
-            yield
-        finally:
-            with self._changing:
-                self._watchers.remove(user)
 
     @answers(requests.SetJob)
     def SetJob(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -366,8 +363,8 @@ def serving(
         if address.startswith("unix:"):
             stack.enter_context(_admitting(agent, Path(address.removeprefix("unix:")), users))
         else:
-            user = operator if identity is not None else _anybody
-            stack.enter_context(_answering(agent, address, user, identity))
+            who = anybody if identity is None else certified
+            stack.enter_context(_answering(agent, address, as_root, who, identity))
         yield stack.enter_context(_http(agent, metrics_port)) if metrics_port is not None else None
 
 
@@ -380,31 +377,51 @@ def _admitting(agent: Agent, path: Path, users: bool) -> Iterator[None]:
         own_directory(_RUNTIME)
     server = private / "server.sock"
     with (
-        _answering(agent, f"unix:{server}", lambda context: peers.user_of(context.peer())),
+        _answering(agent, f"unix:{server}", _user, _known),
         peers.admitting(path, 0o666 if users else 0o600, server),
     ):
         agent.record.own(Resource("path", str(path)))  # not before it is ours
         yield
 
 
-def _anybody(context: Any) -> int:
+def _user(context: Any) -> int:
+    return peers.user_of(context.peer())
+
+
+def _known(context: Any, method: str) -> Caller:
+    """Return who calls on a Unix socket."""
+    user = _user(context)
+    return Caller(f"user {user}", operator=user == rights.ROOT)
+
+
+def as_root(context: Any) -> int:
+    """Return root's number: the caller has been checked, or cannot be."""
     return rights.ROOT
 
 
-def operator(context: Any) -> int:
-    """Return root's number for a caller with an operator's certificate. Raises Denied for others."""
-    if OPERATOR not in (names := names_of(context)):
-        raise Denied(f"the certificate is for {', '.join(names) or 'nobody'}; this takes {OPERATOR}")
-    return rights.ROOT
+def certified(context: Any, method: str) -> Caller:
+    """Return who calls over TLS: operators may make all calls, and others those that read."""
+    name = certificate_of(context)
+    if OPERATOR in names_of(context):
+        return Caller(name, operator=True)
+    reads = method in _OPEN_TO_READ
+    return Caller(
+        name, refusal="" if reads else f"{method}: the certificate is for {name}; this takes {OPERATOR}"
+    )
 
 
 def _answering(
-    agent: Agent, address: str, user: Callable[[Any], int], identity: Identity | None = None
+    agent: Agent,
+    address: str,
+    user: Callable[[Any], int],
+    who: Callable[[Any, str], Caller],
+    identity: Identity | None = None,
 ) -> contextlib.AbstractContextManager[int]:
     def add(server: Any) -> None:
         add_HostServicer_to_server(HostService(agent, user), server)
 
-    return rpc.serving(add, address, rights.WATCHERS + _ANSWERING, identity)
+    threads = PLACES.streams.of_all + _ANSWERING
+    return rpc.serving(add, address, threads, identity, who=who, places=PLACES)
 
 
 @contextlib.contextmanager

@@ -20,13 +20,16 @@ from hostbpf.rpc.threads import Threads
 from machine.address import check_address
 from machine.callers import Bound, Caller, Denied, Guard, Places, anybody
 from machine.errors import BadInput, EntrainError
+from machine.patience import patience
 from machine.peers import somebody_listens
 from machine.requests import Request, checked
 from machine.tls import SERVER_OPTIONS, Identity, add_port, check_local
 from wire.flow import Flow
 
 T = TypeVar("T")
-STREAMS = 16
+_END_S = 5.0
+"""Seconds (times `patience`) in which methods end when the server stops."""
+STREAMS = 64
 """Calls of one connection that are answered or wait at a time."""
 PLACES = Places(calls=Bound(8, 64, 256), streams=Bound(4, 16, 32), rate=100.0, burst=100)
 """What callers can have of a server, if it says nothing else."""
@@ -131,7 +134,7 @@ def serving(
         try:
             yield port
         finally:
-            _in(loop, server.stop(0.5))
+            _in(loop, _stop(server))
 
 
 async def _start(
@@ -153,6 +156,13 @@ async def _start(
         raise EntrainError(f"{address}: cannot be served; is it in use?")
     await server.start()
     return server, port
+
+
+async def _stop(server: Any) -> None:
+    """End all calls, and wait until their methods have ended."""
+    await server.stop(0.5)
+    if left := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(left, timeout=patience(_END_S))
 
 
 def _in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -77,9 +77,6 @@ class As:
             return code
         return grpc.StatusCode.OK
 
-    def stream_unary(self, method: str) -> Callable[[], Any]:
-        return lambda: self._channel.stream_unary(method)(**self._options)
-
     def stream(self) -> Any:
         return self._channel.stream_stream("/echo/stream")(**self._options)
 
@@ -88,7 +85,7 @@ class As:
 async def held(channel: Any, name: str, calls: int, over: int = 0) -> AsyncIterator[Silent]:
     """Within, a caller has `calls` places; he tries to have `over` more."""
     silent = Silent()
-    opened = asyncio.create_task(silent.open(As(channel, name), "/echo/call", calls + over))
+    opened = asyncio.create_task(silent.open(channel, "/echo/call", calls + over, (("name", name),)))
     await silent.until(lambda ended: len(ended) == over)
     yield silent
     opened.cancel()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,12 +35,15 @@ from hostbpf.rpc import requests
 from hostbpf.rpc.agent_pb2_grpc import HostStub, add_HostServicer_to_server
 from hostbpf.rpc.calls import message_of
 from hostbpf.scheduling.monitor import Direction, Phase, Publisher, Role
+from machine import callers
+from machine.callers import Caller
 from machine.errors import BadInput, EntrainError
 from machine.patience import patience
 from machine.record import Record
 from machine.requests import Nothing, checked
 from machine.tls import OPERATORS, identity_of, open_channel
 from tests.hostbpf.agent.in_memory import agent_of, schedules
+from tests.silent import silent
 from wire.flow import Flow
 from wire.slot_header import LANES, Lane, SlotHeader
 
@@ -103,8 +108,10 @@ class BareAgent:
 class Served:
     """A served agent, and the calls of users."""
 
-    def __init__(self, agent: BareAgent, connect: Callable[[], HostStub], owners: dict[Flow, int]) -> None:
-        self.agent, self.owners = agent, owners
+    def __init__(
+        self, agent: BareAgent, connect: Callable[[], HostStub], owners: dict[Flow, int], address: str
+    ) -> None:
+        self.agent, self.owners, self.address = agent, owners, address
         self._stubs: dict[int, HostStub] = defaultdict(connect)  # each user has a connection
 
     def call(self, user: int, name: str, request: object) -> Any:
@@ -153,11 +160,18 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
     def user(context: Any) -> int:
         return int(dict(context.invocation_metadata())["user"])
 
+    def who(context: Any, method: str) -> Caller:
+        return Caller(f"user {user(context)}", operator=user(context) == ROOT)
+
     def add(server: Any) -> None:
         add_HostServicer_to_server(HostService(agent, user), server)  # type: ignore[arg-type]
 
     address = f"unix:{tmp_path}/agent.sock"
-    with rpc.serving(add, address, threads=rights.WATCHERS + 1), contextlib.ExitStack() as stack:
+    streams = service.PLACES.streams
+    with (
+        rpc.serving(add, address, streams.of_all + 1, who=who, places=replace(service.PLACES, burst=10_000)),
+        contextlib.ExitStack() as stack,
+    ):
 
         def connect() -> HostStub:
             options = [("grpc.use_local_subchannel_pool", 1)]
@@ -165,7 +179,7 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
 
         stack.callback(agent.paces.close)
         stack.callback(agent.transfers.close)
-        yield Served(agent, connect, owners)
+        yield Served(agent, connect, owners, address)
 
 
 def test_huge_requests_are_refused_and_the_next_is_served(served: Served) -> None:
@@ -352,21 +366,50 @@ def test_a_refusal_of_many_fields_is_short(tmp_path: Path) -> None:
 
 def test_watchers_that_do_not_read_keep_nobody_from_an_answer(served: Served) -> None:
     """As many as there can be, with more feedback than their streams hold."""
-    users = range(ANN, ANN + rights.WATCHERS // rights.WATCHERS_PER_USER)
-    streams = [served.watch(ROOT if user == ANN else user) for user in users for _ in range(4)]
-    assert len(streams) == rights.WATCHERS
-    for user, flow in ((ROOT, OF_ROOT), (ANN + 1, OF_BOB)):
+    bound = service.PLACES.streams
+    users = range(ANN, ANN + bound.of_all // bound.of_one)
+    streams = [served.watch(user) for user in users for _ in range(bound.of_one)]
+    streams += [served.watch(ROOT) for _ in range(bound.of_one)]
+    for user, flow in ((ROOT, OF_ROOT), (BOB, OF_BOB)):
         assert served.set_schedule(user, flow) == OK
         for _ in range(FEEDBACKS):
             served.agent.deliver(flow)
-    for _ in range(20):
-        assert served.status(BOB, "ListJobs", pb.ListJobsRequest()) == OK
-    for user in (ROOT, NOBODY):
+    streams += [served.watch(ROOT) for _ in range(bound.of_operators - bound.of_one)]
+    for user in (BOB, ROOT) * 10:
+        assert served.status(user, "ListJobs", pb.ListJobsRequest()) == OK
+    for user in (ROOT, ANN, NOBODY):
         with pytest.raises(grpc.RpcError) as refused:
             served.watch(user)
         assert refused.value.code() == EXHAUSTED  # type: ignore[attr-defined]
     for stream in streams:
         stream.cancel()
+
+
+def test_calls_of_a_user_without_a_message_leave_room_for_root_and_other_users(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callers, "MESSAGE_S", 1e4)
+    over = 100
+    nobody = (("user", str(NOBODY)),)
+
+    async def test() -> None:
+        for method, bound in (
+            ("GetStatus", service.PLACES.calls.of_one),
+            ("WatchFeedback", service.PLACES.streams.of_one),
+        ):
+            path = f"/entrain.host.v1.Host/{method}"
+            async with silent(served.address, path, bound + over, metadata=nobody) as held:
+                await held.until(lambda ended: len(ended) == over)
+                assert {code for code, _ in held.statuses} == {EXHAUSTED}
+                assert f"user {NOBODY} has {bound} " in held.statuses[0][1]
+                for user in (ROOT, ANN):
+                    asked = pb.ListJobsRequest()
+                    assert await asyncio.to_thread(served.status, user, "ListJobs", asked) == OK
+                    stream = await asyncio.to_thread(served.watch, user)
+                    stream.cancel()
+                assert len(held.statuses) == over
+
+    asyncio.run(test())
 
 
 def test_feedback_goes_to_root_and_to_whom_the_flow_belongs(served: Served) -> None:
@@ -434,16 +477,16 @@ def test_with_certificates_operators_command_and_other_hosts_only_read(
     agent = BareAgent(tmp_path / "progress")
 
     def add(server: Any) -> None:
-        add_HostServicer_to_server(HostService(agent, service.operator), server)  # type: ignore[arg-type]
+        add_HostServicer_to_server(HostService(agent, service.as_root), server)  # type: ignore[arg-type]
 
     request = pb.SetJobRequest(job=3, params=pb.Params(slope=1, intercept=1))
-    with rpc.serving(add, "127.0.0.1:0", 1, identity_of(tmp_path, "h1")) as port:
+    with rpc.serving(add, "127.0.0.1:0", 1, identity_of(tmp_path, "h1"), who=service.certified) as port:
 
-        def call(identity: str) -> grpc.StatusCode:
+        def call(identity: str, method: str = "SetJob", request: Any = request) -> grpc.StatusCode:
             own = identity_of(tmp_path, identity)
             with open_channel(grpc, f"127.0.0.1:{port}", (), own, "h1") as channel:
                 try:
-                    HostStub(channel).SetJob(request, timeout=patience(10))
+                    getattr(HostStub(channel), method)(request, timeout=patience(10))
                 except grpc.RpcError as error:
                     code: grpc.StatusCode = error.code()
                     return code
@@ -451,5 +494,6 @@ def test_with_certificates_operators_command_and_other_hosts_only_read(
 
         assert call("h2") == DENIED
         assert agent.params == {}
+        assert call("h2", "ListJobs", pb.ListJobsRequest()) == OK
         assert call(OPERATORS) == OK
         assert agent.params.keys() == {3}
