@@ -1,9 +1,8 @@
-"""The agent over gRPC, and its counters as Prometheus text over HTTP."""
+"""The agent over gRPC."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import secrets
@@ -12,11 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from hostbpf.agent import rights
+from hostbpf.agent import metrics, rights
 from hostbpf.agent.agent import Agent
 from hostbpf.agent.paces import Starts
 from hostbpf.carriers.carriers import Feedback
@@ -35,7 +33,7 @@ from hostbpf.scheduling.thread import HostScheduler
 from machine import peers
 from machine.address import check_address
 from machine.callers import Bound, Caller, Denied, Places, anybody, certificate_of
-from machine.errors import BadInput, EntrainError
+from machine.errors import BadInput
 from machine.record import RECORDS, Resource
 from machine.requests import Nothing
 from machine.state import own_directory
@@ -303,40 +301,6 @@ def _starts(found: Starts) -> Any:
     )
 
 
-def metrics(agent: Agent) -> str:
-    """The agent's counters in Prometheus' text format."""
-    counts = agent.counts()
-    lines = [
-        "# HELP entrain_flows Flows with a schedule.",
-        "# TYPE entrain_flows gauge",
-        f"entrain_flows {counts.pop('flows')}",
-        "# HELP entrain_carriers_total Packets with a slot header, by what became of them.",
-        "# TYPE entrain_carriers_total counter",
-        *(f'entrain_carriers_total{{event="{name}"}} {value}' for name, value in counts.items()),
-        "# HELP entrain_skew_seconds Bounds of how much earlier another host's slots begin, by its address.",
-        "# TYPE entrain_skew_seconds gauge",
-        *(
-            f'entrain_skew_seconds{{host="{peer}",bound="{bound}"}} {skew_ns / 1e9}'
-            for peer, offset in agent.skews().items()
-            for bound, skew_ns in zip(("low", "high"), offset, strict=True)
-        ),
-        "# HELP entrain_mltcp_iterations_total Iterations of an MLTCP job, by job and network namespace.",
-        "# TYPE entrain_mltcp_iterations_total counter",
-    ]
-    for job, (_, states) in agent.jobs().items():
-        for key, state in states.items():
-            labels = f'job="{job}",netns="{key.netns}"'
-            lines.append(f"entrain_mltcp_iterations_total{{{labels}}} {state.iteration}")
-    if agent.scheduler is not None:
-        lines += [
-            "# HELP entrain_scheduling_total What the scheduler did, and what progress it refused.",
-            "# TYPE entrain_scheduling_total counter",
-        ]
-        found = {"decisions": 0, "unanswered": 0, **agent.scheduler.status()}
-        lines += [f"entrain_scheduling_total{{event={json.dumps(name)}}} {n}" for name, n in found.items()]
-    return "\n".join(lines) + "\n"
-
-
 def default_address(interface: str) -> str:
     """Where the agent of an interface listens if nothing else is asked for."""
     return f"unix:{_RUNTIME / interface}.sock"
@@ -365,7 +329,10 @@ def serving(
         else:
             who = anybody if identity is None else certified
             stack.enter_context(_answering(agent, address, as_root, who, identity))
-        yield stack.enter_context(_http(agent, metrics_port)) if metrics_port is not None else None
+        if metrics_port is None:
+            yield None
+            return
+        yield stack.enter_context(metrics.serving(metrics.Counters(agent), metrics_port))
 
 
 @contextlib.contextmanager
@@ -422,31 +389,3 @@ def _answering(
 
     threads = PLACES.streams.of_all + _ANSWERING
     return rpc.serving(add, address, threads, identity, who=who, places=PLACES)
-
-
-@contextlib.contextmanager
-def _http(agent: Agent, port: int) -> Iterator[int]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = metrics(agent).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Requests are not logged."""
-
-    try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    except OSError as error:
-        raise EntrainError(f"metrics port {port}: {error.strerror}") from error
-    thread = threading.Thread(target=server.serve_forever, name="metrics")
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
