@@ -17,6 +17,7 @@ from finsy.proto import p4r, p4r_grpc
 from grpc import StatusCode
 
 from machine.address import check_address
+from machine.callers import ANYBODY, Bound, Caller, Guard, Places, certificate_of
 from machine.errors import EntrainError
 from machine.tls import SERVER_OPTIONS, Identity, add_port, names_of
 from softswitch.p4runtime import packet_io
@@ -42,8 +43,9 @@ _MAX_RESPONSE = 128 << 20
 _MOST_METADATA = 7200  # bytes of a status message as gRPC sends it
 _MOST_BESIDES = 600  # beside the details of a batch
 _READ_CHUNK = 500  # entities per ReadResponse, which stays far below clients' limit of 4 MiB
-_MOST_CALLS = 1024  # that are answered at a time, streams included
+_MOST_CALLS = 1024  # that are answered at a time, and as many streams
 _MOST_CALLS_OF_ONE = 256  # connection; the others wait
+_REFUSALS_PER_S = 50  # of one client; the others wait
 _MAX_WAITING = 4096  # stream messages queued for a slow controller; further packets are dropped
 
 
@@ -83,14 +85,16 @@ class P4RuntimeService:
         self.dropped = 0  # messages to controllers that were too slow
         switch.send = self.broadcast
 
-    def _check_client(self, context: Any) -> None:
-        names = names_of(context) if self._clients else ()
-        if self._clients and self._clients.isdisjoint(names):
-            raise Refused(
-                StatusCode.PERMISSION_DENIED,
-                f"the client's certificate is for {', '.join(names) or 'nobody'}; "
-                f"this switch serves {', '.join(sorted(self._clients))}",
-            )
+    def caller(self, context: Any, method: str) -> Caller:
+        """Return who calls: an operator, or somebody who is refused whatever `method` he calls."""
+        if not self._clients:
+            return ANYBODY
+        name, names = certificate_of(context), names_of(context)
+        if not self._clients.isdisjoint(names):
+            return Caller(name, operator=True)
+        known = ", ".join(names) or "nobody"
+        served = ", ".join(sorted(self._clients))
+        return Caller(name, refusal=f"the client's certificate is for {known}; this switch serves {served}")
 
     def _check_device(self, device_id: int) -> None:
         if device_id != self._device_id:
@@ -109,7 +113,6 @@ class P4RuntimeService:
     async def Capabilities(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return the version of P4Runtime that this server implements."""
         with _Answering(context) as answering:
-            self._check_client(context)
             if request.device_id:
                 self._check_device(request.device_id)
             return p4r.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
@@ -118,7 +121,6 @@ class P4RuntimeService:
     async def Write(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Apply a batch of updates."""
         with _Answering(context) as answering:
-            self._check_client(context)
             self._check_device(request.device_id)
             self._arbitration.check_primary(request)
             if request.atomicity != p4r.WriteRequest.CONTINUE_ON_ERROR:
@@ -136,7 +138,6 @@ class P4RuntimeService:
     async def Read(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Stream a consistent snapshot of the requested entities."""
         with _Answering(context) as answering:
-            self._check_client(context)
             self._check_device(request.device_id)
             self._arbitration.check_role(request.role)
             pipeline = self._pipeline()
@@ -169,7 +170,6 @@ class P4RuntimeService:
     async def SetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Verify, save or commit a program."""
         with _Answering(context) as answering:
-            self._check_client(context)
             self._check_device(request.device_id)
             self._arbitration.check_primary(request)
             # A controller that disconnects meanwhile must not leave a half-set pipeline.
@@ -187,7 +187,6 @@ class P4RuntimeService:
     async def GetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Return the config that reads and writes apply to; empty if there is none."""
         with _Answering(context) as answering:
-            self._check_client(context)
             self._check_device(request.device_id)
             response = p4r.GetForwardingPipelineConfigResponse()
             pipeline = self._switch.current
@@ -210,10 +209,6 @@ class P4RuntimeService:
 
     async def StreamChannel(self, requests: AsyncIterator[Any], context: Any) -> None:  # noqa: N802
         """Serve a controller's session: arbitration, packets and digests."""
-        with _Answering(context) as answering:
-            self._check_client(context)
-        if answering.refused:
-            await answering.abort()
         stream = _Stream(context.peer())
         receiving = asyncio.create_task(self._receive(stream, requests))
         try:
@@ -370,7 +365,8 @@ def listen(
     """Bind a grpc.aio server for `service` to `address` (HOST:PORT or unix:PATH). Return it and its port.
 
     Call `start` on it to serve: with an `identity`, over TLS and only clients with a certificate. A request
-    of more than `max_request` bytes fails with RESOURCE_EXHAUSTED, and so do calls beyond `_MOST_CALLS`.
+    of more than `max_request` bytes fails with RESOURCE_EXHAUSTED, and so do calls beyond `_MOST_CALLS`. Whom
+    `service` does not serve is refused before the first message, and that has to come soon.
     Raises BadInput if the address is malformed or a certificate cannot be used, and EntrainError if the
     address is not available.
     """
@@ -387,7 +383,9 @@ def listen(
         ("grpc.http2.max_ping_strikes", 0),  # controllers may ping as often as they like
         *SERVER_OPTIONS,
     ]
-    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MOST_CALLS)
+    operators = Bound(0, 0, _MOST_CALLS)  # nobody else is served
+    guard = Guard(service.caller, Places(operators, operators, _REFUSALS_PER_S, _REFUSALS_PER_S))
+    server = grpc.aio.server(options=options, interceptors=[guard])
     p4r_grpc.add_P4RuntimeServicer_to_server(service, server)
     try:
         port = add_port(server, address, identity)

@@ -15,11 +15,14 @@ import pytest
 from finsy.proto import p4r
 
 from ebpf.errors import CompilerError, EbpfError, describe
+from machine import callers
 from machine.errors import EntrainError
+from machine.patience import patience
 from machine.tls import SERVER_OPTIONS
 from softswitch.__main__ import _arguments, _Formatter
 from softswitch.contract import Full
 from softswitch.p4runtime import server
+from tests.silent import silent
 from tests.softswitch.fake_datapath import FakeDatapath
 from tests.softswitch.harness import (
     DEVICE,
@@ -173,21 +176,42 @@ def test_a_request_beyond_the_limit_is_refused_and_the_next_is_served() -> None:
     run(scenario, max_request=limit)
 
 
-def test_calls_beyond_the_limit_are_refused_until_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_beyond_the_limit_are_refused_until_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_MOST_CALLS", 2)
 
     async def scenario(bench: Served) -> None:
         first, second = bench.controller(1), bench.controller(2)
         await first.arbitrate()
         await second.arbitrate()
-        error = await refused(second.stub.Capabilities(p4r.CapabilitiesRequest()))
+        error = await refused(bench.controller(3).arbitrate())
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "2 streams already" in str(error.details())
+        await second.stub.Capabilities(p4r.CapabilitiesRequest())
         await first.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(60)):
             while True:
                 with contextlib.suppress(grpc.aio.AioRpcError):  # the switch has yet to notice
-                    await second.stub.Capabilities(p4r.CapabilitiesRequest())
+                    await bench.controller(3).arbitrate()
                     break
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("method", ["Capabilities", "StreamChannel"])
+def test_calls_without_a_message_end_and_leave_their_places(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_MOST_CALLS", 8)
+    monkeypatch.setattr(callers, "MESSAGE_S", 0.1)
+
+    async def scenario(bench: Served) -> None:
+        async with silent(bench.address, f"/p4.v1.P4Runtime/{method}", 8) as held:
+            await held.until(lambda ended: len(ended) == 8)
+            monkeypatch.setattr(callers, "MESSAGE_S", 1e4)
+            assert {code for code, _ in held.statuses} == {grpc.StatusCode.DEADLINE_EXCEEDED}
+            controller = bench.controller()
+            await controller.arbitrate()
+            await controller.stub.Capabilities(p4r.CapabilitiesRequest())
 
     run(scenario)
 

@@ -12,10 +12,13 @@ from finsy.proto import p4r
 
 from controlplane.topology import leaf_spine
 from entrain.certificates import issue
+from machine import callers
 from machine.errors import BadInput
+from machine.patience import patience
 from machine.tls import OPERATOR, OPERATORS, SERVER_OPTIONS, Identity, identity_of
 from softswitch.__main__ import main
 from softswitch.p4runtime import server
+from tests.silent import OF_ONE, silent
 from tests.softswitch.harness import Served, refused, serving
 
 SWITCH, OTHER, HOST = "leaf1", "leaf2", "h1"
@@ -63,6 +66,24 @@ def test_a_host_with_a_certificate_is_refused_in_every_call(certs: Path) -> None
         for stream in (host.read(p4r.TableEntry()), host.arbitrate()):
             assert (await refused(stream)).code() == grpc.StatusCode.PERMISSION_DENIED
         assert not bench.loaded
+
+    run(certs, scenario)
+
+
+def test_calls_of_a_host_without_a_message_keep_no_operator_waiting(
+    certs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_MOST_CALLS", 4)
+    monkeypatch.setattr(callers, "MESSAGE_S", 1e4)
+
+    async def scenario(bench: Served) -> None:
+        host, calls = identity_of(certs, HOST), 4 * OF_ONE
+        async with silent(bench.address, "/p4.v1.P4Runtime/Write", calls, host, SWITCH) as held:
+            operator = bench.controller(identity=identity_of(certs, OPERATORS), server_name=SWITCH)
+            assert (await operator.arbitrate()).status.code == 0
+            await operator.stub.Capabilities(p4r.CapabilitiesRequest(), timeout=patience(60))
+            await held.until(lambda ended: len(ended) == calls)
+            assert {code for code, _ in held.statuses} == {grpc.StatusCode.PERMISSION_DENIED}
 
     run(certs, scenario)
 
