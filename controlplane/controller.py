@@ -16,21 +16,22 @@ import grpc
 
 from controlplane import api_pb2 as api
 from controlplane import api_pb2_grpc as api_grpc
-from controlplane import messages, requests
+from controlplane import messages, requests, roles
 from controlplane.admission import Admission, Circuits, Failures, Step
 from controlplane.cluster import ClusterSetup, failures, hosts_by_gpu
 from controlplane.fabric import Applied, Fabric
 from controlplane.ledger import Entry, Ledger
 from controlplane.network import Port, Topology
 from controlplane.pipeline import Pipeline
-from controlplane.readings import Denied, Readings, ReadQueues, told
-from controlplane.roles import Access, Guarded
+from controlplane.readings import Readings, ReadQueues, told
+from controlplane.roles import Access
 from controlplane.routing import ECN_THRESHOLD_PACKETS, FabricPolicy, Routing, desired_state
 from controlplane.store import Store
 from controlplane.tables import Tables
 from controlplane.tenants import Tenant, cluster_state
 from machine import peers
 from machine.address import check_socket
+from machine.callers import Denied, Guard
 from machine.errors import BadInput, EntrainError
 from machine.requests import checked
 from machine.tls import SERVER_OPTIONS, add_port
@@ -45,8 +46,6 @@ _OPTIONS = (
     ("grpc.max_concurrent_streams", 64),  # of one connection
     *SERVER_OPTIONS,
 )
-_MOST_CALLS = 1024
-"""Calls that are answered at a time, all in all."""
 
 
 class Controller(Readings):
@@ -336,8 +335,8 @@ async def serving(
     inner = socket.parent / "inner"
     own = inner / "api.sock" if access.for_users else socket
     check_socket(own)
-    server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MOST_CALLS)
-    api_grpc.add_ControllerServicer_to_server(Guarded(service, access), server)
+    server = grpc.aio.server(options=_OPTIONS, interceptors=[Guard(access.admit, roles.PLACES)])
+    api_grpc.add_ControllerServicer_to_server(service, server)
     port = None
     if access.for_users:
         inner.mkdir(0o700, exist_ok=True)

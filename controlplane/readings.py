@@ -25,6 +25,7 @@ from controlplane.network import Host, Topology
 from controlplane.queues import Queue
 from controlplane.routing import Routing
 from controlplane.slot_clock import forget_clocks, keep_clocks, set_clocks
+from machine.callers import Denied
 from machine.errors import BadInput, EntrainError
 from machine.requests import checked
 
@@ -33,10 +34,6 @@ EVENTS = 200
 REFUSED_INTERVAL_S = 2.0
 
 ReadQueues = Callable[[], Sequence[Queue]]
-
-
-class Denied(EntrainError):
-    """The caller has no right to do this."""
 
 
 class Readings(api_grpc.ControllerServicer):

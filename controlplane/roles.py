@@ -11,22 +11,18 @@ and the controller's own user are operators, and the table names the others.
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import os
 import pwd
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import grpc
 from pydantic import Field
 
 from controlplane.network import Topology
-from machine import peers
+from machine import callers, peers
 from machine.address import check_address
+from machine.callers import Bound, Places
 from machine.errors import BadInput
 from machine.tls import CONTROLLER, OPERATOR, READER, SUBMITTER, Identity, identity_of, names_of
 from machine.toml import Strict, check, read_toml
@@ -51,8 +47,13 @@ NEEDS: dict[str, Role] = {
 }
 """The least role that may make each call. A submitter's `Cancel` is for own jobs."""
 
-STREAMS_PER_CALLER = 16
-"""Streams that one submitter or reader has at a time."""
+PLACES = Places(
+    calls=Bound(of_one=16, of_all=256, of_operators=256),
+    streams=Bound(of_one=16, of_all=256, of_operators=256),
+    rate=20.0,
+    burst=40,
+)
+"""What submitters and readers, and operators, can have of a controller."""
 ANYBODY = "*"
 
 
@@ -100,7 +101,19 @@ class Access:
             return self._user(peers.user_of(peer))
         if peer.startswith("unix:"):  # only the owner can connect
             return Caller("operator")
-        return _of_certificate(names_of(context))
+        return _of_certificate(context)
+
+    def admit(self, context: Any, method: str) -> callers.Caller:
+        """Return who makes a call of `method`, refused unless he has the role that it needs."""
+        caller, name = self.caller(context), _name(context)
+        if caller is not None and caller.role == "operator":
+            return callers.Caller(name, operator=True)
+        needed = NEEDS.get(method, "reader")
+        roles = get_args(Role)
+        if caller is not None and roles.index(caller.role) >= roles.index(needed):
+            return callers.Caller(caller.name)
+        who = "the caller has no role" if caller is None else f"{caller.name} is a {caller.role}"
+        return callers.Caller(name, refusal=f"{method}: {who}, and this needs the role {needed}")
 
     def _user(self, number: int) -> Caller | None:
         if number in (0, os.geteuid()):
@@ -115,13 +128,22 @@ class Access:
         return None
 
 
-def _of_certificate(names: tuple[str, ...]) -> Caller | None:
+def _of_certificate(context: Any) -> Caller | None:
+    names = names_of(context)
     if OPERATOR in names:
         return Caller("operator")
     for name in names:
         if name.startswith(SUBMITTER) and name != SUBMITTER:
             return Caller("submitter", name.removeprefix(SUBMITTER))
-    return Caller("reader", READER) if READER in names else None
+    return Caller("reader", callers.certificate_of(context)) if READER in names else None
+
+
+def _name(context: Any) -> str:
+    """Return the caller's name in words: a user's number, or a certificate's name."""
+    peer = context.peer()
+    if peer.startswith("unix-abstract:"):
+        return f"user {peers.user_of(peer)}"
+    return callers.certificate_of(context)
 
 
 def load_access(path: Path, topology: Topology) -> Access:
@@ -153,56 +175,3 @@ def _is_user(name: str) -> bool:
     except KeyError:
         return False
     return True
-
-
-class Guarded:
-    """A servicer of the API whose calls are answered for those who have the role."""
-
-    def __init__(self, servicer: Any, access: Access) -> None:
-        self._access = access
-        self._streams: Counter[Caller] = Counter()
-        for name, role in NEEDS.items():
-            method = getattr(servicer, name)
-            guarded = self._stream if inspect.isasyncgenfunction(method) else self._unary
-            setattr(self, name, guarded(name, method, role))
-
-    def _unary(self, name: str, method: Callable[..., Any], needed: Role) -> Callable[..., Any]:
-        async def call(request: Any, context: Any) -> Any:
-            await self._check(name, needed, context)
-            return await method(request, context)
-
-        return call
-
-    def _stream(self, name: str, method: Callable[..., Any], needed: Role) -> Callable[..., Any]:
-        async def call(request: Any, context: Any) -> AsyncIterator[Any]:
-            caller = await self._check(name, needed, context)
-            if caller.role != "operator" and self._streams[caller] >= STREAMS_PER_CALLER:
-                await context.abort(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED,
-                    f"{caller.name} has {STREAMS_PER_CALLER} streams already; end one of them",
-                )
-            with self._counted(caller):
-                async for answer in method(request, context):
-                    yield answer
-
-        return call
-
-    @contextlib.contextmanager
-    def _counted(self, caller: Caller) -> Iterator[None]:
-        self._streams[caller] += 1
-        try:
-            yield
-        finally:
-            self._streams[caller] -= 1
-            self._streams += Counter()  # forgets those without streams
-
-    async def _check(self, name: str, needed: Role, context: Any) -> Caller:
-        caller = self._access.caller(context)
-        roles = get_args(Role)
-        if caller is None or roles.index(caller.role) < roles.index(needed):
-            who = "the caller has no role" if caller is None else f"{caller.name} is a {caller.role}"
-            await context.abort(
-                grpc.StatusCode.PERMISSION_DENIED, f"{name}: {who}, and this needs the role {needed}"
-            )
-            raise AssertionError("abort raises")
-        return caller

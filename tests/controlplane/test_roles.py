@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,9 +26,11 @@ from controlplane.cluster import ClusterSetup, cluster_of
 from controlplane.controller import OWNERS, Controller, serving
 from controlplane.ledger import Ledger
 from controlplane.pipeline import Pipeline
-from controlplane.roles import NEEDS, Access, Caller, load_access
+from controlplane.roles import NEEDS, PLACES, Access, Caller, load_access
 from controlplane.topology import leaf_spine, load_topology
 from entrain.certificates import issue
+from machine import callers
+from machine.callers import Bound
 from machine.errors import BadInput, EntrainError
 from machine.tls import CONTROLLER, OPERATORS, identity_of, open_channel
 from schedulers.placement.strategies import STRATEGIES
@@ -36,6 +39,7 @@ from tests.controlplane.kinds import FakeKind
 from tests.controlplane.test_fabric import switches
 from tests.controlplane.test_loads import LoadTable
 from tests.permissions import let_others_pass
+from tests.silent import silent
 
 TOPOLOGY = leaf_spine(2, 2, 2)
 DENIED, EXHAUSTED = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -60,7 +64,7 @@ REQUESTS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("certs")
-    issue(TOPOLOGY, directory, 1, submitters=["ann", "bob"], readers=["eve"])
+    issue(TOPOLOGY, directory, 1, submitters=["ann", "bob"], readers=["eve", "ed"])
     return directory
 
 
@@ -152,7 +156,7 @@ def test_requests_and_what_a_caller_holds_are_bounded(
     certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rules, "JOBS_PER_OWNER", 2)
-    monkeypatch.setattr(roles, "STREAMS_PER_CALLER", 1)
+    monkeypatch.setattr(roles, "PLACES", replace(PLACES, streams=Bound(1, 8, 8)))
 
     async def test() -> None:
         async with over_tls(tmp_path, certs) as (_, ask, port):
@@ -173,8 +177,34 @@ def test_requests_and_what_a_caller_holds_are_bounded(
                 watching = api_grpc.ControllerStub(channel).WatchJobs(api.WatchJobsRequest())
                 await watching.read()
                 assert await ask("eve", "WatchJobs", api.WatchJobsRequest()) == EXHAUSTED
-                assert await ask("ann", "WatchJobs", api.WatchJobsRequest()) == grpc.StatusCode.OK
+                for other in ("ann", "ed", OPERATORS):
+                    assert await ask(other, "WatchJobs", api.WatchJobsRequest()) == grpc.StatusCode.OK
                 watching.cancel()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("who", "method", "code"),
+    [("h1", "ListJobs", DENIED), ("eve", "ListJobs", EXHAUSTED), ("eve", "WatchJobs", EXHAUSTED)],
+)
+def test_calls_without_a_message_keep_no_operator_waiting(
+    certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str, method: str, code: grpc.StatusCode
+) -> None:
+    monkeypatch.setattr(roles, "PLACES", replace(PLACES, rate=1e4))
+    monkeypatch.setattr(callers, "MESSAGE_S", 1e4)
+    calls = 1024
+
+    async def test() -> None:
+        async with over_tls(tmp_path, certs) as (_, ask, port):
+            own, path = identity_of(certs, who), f"/entrain.v1.Controller/{method}"
+            async with silent(f"127.0.0.1:{port}", path, calls, own, CONTROLLER) as held:
+                left = PLACES.calls.of_one if code == EXHAUSTED else 0
+                await held.until(lambda ended: len(ended) == calls - left)
+                assert {code for code, _ in held.statuses} == {code}
+                assert await ask(OPERATORS, "ListJobs", api.ListJobsRequest()) == grpc.StatusCode.OK
+                assert await ask("ed", "ListJobs", api.ListJobsRequest()) == grpc.StatusCode.OK
+                assert len(held.statuses) == calls - left
 
     asyncio.run(test())
 
