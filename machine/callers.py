@@ -27,6 +27,9 @@ from machine.tls import names_of
 MESSAGE_S = 5.0
 """Seconds (times `patience`) from a call's headers to its message."""
 
+REFUSAL_S = 0.1
+"""Seconds that a refused call adds until its caller's next turn: nobody needs many refusals."""
+
 Kind = Literal["calls", "streams"]
 
 
@@ -72,8 +75,8 @@ class Bound:
 class Places:
     """What a server's callers can have. A call that yields or takes several messages is a stream.
 
-    One caller other than an operator begins `rate` calls a second, and `burst` at once after a pause; the
-    others wait for their turn. A flood of calls then costs the server little.
+    One caller other than an operator begins `rate` calls a second, and `burst` at once after a pause; further
+    calls wait for their turn, and longer after refused ones (`REFUSAL_S`). A flood then costs little.
     """
 
     calls: Bound
@@ -121,6 +124,10 @@ class _Account:
                 await asyncio.sleep(early)
             self._paid = max(self._paid, time.monotonic()) + 1 / places.rate
 
+    def refused(self) -> None:
+        """Let the next call wait longer."""
+        self._paid += REFUSAL_S
+
 
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """An interceptor for a grpc.aio server with asynchronous methods.
@@ -151,8 +158,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     def _unknown(self, path: str) -> Any:
         async def answer(_: Any, context: Any) -> None:
-            caller = self._who(context, path)
-            await self._turn(caller)
+            account = await self._turn(self._who(context, path))
+            account.refused()
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{path}: there is no such method")
 
         return grpc.stream_unary_rpc_method_handler(answer)
@@ -194,8 +201,10 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         caller = self._who(context, method)
         account = await self._turn(caller)
         if caller.refusal:
+            account.refused()
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, caller.refusal)
         if taken := self._taken(caller, kind, account):
+            account.refused()
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{method}: {taken}")
         with self._counted(caller, kind, account):
             _present.set(caller)

@@ -40,7 +40,9 @@ def _without_encoding(path: Path) -> Iterator[str]:
 
 
 def test_every_text_file_has_an_encoding() -> None:
-    modules = [path for package in (*ALLOWED, "benchmarks") for path in (ROOT / package).rglob("*.py")]
+    modules = [
+        path for package in (*ALLOWED, "benchmarks", "robustness") for path in (ROOT / package).rglob("*.py")
+    ]
     assert [each for path in modules for each in _without_encoding(path)] == []
 
 

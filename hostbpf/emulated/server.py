@@ -42,8 +42,8 @@ TOLERANCE = 5
 FLOWS_PER_HOST = 4096
 """Flows that a host plans at a time, on one switch."""
 
-PLACES = Places(calls=Bound(8, 1024, 256), streams=Bound(0, 0, 0), rate=500.0, burst=100)
-"""What hosts can have: a host makes one call after the other, some in each slot."""
+CALLS_PER_SLOT = 10
+"""Calls that a host makes in a slot, at most; it needs a few."""
 
 Address = Annotated[str, Field(pattern=r"^(unix:/.+|[^:]+:[0-9]+)$")]
 
@@ -72,6 +72,12 @@ class SwitchFile(Strict):
                 raise ValueError(f"[[port]] {index}, number: {port.number} is listed twice; remove one")
             numbers.add(port.number)
         return self
+
+    @property
+    def places(self) -> Places:
+        """What hosts, and operators, can have of the switch."""
+        rate = CALLS_PER_SLOT * 1e3 / self.slot_ms
+        return Places(Bound(8, 1024, 256), Bound(0, 0, 0), rate, burst=5 * CALLS_PER_SLOT)
 
     @property
     def capacities(self) -> dict[int, int]:
@@ -240,6 +246,6 @@ def serving(config: SwitchFile, present: Callable[[], int] | None = None) -> Ite
 
     identity = identity_of(config.certificates, config.name) if config.certificates else None
     who = anybody if identity is None else _host
-    with rpc.serving(add, config.listen, 0, identity, who=who, places=PLACES) as port:
+    with rpc.serving(add, config.listen, 0, identity, who=who, places=config.places) as port:
         host, colon, _ = config.listen.rpartition(":")
         yield config.listen if config.listen.startswith("unix:") else f"{host}{colon}{port}"

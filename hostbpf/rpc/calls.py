@@ -29,7 +29,7 @@ from wire.flow import Flow
 T = TypeVar("T")
 _END_S = 5.0
 """Seconds (times `patience`) in which methods end when the server stops."""
-STREAMS = 64
+STREAMS = 32
 """Calls of one connection that are answered or wait at a time."""
 PLACES = Places(calls=Bound(8, 64, 256), streams=Bound(4, 16, 32), rate=100.0, burst=100)
 """What callers can have of a server, if it says nothing else."""

@@ -6,7 +6,7 @@ import pytest
 
 from ebpf.struct_ops import available_congestion_controls
 from hostbpf.mltcp import VARIANTS
-from tests.benchmarks.short import figures
+from tests.short import figures
 
 TARGETS = [
     ("softswitch", ["fill", "plans", "epochs", "version"]),
@@ -29,7 +29,9 @@ REASONS: dict[str, tuple[set[str], set[str]]] = {
 def test_forged_carriers_are_refused_and_what_counts_is_bounded(target: str, kinds: list[str]) -> None:
     if VARIANTS[0] in available_congestion_controls():
         pytest.skip("another process of this machine holds the congestion controls")
-    found = figures("hostile", "--seconds", "0.6", "--rounds", "1", "--target", target, "--kinds", *kinds)
+    found = figures(
+        "benchmarks", "hostile", "--seconds", "0.6", "--rounds", "1", "--target", target, "--kinds", *kinds
+    )
     attacks = found["attacks"]
     assert list(attacks) == kinds
     for each in attacks.values():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks.short import figures
+from tests.short import figures
 
 
 @pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "limit", "level"), [("run", "disk", 16), ("agent", "files", 24)])
 def test_a_limit_is_named_and_nothing_is_lost_or_left(kind: str, limit: str, level: int) -> None:
-    found = figures("limits", "--kinds", kind, "--limits", limit, "--levels", str(level))
+    found = figures("benchmarks", "limits", "--kinds", kind, "--limits", limit, "--levels", str(level))
     assert (found["cases"], found["refused"]) == (1, 1)
     assert not any(found["what"].values()), found["what"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.short import figures
+from tests.short import figures
 
 EXPERIMENT = """
 [experiment]
@@ -33,7 +33,9 @@ hosts = ["h1", "h2"]
 def test_runs_alone_are_compared_with_watched_ones(tmp_path: Path) -> None:
     path = tmp_path / "watch-cost.toml"
     path.write_text(EXPERIMENT)
-    found = figures("watch", "--seeds", "1", "--experiment", str(path), "--out", str(tmp_path / "out"))
+    found = figures(
+        "benchmarks", "watch", "--seeds", "1", "--experiment", str(path), "--out", str(tmp_path / "out")
+    )
     assert [each["measure"] for each in found["changes"]] == ["completion (s)", "iteration (ms)"]
     assert found["readings"] > 1 and found["watch_cpu_s"] > 0
     assert set(found["processor_busy"]) == {"alone", "watched"}

@@ -192,6 +192,7 @@ def test_calls_without_a_message_keep_no_operator_waiting(
     certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str, method: str, code: grpc.StatusCode
 ) -> None:
     monkeypatch.setattr(roles, "PLACES", replace(PLACES, rate=1e4))
+    monkeypatch.setattr(callers, "REFUSAL_S", 0.0)
     monkeypatch.setattr(callers, "MESSAGE_S", 1e4)
     calls = 1024
 

@@ -389,7 +389,7 @@ def test_calls_of_a_user_without_a_message_leave_room_for_root_and_other_users(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(callers, "MESSAGE_S", 1e4)
-    over = 100
+    over = 20
     nobody = (("user", str(NOBODY)),)
 
     async def test() -> None:

@@ -370,7 +370,7 @@ def test_calls_without_a_message_leave_room_for_other_hosts(
     monkeypatch.setattr(callers, "MESSAGE_S", 1e4)
     config, paths = certified
     assert config.certificates
-    own, calls = identity_of(config.certificates, "h2"), server.PLACES.calls.of_one
+    own, calls = identity_of(config.certificates, "h2"), config.places.calls.of_one
 
     async def test(address: str) -> None:
         async with silent(address, METHOD, 3 * calls, own, "left") as held:
@@ -390,7 +390,7 @@ def test_a_call_without_a_message_ends_and_leaves_its_place(
     monkeypatch.setattr(callers, "MESSAGE_S", 0.1)
     config, paths = certified
     assert config.certificates
-    own, calls = identity_of(config.certificates, "h1"), server.PLACES.calls.of_one
+    own, calls = identity_of(config.certificates, "h1"), config.places.calls.of_one
 
     async def test(address: str) -> None:
         async with silent(address, METHOD, calls, own, "left") as held:

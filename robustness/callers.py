@@ -1,0 +1,351 @@
+"""What one caller can do to others of a gRPC server: one that says nothing, one that says little, a flood.
+
+Four servers run as the product starts them: an emulated switch, an agent that serves all users, a softswitch,
+and the controller of a cluster whose switches are away. An operator makes one call after the other, first
+alone and then while an attacker holds up to 1,024 calls open on 16 connections:
+
+- `silent` calls never send their message;
+- `slow` ones send a byte of it twice a second;
+- `flood` sends whole requests, as fast as they are answered or refused.
+
+The attacker has a host's certificate, which only an emulated switch serves; `controller-reader` is the
+controller attacked with a reader's. At the agent it is another user of the machine. An emulated switch has no
+calls for operators: there another host takes the operator's part. Attackers have the lowest priority of
+processes, as they would run on another machine.
+
+Reported by server and attack: the 99th percentile of the operator's latency without and during the attack,
+their ratio (goal: at most 2), how many of the operator's calls were refused or not answered in time (goal:
+none), and how the attacker's calls ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+
+from controlplane import api_pb2 as api
+from controlplane.topology import load_topology
+from entrain.certificates import issue
+from hostbpf.rpc import agent_pb2 as agent_pb
+from hostbpf.rpc import emulated_switch_pb2 as switch_pb
+from machine import origin
+from machine.errors import EntrainError
+from machine.packages import run_module
+from machine.patience import patience
+from machine.process import Child, launch
+from machine.record import Record, Resource
+from machine.tls import CONTROLLER, OPERATORS, Identity, identity_of, open_channel
+from robustness.attackers import Task
+
+ATTACKS = ("silent", "slow", "flood")
+GOALS = {"ratio": 2.0, "refused": 0}
+NOBODY = 65534
+HOST, VICTIM, READER, SWITCH = "h1", "h2", "eve", "leaf1"
+START_S = 60.0
+"""Seconds (times `patience`) in which a server must answer, and an attacker must have its calls open."""
+ANSWER_S = 5.0
+"""Seconds (times `patience`) in which a call of the operator must be answered."""
+PAUSE_S = 0.02
+"""Seconds between calls of the operator."""
+WARM_UP = 20
+"""Calls of the operator before the first that is measured."""
+NETWORK = """
+[topology]
+kind = "leaf-spine"
+leaves = 1
+spines = 1
+hosts_per_leaf = 2
+certificates = "certs"
+
+[cluster]
+gpus_per_server = 1
+strategy = "vclos"
+
+[controller]
+listen = "127.0.0.1:{port}"
+"""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that runs, and what operator and attacker call.
+
+    `name` is the server's in its certificate. The attacker is the user `user`, or has a certificate.
+    """
+
+    address: str
+    method: str
+    request: bytes
+    operator: Identity | None = None
+    attacker: Identity | None = None
+    user: int | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An operator's calls: the 99th percentile of the latency of those that were answered, and the others."""
+
+    calls: int
+    latency_ms_p99: float
+    refused: int
+
+
+class Place:
+    """The directory of a campaign: certificates, files and logs. Processes belong to `record`."""
+
+    def __init__(self, directory: Path, record: Record) -> None:
+        self._directory, self.record = directory, record
+        self._port = free_port()
+        self.file = directory / f"callers{os.getpid()}.toml"
+        self.file.write_text(NETWORK.format(port=self._port), encoding="utf-8")
+        issue(load_topology(self.file), directory / "certs", 1, readers=[READER])
+
+    def identity(self, name: str) -> Identity:
+        """Return the identity with that file name."""
+        return identity_of(self._directory / "certs", name)
+
+    @contextlib.contextmanager
+    def _running(self, what: str, command: Sequence[str]) -> Iterator[Child]:
+        child = launch(self.record, f"the {what}", command, log=self._directory / f"{what}.log")
+        try:
+            yield child
+        finally:
+            child.end()
+
+    @contextlib.contextmanager
+    def emulated(self) -> Iterator[Server]:
+        """Run an emulated switch."""
+        address = f"127.0.0.1:{free_port()}"
+        file = self._directory / "switch.toml"
+        file.write_text(
+            f'name = "{SWITCH}"\nlisten = "{address}"\ncertificates = "certs"\n'
+            "[[port]]\nnumber = 1\nrate_mbps = 1000\n",
+            encoding="utf-8",
+        )
+        server = Server(
+            address,
+            "/entrain.emulated.v1.EmulatedSwitch/ForgetFlow",
+            switch_pb.ForgetFlowRequest().SerializeToString(),
+            self.identity(VICTIM),
+            self.identity(HOST),
+            name=SWITCH,
+        )
+        with self._running("emulated switch", [*run_module("entrain.cli"), "emulated-switch", str(file)]):
+            yield server
+
+    @contextlib.contextmanager
+    def agent(self) -> Iterator[Server]:
+        """Run an agent of a network namespace's loopback interface, for all users."""
+        namespace = f"callers{os.getpid()}"
+        self.record.own(Resource("netns", namespace))
+        subprocess.run(["ip", "netns", "add", namespace], check=True)
+        subprocess.run(["ip", "-n", namespace, "link", "set", "lo", "up"], check=True)
+        address = f"unix:{self._directory}/agent.sock"
+        options = ["--interface", "lo", "--listen", address, "--allow-users"]
+        command = ["ip", "netns", "exec", namespace, *run_module("hostbpf"), *options]
+        request = agent_pb.ListJobsRequest().SerializeToString()
+        with self._running("agent", command):
+            yield Server(address, "/entrain.host.v1.Host/ListJobs", request, user=NOBODY)
+
+    @contextlib.contextmanager
+    def softswitch(self) -> Iterator[Server]:
+        """Run a switch without ports and without a program."""
+        from finsy.proto import p4r
+
+        address, own = f"127.0.0.1:{free_port()}", self.identity(SWITCH)
+        command = [
+            *(*run_module("softswitch"), "--no-p4", "--grpc-server-addr", address, "--grpc-server-ssl"),
+            *("--grpc-server-cacert", str(own.authority), "--grpc-server-cert", str(own.certificate)),
+            *("--grpc-server-key", str(own.key), "--grpc-server-with-client-auth"),
+            *("--client-name", "entrain:operator"),
+        ]
+        server = Server(
+            address,
+            "/p4.v1.P4Runtime/Capabilities",
+            p4r.CapabilitiesRequest().SerializeToString(),
+            self.identity(OPERATORS),
+            self.identity(HOST),
+            name=SWITCH,
+        )
+        with self._running("softswitch", command):
+            yield server
+
+    @contextlib.contextmanager
+    def controller(self, attacker: str = HOST) -> Iterator[Server]:
+        """Run the controller of a cluster."""
+        state = self._directory / f"state-{attacker}"
+        server = Server(
+            f"127.0.0.1:{self._port}",
+            "/entrain.v1.Controller/ListJobs",
+            api.ListJobsRequest().SerializeToString(),
+            self.identity(OPERATORS),
+            self.identity(attacker),
+            name=CONTROLLER,
+        )
+        command = [*run_module("entrain.cli"), "controller", str(self.file), "--state", str(state)]
+        with self._running("controller", command):
+            yield server
+
+    def controller_for_reader(self) -> contextlib.AbstractContextManager[Server]:
+        """Run the same, attacked by a reader."""
+        return self.controller(READER)
+
+
+SERVERS: dict[str, Callable[[Place], contextlib.AbstractContextManager[Server]]] = {
+    "emulated": Place.emulated,
+    "agent": Place.agent,
+    "softswitch": Place.softswitch,
+    "controller": Place.controller,
+    "controller-reader": Place.controller_for_reader,
+}
+
+
+def free_port() -> int:
+    """Return a TCP port of loopback that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+class Operator:
+    """Calls a server, one call after the other, on one connection."""
+
+    def __init__(self, server: Server, channel: Any) -> None:
+        self._server = server
+        self._call = channel.unary_unary(server.method)
+
+    def wait(self) -> None:
+        """Wait until the server answers. Raises EntrainError."""
+        until = time.monotonic() + patience(START_S)
+        while time.monotonic() < until:
+            with contextlib.suppress(grpc.RpcError):
+                self._call(self._server.request, timeout=patience(ANSWER_S))
+                return
+            time.sleep(0.1)
+        raise EntrainError(f"{self._server.address}: no answer within {patience(START_S):g} s")
+
+    def measure(self, calls: int, going_on: Callable[[], bool] = lambda: True) -> Measured:
+        """Make so many calls, or fewer if it does not go on."""
+        latencies_s: list[float] = []
+        made = 0
+        while made < calls and going_on():
+            began = time.monotonic()
+            with contextlib.suppress(grpc.RpcError):
+                self._call(self._server.request, timeout=patience(ANSWER_S))
+                latencies_s.append(time.monotonic() - began)
+            made += 1
+            time.sleep(PAUSE_S)
+        p99 = 1e3 * float(np.percentile(latencies_s, 99)) if latencies_s else float("nan")
+        return Measured(made, p99, made - len(latencies_s))
+
+
+@contextlib.contextmanager
+def attacking(place: Place, server: Server, kind: str, seconds: float) -> Iterator[Child]:
+    """Within, calls of an attacker are open. It ends by itself, and prints how its calls ended."""
+    own = server.attacker
+    task = Task(
+        kind,
+        server.address,
+        server.method,
+        seconds,
+        server.request.hex(),
+        str(own.certificate.with_suffix("")) if own is not None else "",
+        server.name,
+    )
+    user = ["setpriv", f"--reuid={server.user}", "--clear-groups"] if server.user is not None else []
+    command = [*user, "nice", "-n", "19", *run_module("robustness.attackers"), json.dumps(asdict(task))]
+    child = launch(place.record, f"the {kind} caller", command, tells=True)
+    try:
+        child.wait_ready(patience(START_S))
+        yield child
+    finally:
+        child.end()
+
+
+def campaign(names: Sequence[str], kinds: Sequence[str], calls: int, seconds: float) -> dict[str, Any]:
+    """Attack servers; return what `main` prints."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as directory, Record("callers") as record:
+        Path(directory).chmod(0o755)  # other users call the agent
+        place = Place(Path(directory), record)
+        for name in names:
+            with SERVERS[name](place) as server:
+                options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+                with open_channel(grpc, server.address, options, server.operator, server.name) as channel:
+                    operator = Operator(server, channel)
+                    operator.wait()
+                    operator.measure(WARM_UP)
+                    found[name] = {}
+                    for kind in kinds:
+                        found[name][kind] = _attack(place, server, operator, kind, calls, seconds)
+    return {
+        "servers": found,
+        "goals": GOALS,
+        "origin": asdict(origin.here()),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def _attack(
+    place: Place, server: Server, operator: Operator, kind: str, calls: int, seconds: float
+) -> dict[str, Any]:
+    without = operator.measure(calls)
+    with attacking(place, server, kind, seconds) as attacker:
+        during = operator.measure(calls, lambda: attacker.process.poll() is None)
+        assert attacker.process.stdout is not None
+        said = attacker.process.stdout.read()  # until it ends
+    if not said:
+        raise EntrainError(f"the {kind} caller ended early")
+    return {
+        "latency_ms_p99_without": without.latency_ms_p99,
+        "latency_ms_p99_during": during.latency_ms_p99,
+        "ratio": during.latency_ms_p99 / without.latency_ms_p99,
+        "calls": during.calls,
+        "refused": without.refused + during.refused,
+        "attackers_calls": json.loads(said),
+    }
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run the campaign and print its figures."""
+    parser = argparse.ArgumentParser(
+        prog="python -m robustness callers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--servers", nargs="+", choices=list(SERVERS), default=list(SERVERS))
+    parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
+    parser.add_argument(
+        "--calls", type=int, default=300, help="of the operator, without and during an attack"
+    )
+    parser.add_argument("--seconds", type=float, default=20.0, help="that an attack lasts at most")
+    options = parser.parse_args(argv)
+    if os.geteuid() != 0 and "agent" in options.servers:
+        raise EntrainError("callers: an agent needs root; leave it out with --servers")
+    found = campaign(options.servers, options.attacks, options.calls, options.seconds)
+    if options.json:
+        print(json.dumps(found))
+        return
+    for name, attacks in found["servers"].items():
+        for kind, each in attacks.items():
+            print(
+                f"{name:18} {kind:7} p99 {each['latency_ms_p99_without']:8.2f} ms, attacked "
+                f"{each['latency_ms_p99_during']:8.2f} ms, ratio {each['ratio']:5.2f}, refused "
+                f"{each['refused']} of {each['calls']}",
+                file=sys.stdout,
+            )
