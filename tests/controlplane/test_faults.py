@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_other_jobs_iterate_while_the_controller_or_the_ocs_is_dead() -> None:
     faults = ("controller, admitting", "ocs, admitting")
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "vclos_faults", "--json", "--window", "0", "--faults", *faults],
+        [sys.executable, "-m", "robustness", "vclos_faults", "--json", "--window", "0", "--faults", *faults],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import soak
-from benchmarks.soak import course, held, slopes
 from machine.errors import EntrainError
+from robustness import soak
+from robustness.soak import course, held, slopes
 
 
 def test_what_a_process_holds_is_counted() -> None:

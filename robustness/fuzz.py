@@ -642,7 +642,7 @@ def fuzz(targets: Sequence[str], count: int | None, seed: int) -> dict[str, Foun
 
 def main(argv: Sequence[str]) -> None:
     """Run the campaign and print what was counted. The exit status is 1 after an accident."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m robustness fuzz", description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--count", type=int, help="inputs of each kind (see COUNTS)")
     parser.add_argument(

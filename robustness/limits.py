@@ -34,13 +34,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.faults import NETWORK, carrying, command_of, marked, outlive, show
 from entrain.results import files as result_files
 from entrain.results import store
 from machine.errors import EntrainError
 from machine.packages import run_module
 from machine.record import RECORDS, Record, Resource, clean_stale, process_start, records
 from p4src.compile import BUILD
+from robustness.faults import NETWORK, carrying, command_of, marked, outlive, show
 
 KINDS: dict[str, dict[str, tuple[int, ...]]] = {
     "run": {
@@ -380,7 +380,7 @@ def campaign(cases: Sequence[tuple[str, str, int]], tell: Callable[[str], None])
 
 def main(argv: Sequence[str]) -> None:
     """Run the campaign and print what was counted. The exit status is 1 if something was."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks limits", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m robustness limits", description=__doc__)
     every = sorted({limit for limits in KINDS.values() for limit in limits})
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS), help="which (all)")

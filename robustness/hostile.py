@@ -203,7 +203,7 @@ class Campaign:
     def go(self) -> dict[str, Any]:
         """Run it. Return what `main` prints. Raises RunFailed."""
         running, network = self._running, self._running.network
-        command = [*run_module("benchmarks"), "hostile", "--forge", str(self._plan)]
+        command = [*run_module("robustness"), "hostile", "--forge", str(self._plan)]
         forger = network.popen(HOSTILE, command, self._log)
         director = threading.Thread(target=self._direct, daemon=True)
         director.start()
@@ -339,7 +339,7 @@ def _experiment(total_s: float, target: str) -> dict[str, Any]:
 
 def main(argv: Sequence[str]) -> None:
     """Run the benchmark and print its figures beside the goals."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks hostile")
+    parser = argparse.ArgumentParser(prog="python -m robustness hostile")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each attack and each calm")
     parser.add_argument("--rounds", type=int, default=3, help="how often each kind of attack comes")

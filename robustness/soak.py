@@ -1,6 +1,6 @@
 """Let jobs come and go, and look whether what the processes hold grows.
 
-The cluster of `benchmarks.vclos_faults`: each second a job is submitted, admitted and cancelled, while
+The cluster of `robustness.vclos_faults`: each second a job is submitted, admitted and cancelled, while
 two others iterate, and a process publishes its progress to the agent of a host and ends. Now and then each
 process is asked for its memory, descriptors, threads, and BPF maps and programs, and the machine for their
 records and what these name. A line is fitted to each quantity after a warm-up. It is flat if its
@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 import psutil
 
-from benchmarks.vclos_faults import OTHERS, TIMEOUT_S, Cluster, cluster
 from entrain.live_cluster import CIRCUITS
 from hostbpf.agent.agent import Scheduling
 from machine import origin
@@ -36,6 +35,7 @@ from machine.process import Child, launch
 from machine.processors import Use
 from machine.record import clean_stale, records
 from mininet_topos.agents import agent_command
+from robustness.vclos_faults import OTHERS, TIMEOUT_S, Cluster, cluster
 from wire.flow import Flow
 from wire.progress import Direction, Publisher, make_directory
 
@@ -235,7 +235,7 @@ def _spent_s(pids: Mapping[str, int]) -> dict[str, float]:
 
 def main(argv: Sequence[str]) -> None:
     """Run and print the slopes. The exit status is 1 if something grows."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m robustness soak", description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--minutes", type=float, default=120.0, help="how long (120)")
     options = parser.parse_args(argv)

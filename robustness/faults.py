@@ -1,6 +1,6 @@
 """Kill processes of every kind at random moments, and count what should never be.
 
-Two kinds of places. In a cluster of `benchmarks.vclos_faults`, where the jobs `near` and `wide` iterate and a
+Two kinds of places. In a cluster of `robustness.vclos_faults`, where the jobs `near` and `wide` iterate and a
 job `third` comes and goes: a switch, the controller, the optical circuit switch, an agent, a rank and the
 process that starts ranks (the coordinator). And by themselves: the daemon of `entrain up`, and `entrain run`
 on a cluster experiment with circuits, or one of its processes.
@@ -42,7 +42,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.vclos_faults import OTHERS, Cluster, cluster, iterations
 from controlplane.api_pb2 import CancelRequest, JobRequest, ListCircuitsRequest, ListJobsRequest
 from controlplane.client import NETWORKS
 from machine import origin
@@ -50,6 +49,7 @@ from machine.errors import EntrainError
 from machine.process import Child, give_way, launch
 from machine.record import RECORDS, clean_stale, process_start, records
 from mininet_topos.agents import agent_command
+from robustness.vclos_faults import OTHERS, Cluster, cluster, iterations
 from workloads.jobs import JobSpec
 
 SLOT_S = 0.06
@@ -591,7 +591,7 @@ def show(tried: dict[str, int], found: dict[str, list[str]], details: dict[str, 
 
 def main(argv: Sequence[str]) -> None:
     """Run the campaign and print what was counted. The exit status is 1 if something was."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m robustness faults", description=__doc__)
     every = [*KINDS_IN_CLUSTER, *KINDS_ALONE]
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--kills", type=int, default=200, help="how many (200)")

@@ -11,6 +11,6 @@ from tests.short import figures
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "limit", "level"), [("run", "disk", 16), ("agent", "files", 24)])
 def test_a_limit_is_named_and_nothing_is_lost_or_left(kind: str, limit: str, level: int) -> None:
-    found = figures("benchmarks", "limits", "--kinds", kind, "--limits", limit, "--levels", str(level))
+    found = figures("robustness", "limits", "--kinds", kind, "--limits", limit, "--levels", str(level))
     assert (found["cases"], found["refused"]) == (1, 1)
     assert not any(found["what"].values()), found["what"]

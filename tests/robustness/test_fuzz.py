@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.fuzz import TARGETS, WITH_ROOT, fuzz
+from robustness.fuzz import TARGETS, WITH_ROOT, fuzz
 
 SHORT = {"p4json": 60, "controller": 40}
 """What a test tries of the slow ones."""

@@ -165,7 +165,7 @@ class Cluster:
         self.ocs = self._start("ocs", str(self.ocs_port), str(self.directory / "circuits.json"))
 
     def _start(self, what: str, *arguments: str) -> Child:
-        command = [sys.executable, "-m", "benchmarks.vclos_faults", "--part", what, *arguments]
+        command = [sys.executable, "-m", "robustness.vclos_faults", "--part", what, *arguments]
         child = launch(self.record, f"the {what}", command, log=self.directory / f"{what}.log", tells=True)
         child.wait_ready(TIMEOUT_S)
         threading.Thread(target=_drain, args=(child,), daemon=True).start()
@@ -477,7 +477,7 @@ def measure(cluster: Cluster, faults: Sequence[str], window_s: float) -> Iterato
 
 def main(argv: Sequence[str]) -> None:
     """Run the benchmark and print its figures."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks vclos_faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m robustness vclos_faults", description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--faults", nargs="*", choices=FAULTS, default=list(FAULTS), help="which (all)")
     parser.add_argument("--window", type=float, default=5.0, help="seconds before, during and after (5)")

@@ -30,7 +30,7 @@ def test_forged_carriers_are_refused_and_what_counts_is_bounded(target: str, kin
     if VARIANTS[0] in available_congestion_controls():
         pytest.skip("another process of this machine holds the congestion controls")
     found = figures(
-        "benchmarks", "hostile", "--seconds", "0.6", "--rounds", "1", "--target", target, "--kinds", *kinds
+        "robustness", "hostile", "--seconds", "0.6", "--rounds", "1", "--target", target, "--kinds", *kinds
     )
     attacks = found["attacks"]
     assert list(attacks) == kinds

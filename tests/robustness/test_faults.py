@@ -13,7 +13,7 @@ from tests.short import figures
     "kinds", [["switch", "agent", "controller", "ocs", "worker"], ["up"]], ids=["cluster", "up"]
 )
 def test_killed_processes_leave_nothing_and_lose_nothing(kinds: list[str]) -> None:
-    found = figures("benchmarks", "faults", "--calm", "1", "--kills", str(len(kinds)), "--kinds", *kinds)
+    found = figures("robustness", "faults", "--calm", "1", "--kills", str(len(kinds)), "--kinds", *kinds)
     assert found["kills"] == len(kinds)
     assert found["by_kind"] == dict.fromkeys(sorted(kinds), 1)
     # not `stalls`: beside other tests, iterations stall without a kill
