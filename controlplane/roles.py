@@ -104,7 +104,7 @@ class Access:
         return _of_certificate(context)
 
     def admit(self, context: Any, method: str) -> callers.Caller:
-        """Return who makes a call of `method`, refused unless he has the role that it needs."""
+        """Return who makes a call of `method`, refused without the role that it needs."""
         caller, name = self.caller(context), _name(context)
         if caller is not None and caller.role == "operator":
             return callers.Caller(name, operator=True)

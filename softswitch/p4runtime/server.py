@@ -86,7 +86,7 @@ class P4RuntimeService:
         switch.send = self.broadcast
 
     def caller(self, context: Any, method: str) -> Caller:
-        """Return who calls: an operator, or somebody who is refused whatever `method` he calls."""
+        """Return who calls: an operator, or somebody who is refused, whatever the `method`."""
         if not self._clients:
             return ANYBODY
         name, names = certificate_of(context), names_of(context)
