@@ -1,7 +1,7 @@
 """Callers that try to use up a gRPC server: they say nothing, or little, or never stop.
 
 As a process, an attacker gets its task as JSON on its command line, says `ready` when its calls are open, and
-prints how they ended when the time is over.
+prints how they ended when the time is over, or at SIGTERM.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 import ssl
 import sys
 from collections import Counter
@@ -71,15 +72,18 @@ class Attacker:
         self._connected: set[object] = set()
 
     async def run(self) -> None:
-        """Attack until the time is over; say `ready` when the first calls are open."""
+        """Attack until the time is over or SIGTERM; say `ready` when the first calls are open."""
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         one = {"silent": self._silent, "slow": self._slow, "flood": self._flood}[self._task.kind]
         attacks = [asyncio.create_task(one()) for _ in range(CONNECTIONS)]
         while len(self._connected) < CONNECTIONS and not any(each.done() for each in attacks):
             await asyncio.sleep(0.1)
         await asyncio.sleep(OPEN_S)
         print("ready", flush=True)
-        _, pending = await asyncio.wait(attacks, timeout=self._task.seconds)
-        for each in pending:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), self._task.seconds)
+        for each in attacks:
             each.cancel()
         await asyncio.gather(*attacks, return_exceptions=True)
 

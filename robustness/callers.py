@@ -29,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -98,11 +99,23 @@ class Server:
 
 @dataclass(frozen=True)
 class Measured:
-    """An operator's calls: the 99th percentile of the latency of those that were answered, and the others."""
+    """An operator's calls: the latencies (s) of those that were answered, and how many were not."""
 
-    calls: int
-    latency_ms_p99: float
-    refused: int
+    latencies_s: tuple[float, ...] = ()
+    refused: int = 0
+
+    def __add__(self, other: Measured) -> Measured:
+        return Measured(self.latencies_s + other.latencies_s, self.refused + other.refused)
+
+    @property
+    def calls(self) -> int:
+        """How many calls were made."""
+        return len(self.latencies_s) + self.refused
+
+    @property
+    def p99_ms(self) -> float:
+        """The 99th percentile of the latency; NaN if none was answered."""
+        return 1e3 * float(np.percentile(self.latencies_s, 99)) if self.latencies_s else float("nan")
 
 
 class Place:
@@ -249,8 +262,7 @@ class Operator:
                 latencies_s.append(time.monotonic() - began)
             made += 1
             time.sleep(PAUSE_S)
-        p99 = 1e3 * float(np.percentile(latencies_s, 99)) if latencies_s else float("nan")
-        return Measured(made, p99, made - len(latencies_s))
+        return Measured(tuple(latencies_s), made - len(latencies_s))
 
 
 @contextlib.contextmanager
@@ -276,7 +288,9 @@ def attacking(place: Place, server: Server, kind: str, seconds: float) -> Iterat
         child.end()
 
 
-def campaign(names: Sequence[str], kinds: Sequence[str], calls: int, seconds: float) -> dict[str, Any]:
+def campaign(
+    names: Sequence[str], kinds: Sequence[str], calls: int, seconds: float, rounds: int
+) -> dict[str, Any]:
     """Attack servers; return what `main` prints."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as directory, Record("callers") as record:
@@ -291,7 +305,7 @@ def campaign(names: Sequence[str], kinds: Sequence[str], calls: int, seconds: fl
                     operator.measure(WARM_UP)
                     found[name] = {}
                     for kind in kinds:
-                        found[name][kind] = _attack(place, server, operator, kind, calls, seconds)
+                        found[name][kind] = _attack(place, server, operator, kind, calls, seconds, rounds)
     return {
         "servers": found,
         "goals": GOALS,
@@ -301,22 +315,27 @@ def campaign(names: Sequence[str], kinds: Sequence[str], calls: int, seconds: fl
 
 
 def _attack(
-    place: Place, server: Server, operator: Operator, kind: str, calls: int, seconds: float
+    place: Place, server: Server, operator: Operator, kind: str, calls: int, seconds: float, rounds: int
 ) -> dict[str, Any]:
-    without = operator.measure(calls)
-    with attacking(place, server, kind, seconds) as attacker:
-        during = operator.measure(calls, lambda: attacker.process.poll() is None)
-        assert attacker.process.stdout is not None
-        said = attacker.process.stdout.read()  # until it ends
-    if not said:
-        raise EntrainError(f"the {kind} caller ended early")
+    without, during = Measured(), Measured()
+    ended: Counter[str] = Counter()
+    for _ in range(rounds):  # other work of the machine disturbs both alike
+        without += operator.measure(calls)
+        with attacking(place, server, kind, seconds) as attacker:
+            during += operator.measure(calls, lambda a=attacker: a.process.poll() is None)  # type: ignore[misc]
+            attacker.process.terminate()
+            assert attacker.process.stdout is not None
+            said = attacker.process.stdout.read()  # until it ends
+        if not said:
+            raise EntrainError(f"the {kind} caller ended early")
+        ended.update(json.loads(said))
     return {
-        "latency_ms_p99_without": without.latency_ms_p99,
-        "latency_ms_p99_during": during.latency_ms_p99,
-        "ratio": during.latency_ms_p99 / without.latency_ms_p99,
+        "latency_ms_p99_without": without.p99_ms,
+        "latency_ms_p99_during": during.p99_ms,
+        "ratio": during.p99_ms / without.p99_ms,
         "calls": during.calls,
         "refused": without.refused + during.refused,
-        "attackers_calls": json.loads(said),
+        "attackers_calls": dict(ended),
     }
 
 
@@ -330,14 +349,13 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--servers", nargs="+", choices=list(SERVERS), default=list(SERVERS))
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
-    parser.add_argument(
-        "--calls", type=int, default=300, help="of the operator, without and during an attack"
-    )
+    parser.add_argument("--calls", type=int, default=100, help="of the operator, each time")
+    parser.add_argument("--rounds", type=int, default=3, help="without an attack, and then with it")
     parser.add_argument("--seconds", type=float, default=20.0, help="that an attack lasts at most")
     options = parser.parse_args(argv)
     if os.geteuid() != 0 and "agent" in options.servers:
         raise EntrainError("callers: an agent needs root; leave it out with --servers")
-    found = campaign(options.servers, options.attacks, options.calls, options.seconds)
+    found = campaign(options.servers, options.attacks, options.calls, options.seconds, options.rounds)
     if options.json:
         print(json.dumps(found))
         return
