@@ -8,7 +8,6 @@ import pytest
 
 from controlplane.topology import dumbbell
 from machine.record import Record
-from mininet_topos.isolation import private_namespace
 from mininet_topos.links import Shaping, has_netem, queue_bytes
 from mininet_topos.network import Network
 
@@ -33,8 +32,7 @@ def test_each_direction_of_a_link_has_a_queue_with_its_limit_and_drops(
     }
     with (
         Record("queues") as record,
-        private_namespace(record) as namespace,
-        Network(topology, record, tmp_path, namespace=namespace, shaping=shaping) as network,
+        Network(topology, record, tmp_path, shaping=shaping) as network,
     ):
         before = network.queues()
         found = {queue.link: queue for queue in before if queue.place == "interface"}

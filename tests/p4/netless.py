@@ -46,7 +46,7 @@ class Netless(Target):
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     def _load(self, config: bytes) -> Datapath:
-        return Datapath.load(load_program(config), name=self.program.name, cpu_port=CPU_PORT, netless=True)
+        return Datapath.load(load_program(config), name=self.program.name, netless=True)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
