@@ -40,15 +40,19 @@ class _Figure:
 def verdict(paper: str, here: str, kind: Kind) -> Verdict:
     """Return whether `here` reproduces `paper`, both as the page shows them.
 
-    Raises ValueError for a text without figures.
+    Without a figure in `here`, it does not. Raises ValueError if the paper's text has no figure.
     """
     theirs = _figures(paper)
+    if not theirs:
+        raise ValueError(f"{paper!r} has no figure")
     if kind == "fewer":
-        before, after = (each.value for each in _figures(here))
-        least = min(each.value for each in theirs)
-        return _graded(least, 1.5 * before / max(after, 1e-9), 3 * before / max(after, 1e-9))
+        ours = _figures(here)
+        if len(ours) != 2:
+            return "not"
+        factor = ours[0].value / max(ours[1].value, 1e-9)
+        return _graded(min(each.value for each in theirs), 1.5 * factor, 3 * factor)
     found = [each for group in here.split(";") for each in _compared(theirs, _figures(group), kind)]
-    if all(each == "reproduced" for each in found):
+    if found and all(each == "reproduced" for each in found):
         return "reproduced"
     return "not" if all(each == "not" for each in found) else "partly"
 
@@ -65,13 +69,10 @@ def kind_of(claim: str, paper: str) -> Kind:
 
 
 def _figures(text: str) -> list[_Figure]:
-    found = [
+    return [
         _Figure(float(number.replace("−", "-")), float(spread or 0))
         for _, number, spread, _ in _FIGURE.findall(_REMARK.sub("", text))
     ]
-    if not found:
-        raise ValueError(f"{text!r} has no figure")
-    return found
 
 
 def _compared(theirs: list[_Figure], ours: list[_Figure], kind: Kind) -> Iterable[Verdict]:

@@ -28,6 +28,7 @@ from entrain.results.verdicts import Verdict, kind_of, verdict
         ("a takes at most (ms)", "6.2", "0.25 to 0.867", "reproduced"),  # lower is as good
         ("a takes at most (ms)", "6.2", "11.1 to 15.8", "partly"),
         ("a", "at most 2.75", "2.67", "reproduced"),
+        ("iterations until interleaved", "30", "- (converged: 0 of 30 runs)", "not"),
         ("share", "78.3 %", "60.0 %", "partly"),
         ("marks", "27 to 33 times fewer", "253 and 0", "reproduced"),
         ("marks", "27 to 33 times fewer", "253 and 20", "partly"),
