@@ -6,7 +6,10 @@ import os
 import shutil
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile("untimed", deadline=None)  # no clock decides whether a test passes
+settings.load_profile("untimed")
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else its log tells of every switch that a test ends
 os.environ.setdefault("ENTRAIN_CHECK", "1")  # the simulator asserts capacity, conservation and shares
 

@@ -14,7 +14,7 @@ from controlplane.mtu import too_long
 from controlplane.topology import Topology, build, dumbbell, leaf_spine, load_topology, parse_topology
 from machine.errors import BadInput
 
-UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+UNTIMED = settings(suppress_health_check=[HealthCheck.too_slow], max_examples=60)
 JUMBO = 9000
 
 

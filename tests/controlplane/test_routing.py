@@ -25,7 +25,7 @@ from tests.controlplane.model import Model
 from wire.slot_header import HEADROOM_OFFSET
 
 # No clock decides whether a test passes.
-UNTIMED = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+UNTIMED = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 
 
 SHAPES = st.builds(leaf_spine, st.integers(1, 4), st.integers(1, 3), st.integers(1, 4), st.integers(1, 2))

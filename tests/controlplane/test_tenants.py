@@ -25,7 +25,7 @@ from tests.controlplane.kinds import FakeKind
 from tests.controlplane.model import Model, Wire
 from tests.controlplane.test_fabric import run, switches
 
-UNTIMED = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+UNTIMED = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 ISOLATED = [each for each in STRATEGIES.values() if each.isolated]
 SHARED = [STRATEGIES["ecmp"], STRATEGIES["source"]]
 
@@ -170,7 +170,7 @@ def held(topology: Topology, state: State, job: Tenant) -> set[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("strategy", ISOLATED[:2], ids=lambda each: each.name)
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_switches_get_the_tables_of_exactly_the_jobs_that_are_there(
     kind: FakeKind, strategy: Strategy, data: st.DataObject

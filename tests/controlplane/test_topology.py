@@ -26,7 +26,7 @@ from ocs.settings import OcsTable
 
 SIZES = st.integers(1, 6)
 # No clock decides whether a test passes.
-UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+UNTIMED = settings(suppress_health_check=[HealthCheck.too_slow], max_examples=60)
 
 
 def assert_ports_mirror_links(topology: Topology) -> None:

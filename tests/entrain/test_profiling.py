@@ -66,7 +66,7 @@ def one(count: FlowCount, seconds: float) -> Measured:
     return measured(TOPOLOGY, "source", counts({flow: count}, seconds), {1: "one"})["one"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.floats(0.06, 0.5),
     st.floats(0.1, 0.5),

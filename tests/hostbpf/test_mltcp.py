@@ -69,7 +69,7 @@ def gain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Object]:
 
 
 @pytest.mark.root
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     total=st.integers(1, 1 << 40),
     share=st.fractions(0, 2),
@@ -90,7 +90,7 @@ def test_gain_is_exact(gain: Object, total: int, share: Fraction, acked: list[in
 
 
 @pytest.mark.root
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     gain_quarters=st.integers(1, 8),
     scaled=st.booleans(),
@@ -114,7 +114,7 @@ BETA = Fraction(717, 1024)
 
 
 @pytest.mark.root
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(sent=st.integers(1, 1 << 40), before=st.integers(2, 1 << 24), share=st.fractions(Fraction(1, 4), 1))
 def test_cubic_regains_what_a_scaled_decrease_took_beyond_its_own(
     gain: Object, sent: int, before: int, share: Fraction
@@ -148,7 +148,7 @@ def _restored(window: Object, cwnd: int, ssthresh: int, decided: int, noted: int
 
 
 @pytest.mark.root
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(cwnd=SANE, ssthresh=SANE | st.just(INFINITE_SSTHRESH), decided=ANY, noted=ANY)
 def test_a_window_that_a_control_decided_stays(
     window: Object, cwnd: int, ssthresh: int, decided: int, noted: int
@@ -157,7 +157,7 @@ def test_a_window_that_a_control_decided_stays(
 
 
 @pytest.mark.root
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(cwnd=SANE | GARBAGE, ssthresh=SANE | GARBAGE, decided=SANE, noted=ANY)
 def test_garbage_is_replaced_by_the_decision(
     window: Object, cwnd: int, ssthresh: int, decided: int, noted: int
@@ -170,7 +170,7 @@ def test_garbage_is_replaced_by_the_decision(
 
 
 @pytest.mark.root
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(cwnd=GARBAGE, ssthresh=GARBAGE, decided=GARBAGE, noted=st.just(0) | SANE)
 def test_what_was_decided_from_garbage_is_replaced_by_the_last_decision(
     window: Object, cwnd: int, ssthresh: int, decided: int, noted: int

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from machine.errors import BadInput
@@ -14,7 +14,6 @@ from ocs.crossbar import Change, Circuit, Conflict, Crossbar, PortFailed, Readin
 from tests.ocs.switch import circuits
 
 PORTS = 6
-UNTIMED = settings(deadline=None)  # no clock decides whether a test passes
 ALL = [Circuit(a, b) for a in range(1, PORTS + 1) for b in range(a + 1, PORTS + 1)]
 
 
@@ -48,7 +47,6 @@ def _fewest(present: frozenset[Circuit], wanted: frozenset[Circuit]) -> int:
     raise AssertionError
 
 
-@UNTIMED
 @given(present=matchings(), wanted=matchings())
 def test_a_plan_makes_all_that_is_wanted_by_the_fewest_changes(
     present: frozenset[Circuit], wanted: frozenset[Circuit]
@@ -58,7 +56,6 @@ def test_a_plan_makes_all_that_is_wanted_by_the_fewest_changes(
     assert len(change.remove) + len(change.add) == _fewest(present, wanted)
 
 
-@UNTIMED
 @given(present=matchings(), wanted=matchings(), data=st.data())
 def test_a_plan_touches_no_port_that_another_owner_holds(
     present: frozenset[Circuit], wanted: frozenset[Circuit], data: st.DataObject

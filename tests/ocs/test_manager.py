@@ -7,7 +7,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from machine.errors import EntrainError
@@ -150,7 +150,6 @@ _STEPS = st.tuples(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(_STEPS, max_size=12))
 def test_whatever_happens_what_owners_hold_is_lit_and_only_they_change_it(
     steps: list[tuple[str, str, frozenset[Circuit], list[str]]],

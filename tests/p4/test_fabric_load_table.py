@@ -248,7 +248,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)
 def test_the_table_equals_the_model(
     leaf: Target, steps: list[tuple[int, Kind, int, list[int], int, int]]

@@ -133,7 +133,7 @@ def _load(directory: Path, source: Path) -> Iterator[Object]:
 
 
 @pytest.mark.root
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     slope=st.integers(0, 8 * UNIT),
     intercept=st.integers(1, 8 * UNIT),
@@ -249,7 +249,7 @@ def test_a_job_that_varies_is_learned_once(learner: Progress | KernelProgress) -
 
 
 @pytest.mark.root
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     params=st.sampled_from([(None, None), (90_000, None), (None, 20 * MS), (90_000, 20 * MS)]),
     stretches=st.lists(

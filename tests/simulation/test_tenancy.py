@@ -59,7 +59,7 @@ def jobs(draw: st.DrawFn) -> list[Tenant]:
 
 @pytest.mark.parametrize("strategy", ["best", "vclos", "ocs-vclos"])
 @given(given_jobs=jobs())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_job_with_links_of_its_own_takes_as_long_as_it_says(
     strategy: str, given_jobs: list[Tenant]
 ) -> None:
@@ -70,7 +70,7 @@ def test_a_job_with_links_of_its_own_takes_as_long_as_it_says(
 @pytest.mark.parametrize("strategy", ["ecmp", "balanced-ecmp", "recmp", "source", "least-loaded", "crux"])
 @pytest.mark.parametrize("sharing", ["max-min", "equal"])
 @given(given_jobs=jobs())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_sharing_links_never_makes_a_job_faster(
     strategy: str, sharing: Sharing, given_jobs: list[Tenant]
 ) -> None:
@@ -119,7 +119,7 @@ def test_priority_lets_the_job_that_holds_up_more_computation_run_as_if_alone() 
 
 @pytest.mark.parametrize("strategy", ["ecmp", "source"])
 @given(job=jobs().map(lambda drawn: drawn[0]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_share_of_a_link_changes_nothing_for_a_job_whose_flows_meet_only_each_other(
     strategy: str, job: Tenant
 ) -> None:

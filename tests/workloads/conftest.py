@@ -9,11 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
-
-hypothesis.settings.register_profile("shared-machine", deadline=None)
-hypothesis.settings.load_profile("shared-machine")
 
 JobFile = Callable[..., Path]
 RunJob = Callable[..., subprocess.CompletedProcess[str]]

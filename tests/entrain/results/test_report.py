@@ -111,7 +111,7 @@ def test_converged_means_until_the_end(experiment: Experiment) -> None:
     assert converged_at(of_jobs(experiment, ideal * 20)) == 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_a_run_has_converged_exactly_from_where_it_stays_near_the_ideal(data: st.DataObject) -> None:
     times = data.draw(st.lists(st.sampled_from([100.0, 104.0, 110.0, 150.0]), min_size=10, max_size=60))
@@ -168,7 +168,7 @@ def test_ideal_is_the_time_alone_where_it_was_measured(experiment: Experiment) -
     assert (converged_at(run), converged_at(measured)) == (None, 0)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(means=st.lists(st.floats(50.0, 5000.0), min_size=1, max_size=8))
 def test_fairness_is_even_or_not(means: list[float]) -> None:
     """Jain's index is 1 where all advance alike, 1/n where one does all, and between them otherwise."""

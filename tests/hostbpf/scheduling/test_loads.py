@@ -269,9 +269,7 @@ def workloads(draw: st.DrawFn) -> list[Transfer]:
     ]
 
 
-EXAMPLES = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+EXAMPLES = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @EXAMPLES
@@ -310,7 +308,7 @@ def test_all_three_agree_where_flows_share_the_hosts_link_only(
 plans = st.lists(st.integers(0, 900), min_size=LANES, max_size=LANES)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(pairs, plans), min_size=1, max_size=5))
 def test_feedback_without_the_own_part_is_the_load_tables(flows: list[tuple[list[str], list[int]]]) -> None:
     """Links may be overbooked: what is left of them for the flow itself is known all the same."""

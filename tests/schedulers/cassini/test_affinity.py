@@ -36,7 +36,7 @@ def placed(random: np.random.Generator, jobs: int, racks: int) -> tuple[dict[str
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 6), st.integers(2, 6))
 def test_every_link_that_counts_sees_the_demand_that_its_optimiser_chose(
     seed: int, jobs: int, racks: int

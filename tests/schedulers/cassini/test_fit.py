@@ -35,7 +35,7 @@ def circles(profiles: list[Profile], perimeter: float, angles: int) -> tuple[Flo
     return turned, np.ceil(periods / perimeter * count * (1.0 - 1e-9)).astype(int).tolist()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 215))
 def test_rotating_samples_is_shifting_the_job(seed: int, rotation: int) -> None:
     """Also where phases begin and end at the middle of a sample."""
@@ -106,7 +106,7 @@ def test_jobs_that_are_known_to_fit_nearly_fit(jobs: int, seed: int) -> None:
     assert best(profiles, 1.0, CAPACITY).score >= 0.98
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5))
 def test_the_score_is_one_less_the_mean_excess_of_the_shifted_jobs(seed: int, jobs: int) -> None:
     random = np.random.default_rng(seed)
@@ -123,7 +123,7 @@ def test_the_score_is_one_less_the_mean_excess_of_the_shifted_jobs(seed: int, jo
     assert np.mean(np.abs(shown - load) > 1e-9) < 1e-3
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 4))
 def test_no_shift_is_longer_than_a_period_and_no_single_one_helps_further(seed: int, jobs: int) -> None:
     random = np.random.default_rng(seed)

@@ -26,7 +26,7 @@ def busiest(found: Plan, profiles: Mapping[str, Profile], seconds: float) -> flo
     return float(total.max()) / CAPACITY
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.integers(2, 3).flatmap(lambda n: st.lists(st.floats(0.05, 0.85 / n), min_size=n, max_size=n)),
     st.lists(st.floats(0.0, 10.0), min_size=4, max_size=4),

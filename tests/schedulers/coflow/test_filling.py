@@ -27,7 +27,7 @@ def random_network(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return links, np.arange(n_flows), rng.uniform(0.1, 10.0, n_links)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1))
 def test_max_min_gives_each_flow_a_bottleneck(seed: int) -> None:
     links, flows, capacity = random_network(seed)
@@ -46,7 +46,7 @@ def test_max_min_gives_each_flow_a_bottleneck(seed: int) -> None:
         )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32 - 1))
 def test_equal_share_is_feasible_and_below_max_min_at_the_worst_flow(seed: int) -> None:
     links, flows, capacity = random_network(seed)

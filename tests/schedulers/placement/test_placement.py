@@ -127,7 +127,7 @@ def load(placement: Placement, flows: Flows) -> Counter[tuple[int, int, str]]:
 @pytest.mark.parametrize("strategy", ISOLATED, ids=lambda each: each.name)
 @pytest.mark.parametrize(("patterns", "most"), [(PATTERNS, 1), (("double-binary-trees",), 3)])
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_link_carries_one_flow_of_all_jobs_or_three_of_a_job_with_trees(
     strategy: Strategy, patterns: tuple[str, ...], most: int, data: st.DataObject
 ) -> None:
@@ -145,7 +145,7 @@ def test_a_link_carries_one_flow_of_all_jobs_or_three_of_a_job_with_trees(
 
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=lambda each: each.name)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_placement_has_enough_gpus_of_its_own_and_release_undoes_reserve(
     strategy: Strategy, data: st.DataObject
 ) -> None:
@@ -171,7 +171,7 @@ def test_a_placement_has_enough_gpus_of_its_own_and_release_undoes_reserve(
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_apart_takes_as_many_servers_as_there_are(data: st.DataObject) -> None:
     state = data.draw(states())
     request = Request(data.draw(st.text(max_size=3)), data.draw(st.integers(1, state.cluster.gpus)))
@@ -186,7 +186,7 @@ def test_apart_takes_as_many_servers_as_there_are(data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_circuits_join_each_port_once_and_leave_those_in_use_alone(data: st.DataObject) -> None:
     state = data.draw(states())
     c = state.cluster
@@ -240,7 +240,7 @@ def brute_force(state: State, gpus: int) -> bool:
 
 
 @given(states(), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_vclos_finds_a_placement_whenever_there_is_one(state: State, data: st.DataObject) -> None:
     c = state.cluster
     gpus = data.draw(st.integers(1, c.gpus))
@@ -260,7 +260,7 @@ def test_vclos_finds_a_placement_whenever_there_is_one(state: State, data: st.Da
     density=st.floats(0.4, 0.9),
     links_per_pair=st.integers(1, 2),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_search_goes_back_where_its_first_choices_lead_nowhere(
     seed: int, count: int, width: int, density: float, links_per_pair: int
 ) -> None:
@@ -284,7 +284,7 @@ def test_a_search_that_takes_too_long_says_so() -> None:
 
 @pytest.mark.parametrize("place", [vclos, ocs_vclos])
 @given(state=states(), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_search_finds_what_the_integer_program_finds(
     place: Callable[..., Placement | Cause], state: State, data: st.DataObject
 ) -> None:
@@ -299,7 +299,7 @@ def test_the_search_finds_what_the_integer_program_finds(
 
 
 @given(states(), st.integers(1, 64))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_circuits_find_a_placement_wherever_fixed_links_do(state: State, gpus: int) -> None:
     """For as many GPUs. A job that is rounded up may be to fewer with circuits, and these may not fit."""
     found = vclos(state, Request("j", min(gpus, state.cluster.gpus)))

@@ -40,7 +40,7 @@ def starts(given: list[Job], order: str = "fifo", backfill: bool = False) -> dic
 
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=lambda each: each.name)
 @given(given_jobs=jobs(), order=st.sampled_from(sorted(ORDERS)), backfill=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_whatever_runs_together_fits_together_and_each_wait_has_a_cause(
     strategy: Strategy, given_jobs: list[Job], order: str, backfill: bool
 ) -> None:
@@ -67,7 +67,7 @@ def test_whatever_runs_together_fits_together_and_each_wait_has_a_cause(
 
 
 @given(jobs())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_without_backfilling_jobs_start_in_the_order_of_arrival(given_jobs: list[Job]) -> None:
     done = run(given_jobs, empty(CLUSTER), STRATEGIES["ocs-vclos"]).outcomes
     in_order = sorted(done, key=lambda outcome: outcome.job.arrival_s)

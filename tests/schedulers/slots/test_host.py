@@ -46,7 +46,7 @@ def cost(rates: np.ndarray, load: list[float], end: int) -> float:
     return end + float(np.dot(rates, load)) / LINE**2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1))
 def test_a_plan_is_the_cheapest_of_all_greedy_plans(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -211,7 +211,6 @@ def test_others_plans_come_off_the_bound() -> None:
 lefts = st.floats(1.0, 1e6)
 
 
-@settings(deadline=None)
 @given(lefts, lefts, st.integers(0, 10_000))
 def test_who_has_less_left_decides_before_who_has_twice_as_much(one: float, other: float, slot: int) -> None:
     """Up to 180 slots of the link; beyond that, and within one slot, all are alike."""
@@ -312,7 +311,7 @@ def test_flows_stagger_by_the_load_table() -> None:
     assert second == pytest.approx([0.0, 0.0, 1000.0, 1000.0])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=30))
 def test_the_load_table_is_the_sum_of_what_flows_announced_last(steps: list[tuple[int, int, int]]) -> None:
     table, k, slot = LoadTable(np.full(4, LINE), 4), 4, 0
