@@ -124,11 +124,11 @@ def _stream(
     for port, flow in enumerate(flows, _FIRST_PORT):
         sink = network.topology.host_by_name[flow.sink]
         command = ["iperf3", "--json", "--client", sink.ip, "--port", str(port)]
-        command += ["--time", f"{seconds:g}", "--omit", f"{warm_up_s:g}"]
-        if flow.control == "udp":
+        if flow.control == "udp":  # iperf3 would count what is lost in time that it omits
+            command += ["--time", f"{seconds + warm_up_s:g}"]
             command += ["--udp", "--length", str(_DATAGRAM_BYTES), "--bitrate", f"{flow.rate_mbps:g}M"]
         else:
-            command += ["--congestion", flow.control]
+            command += ["--time", f"{seconds:g}", "--omit", f"{warm_up_s:g}", "--congestion", flow.control]
         reports.append(scratch / f"report-{port}.json")
         clients.append(network.popen(flow.source, command, reports[-1]))
     for client in clients:

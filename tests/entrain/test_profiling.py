@@ -186,7 +186,7 @@ kind = "dumbbell"
 hosts_per_side = 2
 host_rate_mbps = 100
 bottleneck_rate_mbps = 50
-queue_packets = 43
+queue_packets = 700 # an iteration of the larger job: nothing is lost
 
 [[job]]
 name = "ring"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -190,7 +191,8 @@ class Controller:
             request.arbitration.role.name = self.role
         if self.stream is None:
             self.stream = self.stub.StreamChannel()
-        await self.stream.write(request)
+        with contextlib.suppress(grpc.aio.AioRpcError):  # refused meanwhile: reading says why
+            await self.stream.write(request)
         return (await self.next()).arbitration
 
     async def next(self) -> Any:
