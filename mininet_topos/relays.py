@@ -7,12 +7,10 @@ processor, and another one receives what it sends (`steer`).
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import struct
 import subprocess
-import tempfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -174,18 +172,4 @@ def compiled() -> Path:
 
     Raises MissingTool without a compiler, and EntrainError with the compiler's message.
     """
-    output = cache.directory() / f"relay-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}"
-    if output.exists():
-        return output
-    descriptor, temporary = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
-    os.close(descriptor)
-    try:
-        command = [compiler(), "-O2", "-Wall", "-o", temporary, str(SOURCE)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise EntrainError(f"{SOURCE}: the compiler failed\n{done.stderr.strip()}")
-        Path(temporary).chmod(0o700)
-        Path(temporary).replace(output)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-    return output
+    return cache.program(SOURCE, [compiler(), "-O2", "-Wall"])

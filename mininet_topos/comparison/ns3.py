@@ -13,14 +13,12 @@ forgets the bottleneck's rate, and needs long to find it again. Linux does not c
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,22 +93,8 @@ def compiled() -> Path:
     compiler, libraries = _compiler(), _libraries()
     # a library of another version needs a program of its own: its file is named after the version
     version = " ".join(str(library.resolve()) for library in libraries)
-    content = SOURCE.read_bytes() + version.encode()
-    output = cache.directory() / f"ns3-{hashlib.sha256(content).hexdigest()[:16]}"
-    if output.exists():
-        return output
-    descriptor, temporary = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
-    os.close(descriptor)
-    try:
-        command = [compiler, "-std=c++20", "-O2", "-Wall", "-o", temporary, str(SOURCE), *map(str, libraries)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise EntrainError(f"{SOURCE}: the compiler failed\n{done.stderr.strip()}")
-        Path(temporary).chmod(0o700)
-        Path(temporary).replace(output)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-    return output
+    options = ["-std=c++20", "-O2", "-Wall"]
+    return cache.program(SOURCE, [compiler, *options], [*map(str, libraries)], version)
 
 
 def _compiler() -> str:
