@@ -248,7 +248,7 @@ class Fabric:
         return dict(zip(self._managed, counts, strict=True))
 
     async def queues(self) -> list[Queue]:
-        """Return the queues in the switches. Only softswitch tells of them, and only where it has one.
+        """Return the queues in the switches. Only softswitch reports them, and only for ports with a rate.
 
         Raises the error of a switch that does not answer.
         """

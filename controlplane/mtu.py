@@ -1,7 +1,7 @@
 """Which hosts send frames that are too long for a link on their way.
 
 Switches forward at layer 2, where nothing fragments: the receiving end of a link drops a frame longer than
-its MTU, and tells nobody.
+its MTU without an error.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Queue:
     """0: not known, or not in bytes."""
 
     def message(self) -> api.Queue:
-        """Return the queue as the API tells it."""
+        """Return the queue as a message of the API."""
         return api.Queue(**asdict(self))
 
 
@@ -67,5 +67,5 @@ def since(now: Sequence[Queue], before: Sequence[Queue]) -> list[Queue]:
 
 
 def queue_of(message: api.Queue) -> Queue:
-    """Return a queue that the API has told."""
+    """Return the queue of a message of the API."""
     return Queue(**{field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields})

@@ -28,7 +28,7 @@ MESSAGE_S = 5.0
 """Seconds (times `patience`) from a call's headers to its message."""
 
 REFUSAL_S = 0.1
-"""Seconds that a refused call adds until its caller's next turn: nobody needs many refusals."""
+"""Seconds that a refused call adds until its caller's next turn: few refusals suffice."""
 
 Kind = Literal["calls", "streams"]
 
@@ -63,7 +63,7 @@ class Bound:
     """How many calls, or streams, are answered at a time.
 
     One caller has at most `of_one`, and all callers but operators together have `of_all`. Operators together
-    have `of_operators`, which nobody else can use.
+    have `of_operators` places, reserved for them.
     """
 
     of_one: int

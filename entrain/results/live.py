@@ -505,10 +505,7 @@ def command(name: str) -> str:
     return f"entrain run experiments/{name}.toml"
 
 
-OLDER = (
-    " That was before queues in emulated switches stopped holding senders back"
-    " ([emulation.md](emulation.md#queues)): TCP's figures may differ now."
-)
+OLDER = " This precedes [queues that hold no sender back](emulation.md#queues)."
 """What a section says whose results are of an earlier emulation."""
 
 
