@@ -15,12 +15,11 @@ from types import TracebackType
 from controlplane.queues import Queue
 from controlplane.topology import Topology
 from ebpf import in_netns
+from machine import netlink
 from mininet_topos.relays import Relay, dropped
 
-_GET_QDISC, _REQUEST, _DUMP = 38, 1, 0x300
-_ERROR, _DONE = 2, 3
+_GET_QDISC = 38
 _ROOT = 0xFFFFFFFF  # TC_H_ROOT
-_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
 _TC = struct.Struct("=BxxxiIII")  # struct tcmsg
 _KIND, _OPTIONS, _STATS2 = 1, 2, 7  # TCA_...
 _QUEUE = 3  # TCA_STATS_QUEUE
@@ -42,7 +41,7 @@ class _Interface:
 class _Namespace:
     """A namespace: a netlink socket in it, and its interfaces at links by index."""
 
-    netlink: socket.socket
+    socket: socket.socket
     interfaces: Mapping[int, _Interface]
 
 
@@ -70,8 +69,9 @@ class Queues:
     def _add(self, netns: str | None, ends: Mapping[str, _Interface]) -> None:
         def enter() -> _Namespace:
             interfaces = {socket.if_nametoindex(name): each for name, each in ends.items()}
-            netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-            return _Namespace(netlink, interfaces)
+            return _Namespace(
+                socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE), interfaces
+            )
 
         self._namespaces.append(in_netns(netns, enter))
 
@@ -86,7 +86,7 @@ class Queues:
     def close(self) -> None:
         """Close the sockets. A second call does nothing."""
         for namespace in self._namespaces:
-            namespace.netlink.close()
+            namespace.socket.close()
         self._namespaces.clear()
 
     def read(self) -> list[Queue]:
@@ -102,14 +102,14 @@ def _qdiscs(namespace: _Namespace) -> Iterator[Queue]:
     """Yield the queues of a namespace's interfaces. A root qdisc counts for all below it."""
     roots: dict[int, tuple[int, int, int]] = {}
     limits: dict[int, int] = {}
-    for ifindex, parent, attributes in _dump(namespace.netlink):
+    for ifindex, parent, attributes in _dump(namespace.socket):
         if ifindex not in namespace.interfaces:
             continue
         kind = attributes.get(_KIND, b"").rstrip(b"\0").decode()
         if kind in _LIMIT_AT:
             (limits[ifindex],) = struct.unpack_from("=I", attributes[_OPTIONS], _LIMIT_AT[kind])
         if parent == _ROOT and kind != "noqueue":
-            statistics = dict(_attributes(attributes.get(_STATS2, b"")))
+            statistics = dict(netlink.attributes(attributes.get(_STATS2, b"")))
             if _QUEUE in statistics:
                 roots[ifindex] = _COUNTS.unpack_from(statistics[_QUEUE])
     for ifindex, at in namespace.interfaces.items():
@@ -119,26 +119,15 @@ def _qdiscs(namespace: _Namespace) -> Iterator[Queue]:
             yield Queue(at.node, at.port, at.link, "interface", dropped, packets, held, limit)
 
 
-def _dump(netlink: socket.socket) -> Iterator[tuple[int, int, dict[int, bytes]]]:
+def _dump(socket_: socket.socket) -> Iterator[tuple[int, int, dict[int, bytes]]]:
     """Yield the interface, parent and attributes of each qdisc. Raises OSError."""
-    body = _TC.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
-    netlink.send(_HEADER.pack(_HEADER.size + len(body), _GET_QDISC, _REQUEST | _DUMP, 0, 0) + body)
+    socket_.send(netlink.request(_GET_QDISC, _TC.pack(socket.AF_UNSPEC, 0, 0, 0, 0), netlink.DUMP))
     while True:
-        data = netlink.recv(_ANSWER_BYTES)
-        while data:
-            length, kind, *_ = _HEADER.unpack_from(data)
-            if kind == _ERROR:
-                code = -struct.unpack_from("=i", data, _HEADER.size)[0]
+        for kind, body in netlink.messages(socket_.recv(_ANSWER_BYTES)):
+            if kind == netlink.ERROR:
+                code = -struct.unpack_from("=i", body)[0]
                 raise OSError(code, "the kernel does not list queueing disciplines")
-            if kind == _DONE:
+            if kind == netlink.DONE:
                 return
-            _, ifindex, _, parent, _ = _TC.unpack_from(data, _HEADER.size)
-            yield ifindex, parent, dict(_attributes(data[_HEADER.size + _TC.size : length]))
-            data = data[length + -length % 4 :]
-
-
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    while len(data) >= 4:
-        length, kind = struct.unpack_from("=HH", data)
-        yield kind & 0x3FFF, data[4:length]
-        data = data[length + -length % 4 :]
+            _, ifindex, _, parent, _ = _TC.unpack_from(body)
+            yield ifindex, parent, dict(netlink.attributes(body[_TC.size :]))

@@ -12,10 +12,11 @@ import fcntl
 import logging
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from machine import netlink
 from machine.errors import BadInput, EntrainError, MissingTool
 from softswitch.contract import Datapath
 
@@ -26,7 +27,8 @@ _IFF_UP, _IFF_RUNNING, _IFF_NOARP = 0x1, 0x40, 0x80
 _SOL_PACKET, _PACKET_ADD_MEMBERSHIP, _PACKET_MR_PROMISC = 263, 1, 1
 _NETLINK_ROUTE, _RTMGRP_LINK, _RTMGRP_TC = 0, 1, 8
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK, _RTM_NEWQDISC, _RTM_DELQDISC = 16, 17, 18, 36, 37
-_IFLA_IFNAME, _IFLA_QDISC, _NLM_F_REQUEST = 3, 6, 1
+_IFLA_IFNAME, _IFLA_QDISC = 3, 6
+_IFINFO = struct.Struct("=BxHiII")  # struct ifinfomsg
 
 _NO_QUEUE = "noqueue"
 
@@ -170,9 +172,8 @@ class Ports:
 
     def _ask(self, ifindex: int) -> None:
         """Ask for the interface's state, which `poll` reads."""
-        message = struct.pack("=BxHiII", socket.AF_UNSPEC, 0, ifindex, 0, 0)
-        header = struct.pack("=IHHII", 16 + len(message), _RTM_GETLINK, _NLM_F_REQUEST, 0, 0)
-        self._netlink.send(header + message)
+        message = _IFINFO.pack(socket.AF_UNSPEC, 0, ifindex, 0, 0)
+        self._netlink.send(netlink.request(_RTM_GETLINK, message))
 
     def _add(self, datapath: Datapath, port: Port) -> None:
         if port.ifindex is None:
@@ -237,7 +238,7 @@ class Ports:
                     raise
                 self._resync()
                 continue
-            for kind, message in _messages(data):
+            for kind, message in netlink.messages(data):
                 if kind in (_RTM_NEWLINK, _RTM_DELLINK):
                     self._changed(kind, _link(message))
                 elif kind in (_RTM_NEWQDISC, _RTM_DELQDISC):
@@ -296,21 +297,12 @@ class Ports:
                 _ipv6_switch(name).write_text(before, encoding="utf-8")
 
 
-def _messages(data: bytes) -> Iterable[tuple[int, bytes]]:
-    """Yield kind and content of each message in a netlink datagram."""
-    while len(data) >= 16:
-        length, kind = struct.unpack_from("=IH", data)
-        yield kind, data[16:length]
-        data = data[(length + 3) & ~3 :]
-
-
 def _link(message: bytes) -> _Link:
     """Return what a link message (struct ifinfomsg and attributes) says."""
-    _, _, ifindex, flags, _ = struct.unpack_from("=BxHiII", message)
-    attributes, names = message[16:], {}
-    while len(attributes) >= 4:
-        size, attribute = struct.unpack_from("=HH", attributes)
-        if attribute in (_IFLA_IFNAME, _IFLA_QDISC):
-            names[attribute] = attributes[4 : size - 1].decode()
-        attributes = attributes[(size + 3) & ~3 :] if size >= 4 else b""
+    _, _, ifindex, flags, _ = _IFINFO.unpack_from(message)
+    names = {
+        kind: value.rstrip(b"\0").decode()
+        for kind, value in netlink.attributes(message[_IFINFO.size :])
+        if kind in (_IFLA_IFNAME, _IFLA_QDISC)
+    }
     return _Link(ifindex, flags, names.get(_IFLA_IFNAME, ""), names.get(_IFLA_QDISC))
