@@ -26,6 +26,7 @@ key.
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -248,6 +249,16 @@ class Experiment:
     def rates_mbps(self, job: Job) -> tuple[float, ...]:
         """Return the link rates of the job's hosts, by rank."""
         return tuple(self.topology.host_rates_mbps[host] for host in job.hosts)
+
+    def kind(self, job: Job) -> object:
+        """Return what makes jobs take equally long in isolation: all but their names, hosts and starts."""
+        spec = job.spec.model_dump_json(exclude={"name", "hosts", "port_base", "start_ms"})
+        return spec, json.dumps(job.tables, default=dict), self.rates_mbps(job)
+
+    @property
+    def alike(self) -> bool:
+        """Whether its jobs are all of one kind, so that a mean over them means something."""
+        return self.cluster is None and len(set(map(self.kind, self.jobs))) <= 1
 
     def start_offset_ms(self, seed: int, job: Job) -> float:
         """Return the random delay that `seed` adds to the job's start time in the file."""

@@ -1,4 +1,4 @@
-"""Confidence intervals of means."""
+"""Confidence intervals of means, and percentiles."""
 
 from __future__ import annotations
 
@@ -18,18 +18,53 @@ class Interval:
     half: float | None
     """None: from one value, which has no interval."""
 
+    @property
+    def clear(self) -> bool:
+        """Whether the interval leaves out 0, so that its mean is hardly there by chance."""
+        return self.half is not None and abs(self.mean) > self.half
+
+    def bar(self) -> tuple[float, float]:
+        """Return how far an error bar reaches below and above the mean of a quantity that is at least 0."""
+        half = self.half or 0.0
+        return min(half, self.mean), half
+
     def show(self, form: str = ".2f") -> str:
-        """Return it as in `10.83 ± 0.21`, both numbers in the given format."""
-        return f"{self.mean:{form}}" + ("" if self.half is None else f" ± {self.half:{form}}")
+        """Return a quantity that is at least 0 as in `10.83 ± 0.21`, both numbers in the given format.
+
+        Where the interval would reach below 0, it is shown by its ends: `2.10 (0.00 to 4.90)`.
+        """
+        if self.half is None:
+            return f"{self.mean:{form}}"
+        if self.half > self.mean:
+            return f"{self.mean:{form}} ({0:{form}} to {self.mean + self.half:{form}})"
+        return f"{self.mean:{form}} ± {self.half:{form}}"
 
     def percent(self) -> str:
-        """Return a fraction as in `-17.0 ± 1.2 %`."""
-        half = "" if self.half is None else f" ± {100 * self.half:.1f}"
-        return f"{100 * self.mean:+.1f}{half} %"
+        """Return the change of a quantity that is at least 0, a fraction, as in `-17.0 ± 1.2 %`.
+
+        Where the interval would reach below -100 %, it is shown by its ends.
+        """
+        if self.half is None:
+            return f"{100 * self.mean:+.1f} %"
+        if self.half > 1.0 + self.mean:
+            return f"{100 * self.mean:+.1f} % (-100 to {100 * (self.mean + self.half):+.1f} %)"
+        return f"{100 * self.mean:+.1f} ± {100 * self.half:.1f} %"
 
     def factor(self) -> str:
         """Return a change as a fraction as in `× 3.68 ± 0.12`: how many times the value is."""
         return "× " + Interval(1.0 + self.mean, self.half).show()
+
+
+def percentile(values: Sequence[float], percent: float) -> float | None:
+    """Return a percentile by linear interpolation.
+
+    None if there are too few values for it: less than one lies above it, such as of 60 above the 99th.
+    """
+    if not values or len(values) * (100 - percent) < 100:
+        return None
+    import numpy as np  # takes a while to load
+
+    return float(np.percentile(values, percent))
 
 
 def interval(values: Sequence[float]) -> Interval:

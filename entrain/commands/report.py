@@ -87,11 +87,14 @@ def _compare(directories: Sequence[Path]) -> None:
     if (held := comparison.pair(directories)) is None:
         return
     console = Console()
-    console.print("Comparison, from the first to the second:", highlight=False)
-    console.print(comparison.table(comparison.compare(*held)))
+    names = comparison.titles(*held)
+    console.print(f"Comparison, from {names[0]} to {names[1]}:", highlight=False, markup=False)
+    console.print(comparison.table(comparison.compare(*held), names))
     console.print(comparison.LEGEND, highlight=False)
+    for remark in comparison.remarks(*held):
+        console.print(f"note: {remark}", highlight=False, markup=False)
     if settings := comparison.settings(*held):
-        console.print(comparison.settings_table(settings))
+        console.print(comparison.settings_table(settings, names))
     else:
         console.print("Their settings are the same.")
 
@@ -147,6 +150,8 @@ def _report(directory: Path, *, draw: str | None, shown: bool) -> dict[str, obje
             tables.show(held.experiment, held.runs, console)
         if len(held.runs) < number:
             console.print(f"{len(held.runs)} of {number} runs completed", highlight=False)
+        for line in tables.outcome(held.experiment, held.runs):
+            console.print(line, highlight=False, markup=False)
     if held.runs and draw:
         with store.keeping(directory):
             files.write(directory, held.experiment, held.runs)

@@ -73,7 +73,7 @@ def command(
     """
     from entrain.doctor import check_network
     from entrain.experiment import load_experiment
-    from entrain.results import files, store
+    from entrain.results import files, store, tables
     from entrain.run import plan
     from entrain.run.doubts import doubts
     from entrain.run.runner import check_machine
@@ -133,6 +133,8 @@ def command(
                 files.write(out, experiment, runs)
                 files.draw(out, experiment, runs)
             console.print(f"results in {out}/: results.json, *.csv, *.png", highlight=False)
+        for line in tables.outcome(experiment, runs):
+            (console if as_json else Console()).print(line, highlight=False, markup=False)
 
 
 def _features(experiment: Experiment) -> set[str]:

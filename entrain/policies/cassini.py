@@ -12,7 +12,6 @@ from statistics import median
 from typing import Annotated, Any, Literal
 
 import grpc
-import numpy as np
 from pydantic import Field
 
 from entrain.bound import MBPS, payload_part, profile_of
@@ -24,6 +23,7 @@ from entrain.shared_links import shared_links, slowest_mbps
 from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.agent_pb2_grpc import HostStub
 from machine.errors import EntrainError
+from machine.interval import percentile
 from machine.patience import patience
 from machine.toml import Strict
 from mininet_topos.agents import agents
@@ -406,7 +406,7 @@ class Pacing(Working):
             paced=Paced(
                 score=self._score,
                 shifts_ms={job: 1e3 * shift for job, shift in self.shifts.items()},
-                drift_ms_p99=float(np.percentile(drifts, 99)) if drifts else None,
+                drift_ms_p99=percentile(drifts, 99),
                 corrections=corrections,
                 adjustments_per_minute=corrections * 60e9 / sum(first) if first else None,
                 waited=sum(each.waited_ns for each in kept) / lasted if lasted else None,

@@ -156,6 +156,13 @@ class Policy:
         """Return the name of its runs under `control` in plots and tables, or None for "NAME CONTROL"."""
         return None
 
+    def variant(self, table: Mapping[str, JsonValue]) -> str | None:
+        """Return what names a run beside the policy's name, such as the scheduler that `table` chooses.
+
+        `table` is the policy's, perhaps of another version. None: nothing but the default.
+        """
+        return None
+
     @contextlib.contextmanager
     def running(self, run: Run) -> Iterator[Session]:
         """Apply the policy during a run.

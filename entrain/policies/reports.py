@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from pydantic import JsonValue
+
+from machine.interval import percentile
 
 PERCENTILES = (50, 90, 99)
 """The percentiles of delays in results.json."""
@@ -96,11 +97,9 @@ class HostReport:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, JsonValue] | None:
-    """Return `PERCENTILES` of the values by name (`p50`, …), or None without values."""
-    if not values:
-        return None
-    found = np.percentile(values, PERCENTILES)
-    return {f"p{p}": float(value) for p, value in zip(PERCENTILES, found, strict=True)}
+    """Return `PERCENTILES` of the values by name (`p50`, …), None for those that need more values, or None
+    without values."""
+    return {f"p{percent}": percentile(values, percent) for percent in PERCENTILES} if values else None
 
 
 @dataclass(frozen=True)

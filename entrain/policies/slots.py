@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 import grpc
 import psutil
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from controlplane.routing import fixed_path
 from entrain.policies.policy import ExperimentSpec, Policy, Run, Session
@@ -157,6 +157,11 @@ class Slots(Policy):
     def series(self, control: str | None) -> str:
         """Return the name of the only series."""
         return self._name
+
+    def variant(self, table: Mapping[str, JsonValue]) -> str | None:
+        """Return the scheduler's name, unless it is the default. It need not be installed any longer."""
+        scheduler = table.get("scheduler", SMALLEST_FIRST)
+        return None if scheduler == SMALLEST_FIRST else str(scheduler)
 
     @contextlib.contextmanager
     def running(self, run: Run) -> Iterator[Session]:

@@ -12,7 +12,7 @@ import numpy as np
 from entrain.experiment import Experiment
 from entrain.paper import BEST_TCP, Measure, Paper
 from entrain.policies import is_baseline, mltcp
-from entrain.results.cluster import Stay, times
+from entrain.results.cluster import Stay
 from entrain.results.gains import gains
 from entrain.results.remedies import cell
 from entrain.results.values import (
@@ -227,7 +227,11 @@ def _stay_time(key: str, paper: Paper, live: Live, found: Found) -> str | None:
     if not {paper.of, paper.against} <= set(live.runs):
         return None
     ours, theirs = (
-        {run.combination.seed: times(run.stays.stays)[f"{key}_mean"] for run in live.runs[name] if run.stays}
+        {
+            run.combination.seed: fmean(getattr(stay, key) for stay in run.stays.stays)
+            for run in live.runs[name]
+            if run.stays
+        }
         for name in (paper.of, paper.against)
     )
     return relative(theirs, ours).percent()

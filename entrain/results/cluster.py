@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from entrain.placing import held
+from machine.interval import percentile
 from schedulers.placement.cluster import Placement
 from schedulers.placement.queue import Waiting
 from schedulers.placement.stages import Cause
@@ -71,7 +70,7 @@ class Stays:
         return sum(stay.changed for stay in self.stays)
 
     def document(self) -> dict[str, Any]:
-        """Return what `results.json` says of a run besides its jobs. p99 is interpolated."""
+        """Return what `results.json` says of a run besides its jobs."""
         return {
             **times(self.stays),
             "fragmentation": {
@@ -82,10 +81,10 @@ class Stays:
         }
 
 
-def times(stays: Sequence[Stay]) -> dict[str, float]:
-    """Return mean and p99 of the jobs' running, waiting and completion times."""
-    found = {}
+def times(stays: Sequence[Stay]) -> dict[str, float | None]:
+    """Return mean and p99 of the jobs' running, waiting and completion times; no p99 of few jobs."""
+    figures: dict[str, float | None] = {}
     for key in ("jrt_s", "jwt_s", "jct_s"):
         values = [getattr(stay, key) for stay in stays]
-        found[f"{key}_mean"], found[f"{key}_p99"] = fmean(values), float(np.percentile(values, 99))
-    return found
+        figures[f"{key}_mean"], figures[f"{key}_p99"] = fmean(values), percentile(values, 99)
+    return figures

@@ -10,9 +10,10 @@ import numpy as np
 
 from entrain.experiment import Experiment
 from entrain.results.cluster import Stay
-from entrain.results.plots import routing_name
+from entrain.results.names import routing_name
 from entrain.results.values import RunResult, series_of
 from machine.headless import pyplot as plt
+from machine.interval import percentile
 from machine.palette import style
 from machine.terminal import count
 
@@ -55,8 +56,9 @@ def _distributions(path: Path, experiment: Experiment, runs: Sequence[RunResult]
     if alone:
         for name, members in groups.items():
             values = [value for run in members for value in run.over_alone]
-            p99 = np.percentile(values, 99)
-            _curve(axes[3], name, values, f"{routing_name(name)}, p99 {p99:.2f}")
+            p99 = percentile(values, 99)
+            said = "" if p99 is None else f", p99 {p99:.2f}"
+            _curve(axes[3], name, values, routing_name(name) + said)
         _finish(axes[3], "Iteration time", "over the same job's alone", "share of the iterations")
     seeds = len({run.combination.seed for run in runs})
     number = len(runs[0].jobs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +17,8 @@ from rich.table import Table
 from entrain.experiment import Combination, Experiment
 from entrain.policies import policies
 from entrain.results import files
+from entrain.results.names import label
 from entrain.results.store import Store, differences, kind_of, read
-from entrain.results.tables import label
 from entrain.results.values import RunResult
 from machine.errors import BadInput
 from machine.interval import Interval, interval, relative
@@ -27,6 +28,7 @@ Held = Store[Experiment, RunResult]
 Tables = Mapping[str, Mapping[str, JsonValue]]
 
 ALL_JOBS = "all jobs"
+COMPLETION = "mean completion (s)"
 
 
 def pair(directories: Sequence[Path]) -> tuple[Held, Held] | None:
@@ -58,7 +60,7 @@ class Change:
         """Say what the change means: shorter, longer, or nothing that the seeds' spread allows to say."""
         if self.change.half is None:
             return "one seed"
-        if abs(self.change.mean) <= self.change.half:
+        if not self.change.clear:
             return "within the spread"
         return "shorter" if self.change.mean < 0 else "longer"
 
@@ -72,11 +74,34 @@ def settings(first: Held, second: Held) -> list[tuple[str, str, str]]:
         files.NETWORK.experiment.dump_python(_completed(each.experiment), mode="json")
         for each in (first, second)
     )
-    found = [(where, json.dumps(a), json.dumps(b)) for where, a, b in differences(there, here)]
+    names = [job.name for job in first.experiment.jobs]
+    found = [(_key(where, names), json.dumps(a), json.dumps(b)) for where, a, b in differences(there, here)]
     before, after = (listed(run.origin for run in each.runs) for each in (first, second))
     if before != after:
         found.append(("(measured)", before, after))
     return found
+
+
+def _key(where: str, jobs: Sequence[str]) -> str:
+    """Return a key as in the file of the experiment: `job alpha: iterations`."""
+    of_job = re.fullmatch(r"jobs\.(\d+)\.(?:spec\.)?(.+)", where)
+    return where if of_job is None else f"job {jobs[int(of_job[1]) - 1]}: {of_job[2]}"
+
+
+def titles(first: Held, second: Held) -> tuple[str, str]:
+    """Return the names of the two directories, or their paths if these names are the same."""
+    names = first.directory.name, second.directory.name
+    return names if names[0] != names[1] else (str(first.directory), str(second.directory))
+
+
+def remarks(first: Held, second: Held) -> list[str]:
+    """Say what cannot be compared."""
+    counts = [{job.name: job.spec.iterations for job in held.experiment.jobs} for held in (first, second)]
+    differing = [name for name, count in counts[0].items() if counts[1].get(name, count) != count]
+    if not differing:
+        return []
+    words = ", ".join(f"{name} {counts[0][name]} and {counts[1][name]}" for name in differing)
+    return [f"completion times are not compared, because the numbers of iterations differ: {words}"]
 
 
 def _completed(experiment: Experiment) -> Experiment:
@@ -107,20 +132,24 @@ def compare(first: Held, second: Held) -> list[Change]:
             f"control and load), so there is nothing to compare: {_named(first)}; {_named(second)}"
         )
     shown = [run for which in common for run in ours[which].values()]
+    unlike = bool(remarks(first, second))
     return [
-        each
+        change
         for which in common
-        for each in _changes(_label(next(iter(ours[which].values())), shown), ours[which], theirs[which])
+        for change in _changes(
+            _label(first.experiment, next(iter(ours[which].values())), shown), ours[which], theirs[which]
+        )
+        if not (unlike and change.measure == COMPLETION)
     ]
 
 
-def table(changes: Sequence[Change]) -> Table:
-    """Return a table with one row per change."""
+def table(changes: Sequence[Change], names: tuple[str, str]) -> Table:
+    """Return a table with one row per change, between the experiments called `names`."""
     result = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in ("run", "job", "measure"):
         result.add_column(heading, overflow="fold")
-    for heading in ("first", "second", "change"):
-        result.add_column(heading, justify="right")
+    for heading in (*names, "change"):
+        result.add_column(heading, justify="right", overflow="fold")
     result.add_column("meaning")
     before = None
     for each in changes:
@@ -141,10 +170,10 @@ LEGEND = """± half of the 95 % confidence interval over seeds. within the sprea
 do not tell whether anything has changed"""
 
 
-def settings_table(found: Sequence[tuple[str, str, str]]) -> Table:
+def settings_table(found: Sequence[tuple[str, str, str]], names: tuple[str, str]) -> Table:
     """Return a table of the settings that differ."""
     result = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("setting", "first", "second"):
+    for heading in ("setting", *names):
         result.add_column(heading, overflow="fold")
     for row in found:
         result.add_row(*row)
@@ -159,14 +188,14 @@ def _by_combination(runs: Sequence[RunResult]) -> dict[Combination, dict[int, Ru
     return found
 
 
-def _label(run: RunResult, runs: Sequence[RunResult]) -> str:
+def _label(experiment: Experiment, run: RunResult, runs: Sequence[RunResult]) -> str:
     """Return what distinguishes a run from others, but for the seed."""
     same = [replace(each, combination=replace(each.combination, seed=0)) for each in (run, *runs)]
-    return label(same[0], same)
+    return label(experiment, same[0], same)
 
 
 def _named(held: Held) -> str:
-    names = {_label(run, held.runs) for run in held.runs}
+    names = {_label(held.experiment, run, held.runs) for run in held.runs}
     return f"the runs of {held.directory.name or held.directory} are {', '.join(sorted(names)) or 'none'}"
 
 
@@ -183,7 +212,7 @@ def _changes(run: str, ours: Mapping[int, RunResult], theirs: Mapping[int, RunRe
 
 def _measures(run: RunResult) -> dict[tuple[str, str], float]:
     """Return what is compared of a run, by job and measure."""
-    found = {(ALL_JOBS, "completion (s)"): run.completion.mean}
+    found = {(ALL_JOBS, COMPLETION): run.completion.mean}
     if run.stays is None:
         found |= {(job.name, "iteration (ms)"): job.mean_ms for job in run.jobs}
     elif run.over_alone:

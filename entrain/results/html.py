@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import jinja2
@@ -19,7 +20,8 @@ from entrain.experiment import Experiment
 from entrain.results import comparison, files, interactive, queues, store, tables
 from entrain.results.comparison import Held
 from entrain.results.interactive import Picture
-from entrain.results.values import RunResult, scheduler, strategy, summarized
+from entrain.results.names import ideal_word, label, scheduler_name
+from entrain.results.values import RunResult, compared, strategy, summarized
 from entrain.trials import slot_rates
 from machine.errors import BadInput
 from machine.interval import interval
@@ -56,6 +58,7 @@ class _Part:
     title: str
     compared: str
     warnings: tuple[str, ...]
+    outcome: tuple[str, ...]
     summary: tuple[_Table, ...]
     pictures: tuple[_Drawn, ...]
     tables: tuple[_Table, ...]
@@ -72,6 +75,7 @@ class _Comparison:
     first: str
     second: str
     changes: _Table
+    remarks: tuple[str, ...]
     picture: _Drawn
     settings: _Table
 
@@ -100,13 +104,14 @@ def _compared(directories: Sequence[Path]) -> _Comparison | None:
     if held is None:
         return None
     first, second = (str(each.directory) for each in held)
-    changes = comparison.compare(*held)
+    changes, names = comparison.compare(*held), comparison.titles(*held)
     return _Comparison(
         first,
         second,
-        _converted(comparison.table(changes), comparison.LEGEND),
-        _drawn(interactive.changes(changes, held[0].directory.name, held[1].directory.name)),
-        _converted(comparison.settings_table(comparison.settings(*held))),
+        _converted(comparison.table(changes, names), comparison.LEGEND),
+        tuple(comparison.remarks(*held)),
+        _drawn(interactive.changes(changes, *names)),
+        _converted(comparison.settings_table(comparison.settings(*held), names)),
     )
 
 
@@ -124,11 +129,12 @@ def _part(directory: Path) -> _Part:
         experiment.name,
         _what(experiment, runs),
         tuple(_warnings(held)),
-        (_summary(runs),),
+        tuple(tables.outcome(experiment, runs)),
+        (_summary(experiment, runs),),
         tuple(map(_drawn, drawn)),
         tuple(_converted(each, legend) for each, legend in shown),
         queues.sentence(runs),
-        _queues(runs),
+        _queues(experiment, runs),
         _origins(run.origin for run in runs),
         _settings(files.NETWORK.experiment.dump_python(experiment, mode="json")),
     )
@@ -141,6 +147,7 @@ def _slot_rates(directory: Path) -> _Part:
         str(directory),
         name,
         f"Wanted and measured rates of paced flows, in {count(len(trials), 'trial')}.",
+        (),
         (),
         (_converted(slot_rates.table(name, trials)),),
         (),
@@ -156,7 +163,7 @@ def _what(experiment: Experiment, runs: Sequence[RunResult]) -> str:
     """Say in a sentence what an experiment compared."""
     ways = {
         "strategy" if experiment.cluster else "routing": {strategy(run.combination) for run in runs},
-        "policy": {scheduler(run.combination) for run in runs},
+        "policy": {scheduler_name(experiment, run.combination) for run in runs},
         "load": {f"{run.combination.load:g} %" for run in runs if run.combination.load is not None},
     }
     varied = [f"{key} ({', '.join(sorted(found))})" for key, found in ways.items() if len(found) > 1]
@@ -182,29 +189,47 @@ def _warnings(held: Held) -> Iterable[str]:
         yield "the runs are of different versions of entrain"
 
 
-def _summary(runs: Sequence[RunResult]) -> _Table:
-    """Return a table with one row per combination: means over the seeds, with their intervals."""
-    groups = summarized(runs)
-    firsts = [group.runs[0] for group in groups]
+def _summary(experiment: Experiment, runs: Sequence[RunResult]) -> _Table:
+    """Return a table with one row per combination, and per job if jobs differ.
+
+    It has means over the seeds with their intervals, and the change from the baseline.
+    """
     rows = []
-    for group in groups:
-        over = interval([sum(job.ratio_to_ideal for job in run.jobs) / len(run.jobs) for run in group.runs])
-        jct = interval([run.completion.mean for run in group.runs])
-        p99 = interval([run.completion.document()["jct_s_p99"] for run in group.runs])
-        cells = (over.show(".3f"), jct.show(), p99.show(), str(len(group.runs)))
-        rows.append((tables.label(group.runs[0], firsts), *cells))
+    groups = compared(experiment, runs)
+    firsts = [one.group.runs[0] for one in groups]
+    for one in groups:
+        for job in tables.jobs_of(experiment, one):
+            over = interval(
+                [
+                    fmean(result.ratio_to_ideal for result in run.jobs if job in (None, result.name))
+                    for run in one.group.runs
+                ]
+            )
+            change = one.change(job)
+            rows.append(
+                (
+                    label(experiment, one.group.runs[0], firsts),
+                    job or tables.together(experiment, one),
+                    over.show(".3f"),
+                    interval(tables.by_seed(experiment, one, job)).show(),
+                    "baseline" if one.is_baseline else "-" if change is None else change.percent(),
+                    str(len(one.group.runs)),
+                )
+            )
+    seeds = len({run.combination.seed for run in runs})
+    spread = " Means over seeds ± half of the 95 % confidence interval." if seeds > 1 else ""
     return _Table(
-        ("run", "iteration / ideal", "completion (s), mean", "completion (s), p99", "seeds"),
-        (False, True, True, True, True),
+        ("run", "job", f"iteration / {ideal_word(runs)}", "completion (s)", "change", "seeds"),
+        (False, False, True, True, True, True),
         tuple(rows),
-        "Means over seeds ± half of the 95 % confidence interval.",
+        f"{tables.completion_legend(experiment, runs)}.{spread}",
     )
 
 
-def _queues(runs: Sequence[RunResult]) -> tuple[_Table, ...]:
+def _queues(experiment: Experiment, runs: Sequence[RunResult]) -> tuple[_Table, ...]:
     """Return the table of queues, if one of them held or dropped something."""
     firsts = [group.runs[0] for group in summarized(runs)]
-    found = queues.table(runs, [tables.label(first, firsts) for first in firsts])
+    found = queues.table(runs, [label(experiment, first, firsts) for first in firsts])
     return () if found is None else (_converted(found, queues.LEGEND),)
 
 

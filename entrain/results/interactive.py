@@ -16,8 +16,7 @@ import plotly.graph_objects as go
 from controlplane.topology import Topology
 from entrain.experiment import Experiment
 from entrain.results.comparison import ALL_JOBS, Change
-from entrain.results.plots import ideal_name
-from entrain.results.tables import label
+from entrain.results.names import ideal_name, ideal_word, label
 from entrain.results.values import RunResult, Summarized, scheduler, strategy, summarized
 from machine import palette
 from machine.interval import interval
@@ -57,23 +56,27 @@ class Picture:
 
 def pictures(experiment: Experiment, runs: Sequence[RunResult]) -> Iterator[Picture]:
     """Yield the plots that apply to `runs`; there is at least one run."""
-    yield _completion(runs)
+    yield _completion(experiment, runs)
     if experiment.cluster is None:
-        yield _iterations(runs)
+        yield _iterations(experiment, runs)
     if experiment.sample_ms is not None:
         yield from _throughput(experiment, runs)
-    yield _links(runs)
+    yield _links(experiment, runs)
 
 
-def _completion(runs: Sequence[RunResult]) -> Picture:
+def _completion(experiment: Experiment, runs: Sequence[RunResult]) -> Picture:
     groups = summarized(runs)
-    names = _names(groups)
+    names = _names(experiment, groups)
     found = [interval([run.completion.mean for run in group.runs]) for group in groups]
     figure = go.Figure(
         go.Bar(
             x=names,
             y=[each.mean for each in found],
-            error_y={"type": "data", "array": [each.half for each in found]},
+            error_y={
+                "type": "data",
+                "array": [each.half for each in found],
+                "arrayminus": [each.bar()[0] for each in found],
+            },
             marker_color=[_colour(group.runs[0], runs) for group in groups],
             hovertemplate="%{x}: %{y:.2f} s<extra></extra>",
         )
@@ -89,16 +92,15 @@ def _completion(runs: Sequence[RunResult]) -> Picture:
         )
     figure.update_layout(showlegend=False)
     _axes(figure, "", "mean job completion time (s)")
-    return Picture(
-        "How long do the jobs take?",
-        "Mean completion time of all jobs. Dots: seeds. Error bars: 95 % confidence interval of the mean.",
-        figure,
-    )
+    differ = "" if experiment.alike else ", which differ in length"
+    several = any(len(group.runs) > 1 for group in groups)
+    error = " Dots: seeds. Error bars: 95 % confidence interval of the mean." if several else ""
+    return Picture("How long do the jobs take?", f"Mean completion time of all jobs{differ}.{error}", figure)
 
 
-def _iterations(runs: Sequence[RunResult]) -> Picture:
+def _iterations(experiment: Experiment, runs: Sequence[RunResult]) -> Picture:
     figure = go.Figure()
-    for group, name in zip(summarized(runs), _names(summarized(runs)), strict=True):
+    for group, name in zip(summarized(runs), _names(experiment, summarized(runs)), strict=True):
         jobs = [job for run in group.runs for job in run.jobs]
         over = [[time / job.ideal_ms for time in job.summary.iteration_ms] for job in jobs]
         shortest = min(map(len, over))
@@ -112,7 +114,9 @@ def _iterations(runs: Sequence[RunResult]) -> Picture:
             line={"color": look.colour, "dash": _dash(look.line)},
         )
     figure.add_hline(y=1, line={"color": "black", "dash": "dash", "width": 1})
-    _axes(figure, "iteration", "iteration time / ideal")
+    _axes(figure, "iteration", f"iteration time / {ideal_word(runs)}")
+    if len(figure.data[0].y) <= 20:
+        figure.update_xaxes(dtick=1)  # no tick between two iterations
     figure.update_yaxes(rangemode="tozero")
     return Picture(
         "How do iteration times develop?",
@@ -148,14 +152,14 @@ def _throughput(experiment: Experiment, runs: Sequence[RunResult]) -> Iterator[P
         end = max(len(each.mbps) * each.bin_ms for each in run.timeline.throughput) / 1e3
         figure.update_xaxes(range=[0, min(end, 10.0)], rangeslider={"visible": True, "thickness": 0.08})
         yield Picture(
-            f"Who sends when? {label(run, first)}",
+            f"Who sends when? {label(experiment, run, first)}",
             f"Throughput of each job on {busiest}, in bins of {width:g} ms, seed "
             f"{run.combination.seed}. Drag the strip below to see other times.",
             figure,
         )
 
 
-def _links(runs: Sequence[RunResult]) -> Picture:
+def _links(experiment: Experiment, runs: Sequence[RunResult]) -> Picture:
     groups = summarized(runs)
     links = list(dict.fromkeys(link.link for run in runs for link in run.links))
     cells = []
@@ -169,7 +173,7 @@ def _links(runs: Sequence[RunResult]) -> Picture:
         go.Heatmap(
             z=cells,
             x=[escape(name) for name in links],
-            y=_names(groups),
+            y=_names(experiment, groups),
             colorscale="Cividis",
             zmin=0,
             colorbar={"title": "flows"},
@@ -188,12 +192,16 @@ def _links(runs: Sequence[RunResult]) -> Picture:
 
 
 def changes(found: Sequence[Change], first: str, second: str) -> Picture:
-    """Return a plot of how completion times changed between two experiments."""
-    shown = [each for each in found if each.job == ALL_JOBS]
+    """Return a plot of how completion times changed between two experiments; of iterations where completion
+    times cannot be compared."""
+    shown = [each for each in found if each.job == ALL_JOBS] or list(found)
     figure = go.Figure(
         go.Bar(
             x=[100 * each.change.mean for each in shown],
-            y=[f"{escape(f'{each.run}: {each.measure}')}<br><i>{each.verdict}</i>" for each in shown],
+            y=[
+                f"{escape(f'{each.run}: {each.job}, {each.measure}')}<br><i>{each.verdict}</i>"
+                for each in shown
+            ],
             orientation="h",
             error_x={
                 "type": "data",
@@ -295,10 +303,10 @@ def _colour(run: RunResult, runs: Sequence[RunResult]) -> str:
     return style(_scheme(run, runs)).colour
 
 
-def _names(groups: Sequence[Summarized]) -> list[str]:
+def _names(experiment: Experiment, groups: Sequence[Summarized]) -> list[str]:
     """Return a name for each group, which distinguishes it from the others."""
     firsts = [group.runs[0] for group in groups]
-    return [escape(label(run, firsts)) for run in firsts]
+    return [escape(label(experiment, run, firsts)) for run in firsts]
 
 
 def _axes(figure: go.Figure, x: str, y: str) -> None:

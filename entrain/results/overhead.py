@@ -13,10 +13,11 @@ import numpy as np
 from entrain.experiment import Experiment
 from entrain.policies.reports import HostReport
 from entrain.policies.slots import SlotsTable
-from entrain.results.tables import label
+from entrain.results.names import label, policy_name
 from entrain.results.values import RunResult, summarized
 from machine.headless import pyplot as plt
 from machine.headless import ticker
+from machine.interval import percentile
 from machine.palette import Line, style
 
 _DELAYS: dict[str, Callable[[RunResult], list[float]]] = {
@@ -53,13 +54,13 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
     )
     table = SlotsTable.model_validate(experiment.tables.get(policy, {}))
     figure.suptitle(
-        f"What does scheduling in slots cost?\n{experiment.name}: {len(scheduled[0].scheduling)} hosts, "
-        f"{table.loads} loads, slots of {table.slot_ms:g} ms",
+        f"What does scheduling in slots cost?\n{experiment.name}, {policy_name(experiment, policy)}: "
+        f"{len(scheduled[0].scheduling)} hosts, {table.loads} loads, slots of {table.slot_ms:g} ms",
         fontsize=13,
     )
     groups = [group.runs for group in summarized(scheduled)]
     for group, line in zip(groups, itertools.cycle(_LINES)):
-        name = label(group[0], [each[0] for each in groups]) if len(groups) > 1 else None
+        name = label(experiment, group[0], [each[0] for each in groups]) if len(groups) > 1 else None
         for kind in curves:
             _cumulative(axes[kind], list(map(_DELAYS[kind], group)), _MARKS[kind], line, name)
     for kind in curves:
@@ -74,21 +75,29 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
 
 
 def _cumulative(
-    axes: Any, delays: Sequence[Sequence[float]], percentile: int, line: Line, name: str | None
+    axes: Any, delays: Sequence[Sequence[float]], percent: int, line: Line, name: str | None
 ) -> None:
-    """Plot the cumulative distribution of the `delays` (ms) of all seeds, with a line at `percentile`.
+    """Plot the cumulative distribution of the `delays` (ms) of all seeds, with a line at that percentile.
 
-    Its legend gives the lowest and highest value that single seeds have there.
+    Its legend gives the lowest and highest value that single seeds with enough delays have there.
     """
     values = np.sort(np.concatenate(delays))
     if not values.size:
         return
-    mark = float(np.percentile(values, percentile))
-    marks = [np.percentile(each, percentile) for each in delays if each]
-    low, high = f"{min(marks):.2g}", f"{max(marks):.2g}"
-    said = f"{percentile} % within {low if low == high else f'{low} to {high}'} ms"
-    axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", color=_COLOUR, ls=line)
-    axes.axvline(mark, color="black", ls=line, lw=1, label=f"{name}: {said}" if name else said)
+    marks = [mark for each in delays if (mark := percentile(each, percent)) is not None]
+    said = f"{len(values)} values"
+    if marks:
+        low, high = f"{min(marks):.2g}", f"{max(marks):.2g}"
+        said = f"{percent} % within {low if low == high else f'{low} to {high}'} ms"
+        axes.axvline(np.percentile(values, percent), color="black", ls=line, lw=1)
+    axes.step(
+        values,
+        np.arange(1, len(values) + 1) / len(values),
+        where="post",
+        color=_COLOUR,
+        ls=line,
+        label=f"{name}: {said}" if name else said,
+    )
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if values[-1] < 1e3 * values[0] else (1,)))
     axes.xaxis.set_major_formatter("{x:g}")

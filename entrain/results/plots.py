@@ -7,7 +7,7 @@ simultaneous flows on the links.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from entrain.experiment import Experiment
+from entrain.results.names import ideal_name, routing_name, scheduler_name
 from entrain.results.values import RunResult, scheduler, strategy
 from machine.headless import pyplot as plt
 from machine.headless import ticker
@@ -24,13 +25,6 @@ from machine.terminal import count
 
 JOBS_UPRIGHT = 6
 """Number of jobs up to which their labels find room side by side."""
-_ROUTINGS = {
-    "ecmp": "ECMP",
-    "recmp": "rECMP",
-    "source": "source routing",
-    "vclos": "vClos",
-    "ocs-vclos": "OCS-vClos",
-}
 
 
 @dataclass(frozen=True)
@@ -48,7 +42,7 @@ class _Group:
 
 def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
     """Plot `runs` as a PNG."""
-    topology, groups = experiment.topology, _groups(runs)
+    topology, groups = experiment.topology, _groups(experiment, runs)
     by_policy = len(groups) > len({strategy(run.combination) for run in runs})
     figure, (times, *others) = plt.subplots(
         1,
@@ -67,7 +61,7 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
     )
     _times(times, experiment, groups)
     if by_policy:
-        _completion(others[0], groups)
+        _completion(others[0], experiment, groups)
     else:
         _flows(others[0], groups, "one_job_step", "of one job, in one step")
         _flows(others[1], groups, "all_jobs", "of all jobs")
@@ -77,7 +71,7 @@ def plot(path: Path, experiment: Experiment, runs: Sequence[RunResult]) -> None:
     plt.close(figure)
 
 
-def _groups(runs: Sequence[RunResult]) -> list[_Group]:
+def _groups(experiment: Experiment, runs: Sequence[RunResult]) -> list[_Group]:
     pooled: dict[tuple[str, str, str | None], list[RunResult]] = {}
     for run in runs:
         which = run.combination
@@ -88,25 +82,12 @@ def _groups(runs: Sequence[RunResult]) -> list[_Group]:
         by_policy = len(pooled) > len(routings)
         parts = [routing_name(routing)] if len(routings) > 1 or len(pooled) == 1 else []
         if by_policy:
-            parts.append(scheduler(members[0].combination))
+            parts.append(scheduler_name(experiment, members[0].combination))
         look = style(scheduler(members[0].combination) if by_policy else routing)
         if by_policy and routing != routings[0]:
             look = replace(look, hatch=f"{look.hatch}o")
         groups.append(_Group(", ".join(parts), look, tuple(members)))
     return groups
-
-
-def routing_name(routing: str) -> str:
-    """Return the name of a routing or a strategy in plots."""
-    return _ROUTINGS.get(routing, routing)
-
-
-def ideal_name(runs: Iterable[RunResult]) -> str:
-    """Return the name of the ideal iteration times of `runs`: measured, computed, or a mixture."""
-    measured = {job.alone_ms is not None for run in runs for job in run.jobs}
-    if len(measured) > 1:
-        return "ideal (measured alone, or computed bound)"
-    return "alone in the network (measured)" if measured == {True} else "computed bound"
 
 
 def _bar(group: _Group) -> dict[str, Any]:
@@ -149,19 +130,24 @@ def _times(axes: Any, experiment: Experiment, groups: Sequence[_Group]) -> None:
     axes.grid(axis="y", alpha=0.3, zorder=0)
 
 
-def _completion(axes: Any, groups: Sequence[_Group]) -> None:
+def _completion(axes: Any, experiment: Experiment, groups: Sequence[_Group]) -> None:
     """Plot a bar per group: the mean completion time of its jobs, its interval over seeds, a dot per job."""
+    several = any(len(group.runs) > 1 for group in groups)
     labels = []
     for place, group in enumerate(groups):
         times = [jct_s for run in group.runs for jct_s in run.completion.jct_s]
         found = interval([run.completion.mean for run in group.runs])
         labels.append(f"{group.label}: {found.show()} s")
-        axes.barh(place, found.mean, 0.75, xerr=found.half, error_kw={"zorder": 4}, **_bar(group))
+        below, above = found.bar()
+        error = {"xerr": [[below], [above]], "error_kw": {"zorder": 4}} if found.half is not None else {}
+        axes.barh(place, found.mean, 0.75, **error, **_bar(group))
         axes.plot(times, [place] * len(times), ".", color="black", alpha=0.6, ms=5, zorder=3)
     axes.set_yticks(range(len(groups)), labels)
     axes.invert_yaxis()
     axes.set_xlim(left=0)
-    axes.set_xlabel("job completion time (s)\nbars: mean and 95 % interval over seeds, dots: jobs")
+    bars = "mean" if experiment.alike else "mean over jobs that differ"
+    over = " and 95 % interval over seeds" if several else ""
+    axes.set_xlabel(f"job completion time (s)\nbars: {bars}{over}, dots: jobs")
     axes.set_title("Completion time (lower is better)", fontsize=10)
     axes.grid(axis="x", alpha=0.3, zorder=0)
 

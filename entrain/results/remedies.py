@@ -9,7 +9,7 @@ from statistics import fmean
 import numpy as np
 
 from entrain.experiment import Experiment
-from entrain.results.plots import ideal_name
+from entrain.results.names import ideal_name
 from entrain.results.values import RunResult, scheduler, strategy, summarized
 from machine.headless import pyplot as plt
 from machine.terminal import count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean, median
+from textwrap import fill
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -12,27 +13,24 @@ from rich.table import Table
 from entrain.experiment import Experiment
 from entrain.results import queues
 from entrain.results.gains import MEETING, Gain, gains
+from entrain.results.names import ideal_word, label
 from entrain.results.values import (
     CONVERGED,
     HELD,
     LEARNING,
-    SETTLED_LEAST,
     SHIFTED,
     WINDOW,
+    Compared,
     RunResult,
-    best_tcp_jct_s,
+    compared,
     document,
     fairness,
     losses_equal,
     marks_shifted,
     over_ideal_shifted,
-    strategy,
     summarized,
 )
-
-LEGEND = """mean, p99: iteration time over all iterations. flows: largest number of
-simultaneous flows on one fabric link, as measured: of the job in one step of
-its collective, and of all jobs. ECN marks: marked segments per iteration"""
+from machine.interval import Interval, percentile
 
 WIDTH = 80
 """Columns that the tables fit into."""
@@ -40,23 +38,6 @@ BUSY_LIMIT = 0.9
 """Above this CPU utilisation, the CPUs rather than the emulated links may have limited the runs."""
 STOLEN_LIMIT = 0.01
 """Above this part of the CPUs' time, what a virtual machine's host has taken may have delayed the runs."""
-
-
-def label(run: RunResult, runs: Sequence[RunResult]) -> str:
-    """Return the parameters that distinguish `run` from the other runs."""
-    combination = run.combination
-    parts: list[str] = []
-    if combination.load is not None:
-        parts.append(f"{combination.load:g} %")
-    if len({strategy(other.combination) for other in runs}) > 1:
-        parts.append(strategy(combination))
-    if len({other.combination.policy for other in runs}) > 1:
-        parts.append(combination.policy)
-    if len({other.combination.control for other in runs}) > 1:
-        parts.append(str(combination.control))
-    if len({other.combination.seed for other in runs}) > 1:
-        parts.append(f"seed {combination.seed}")
-    return ", ".join(parts) or strategy(combination)
 
 
 def table(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
@@ -69,19 +50,19 @@ def table(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
     )
     for heading in ("run", "job", "collective"):
         result.add_column(heading, overflow="fold")
-    marked = any(job.summary.marks for run in runs for job in run.jobs)
-    marks = ("ECN\nmarks",) if marked else ()
-    for heading in ("mean\nms", "p99\nms", "×\nideal", "JCT\ns", "flows:\njob", "\nall", *marks):
+    marked, long = _marked(runs), _long(runs)
+    headings = ("mean\nms", *(["p99\nms"] if long else []), f"×\n{ideal_word(runs)}", "JCT\ns")
+    for heading in (*headings, "flows:\njob", "\nall", *(["ECN\nmarks"] if marked else [])):
         result.add_column(heading, justify="right", no_wrap=True)
     for run in runs:
         for job in run.jobs:
             first = job is run.jobs[0]
             result.add_row(
-                label(run, runs) if first else "",
+                label(experiment, run, runs) if first else "",
                 job.name,
                 job.summary.collective,
                 f"{job.mean_ms:.1f}",
-                f"{job.summary.iteration_ms_p99:.1f}",
+                *([_cell(percentile(job.summary.iteration_ms, 99), ".1f")] if long else []),
                 f"{job.ratio_to_ideal:.2f}",
                 f"{job.summary.jct_s:.2f}",
                 str(job.max_flows_per_link),
@@ -92,61 +73,179 @@ def table(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
     return result
 
 
-COMPLETION_LEGEND = """JCT: job completion time (s) over the jobs of all seeds. vs. TCP: change of
-the mean from the best plain TCP (policy none)"""
+def legend(runs: Sequence[RunResult]) -> str:
+    """Return what the columns of `table` mean."""
+    word = ideal_word(runs)
+    means = {
+        "bound": "the computed bound: its hosts' links are all that slows the job",
+        "alone": "the job's time alone in the network, as measured",
+        "ideal": "the time alone: measured, or else the computed bound",
+    }[word]
+    parts = [
+        f"mean{', p99' if _long(runs) else ''}: iteration time over all iterations",
+        f"× {word}: mean over {means}",
+        "JCT: job completion time",
+        "flows: largest number of simultaneous flows on one fabric link, as measured: of the job in one "
+        "step of its collective, and of all jobs",
+        *(["ECN marks: marked segments per iteration"] if _marked(runs) else []),
+    ]
+    return fill(". ".join(parts), WIDTH)
 
 
-def completion(runs: Sequence[RunResult]) -> Table:
+def _marked(runs: Sequence[RunResult]) -> bool:
+    return any(job.summary.marks for run in runs for job in run.jobs)
+
+
+def _long(runs: Sequence[RunResult]) -> bool:
+    """Return whether a job has enough iterations for a 99th percentile."""
+    times = (job.summary.iteration_ms for run in runs for job in run.jobs)
+    return any(percentile(each, 99) is not None for each in times)
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def completion(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
     """Return a table of completion times (figure 8 and table I of the flow-scheduling paper).
 
-    One row per routing, policy and congestion control, over all seeds, compared with the best plain TCP.
+    One row per routing, policy and congestion control, over all seeds; if jobs differ, one for each job and
+    one for all together. The last column compares them with the baseline.
     """
+    rows = [
+        (one, job, _times(experiment, one, job))
+        for one in compared(experiment, runs)
+        for job in jobs_of(experiment, one)
+    ]
+    firsts = [one.group.runs[0] for one, _, _ in rows]
+    several = any(len(times) > 1 for _, _, times in rows)
+    many = any(percentile(times, 99) is not None for _, _, times in rows)
     result = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("routing", "policy", "control"):
-        result.add_column(heading)
-    for heading in ("JCT\nmean", "\nmin", "\nmax", "\np99", "vs.\nTCP"):
+    result.add_column("run", overflow="fold")
+    result.add_column("job", overflow="fold")
+    extremes = ["\nmin", "\nmax"] if several else []
+    for heading in ("JCT s\nmean", *extremes, *(["\np99"] if many else [])):
         result.add_column(heading, justify="right", no_wrap=True)
-    for group in summarized(runs):
-        which = group.runs[0].combination
-        best = best_tcp_jct_s(runs, which.load)
-        load = "" if which.load is None else f"{which.load:g} %, "
+    result.add_column("change", justify="right", no_wrap=True)
+    before: Compared | None = None
+    for one, job, times in rows:
+        if one is not before and before is not None and not experiment.alike:
+            result.add_section()
+        change = one.change(job)
         result.add_row(
-            *(f"{load}{strategy(which)}", which.policy, str(which.control or "")),
-            *(f"{value:.2f}" for value in group.completion.document().values()),
-            f"{group.completion.mean / best - 1:+.1%}" if best else "-",
+            label(experiment, one.group.runs[0], firsts) if one is not before else "",
+            job or together(experiment, one),
+            f"{fmean(times):.2f}",
+            *([f"{min(times):.2f}", f"{max(times):.2f}"] if several else []),
+            *([_cell(percentile(times, 99), ".2f")] if many else []),
+            "baseline" if one.is_baseline else "-" if change is None else change.percent(),
         )
+        before = one
     return result
 
 
+def jobs_of(experiment: Experiment, one: Compared) -> list[str | None]:
+    """Return what is compared of a group: single jobs if they differ, and all together (None)."""
+    if experiment.alike or experiment.cluster is not None:
+        return [None]
+    return [*(job.name for job in one.group.runs[0].jobs), None]
+
+
+def _times(experiment: Experiment, one: Compared, job: str | None) -> Sequence[float]:
+    """Return completion times (s): of one job, those of its seeds; of all together, their sums by seed if the
+    jobs differ, else those of every job."""
+    if job is None and (experiment.alike or experiment.cluster is not None):
+        return one.group.completion.jct_s
+    return list(one.group.jct_s(job).values())
+
+
+def by_seed(experiment: Experiment, one: Compared, job: str | None) -> list[float]:
+    """Return the same by seed, as means over jobs that are alike."""
+    times = one.group.jct_s(job).values()
+    summed = job is not None or not (experiment.alike or experiment.cluster is not None)
+    return list(times) if summed else [time / len(one.group.runs[0].jobs) for time in times]
+
+
+def together(experiment: Experiment, one: Compared) -> str:
+    """Return what `by_seed` is of, for all jobs together."""
+    number = len(one.group.runs[0].jobs)
+    if experiment.cluster is not None:
+        return f"mean of {number}"
+    if not experiment.alike:
+        return f"sum of {number}"
+    return one.group.runs[0].jobs[0].name if number == 1 else f"each of {number}"
+
+
+def completion_legend(experiment: Experiment, runs: Sequence[RunResult]) -> str:
+    """Return what the columns of `completion` mean, and what the baseline is."""
+    if experiment.alike:
+        what = "over the jobs of all seeds, which are alike"
+    elif experiment.cluster is not None:
+        what = "over the jobs of all seeds, which differ in length"
+    else:
+        what = "over the seeds; jobs differ, so that they are summed and not averaged"
+    baselines = {one.baseline.which: one.baseline for one in compared(experiment, runs) if one.baseline}
+    firsts = [one.group.runs[0] for one in compared(experiment, runs)]
+    names = [label(experiment, group.runs[0], firsts) for group in baselines.values()]
+    seeds = len({run.combination.seed for run in runs})
+    spread = " ± half of its 95 % confidence interval" if seeds > 1 else ""
+    change = f"change: of the mean, from the baseline ({'; '.join(names)}){spread}"
+    return fill(f"JCT: job completion time {what}" + (f". {change}" if names else ""), WIDTH)
+
+
+def outcome(experiment: Experiment, runs: Sequence[RunResult]) -> Iterator[str]:
+    """Yield in words how completion times differ from the baseline's.
+
+    The last line is of all jobs together; if jobs differ, one for each of them comes before. Nothing is
+    yielded of a single combination.
+    """
+    rows = compared(experiment, runs)
+    for load in dict.fromkeys(one.group.which.load for one in rows):
+        others = [one for one in rows if one.group.which.load == load and not one.is_baseline]
+        if not others or (baseline := others[0].baseline) is None:
+            continue
+        firsts = [one.group.runs[0] for one in rows]
+        names = [label(experiment, one.group.runs[0], firsts, in_words=True) for one in others]
+        against = label(experiment, baseline.runs[0], firsts, in_words=True)
+        jobs = jobs_of(experiment, others[0])
+        for job in jobs if load is None else [None]:
+            changes = [_change(name, one.change(job)) for name, one in zip(names, others, strict=True)]
+            whose = job or ("all jobs together" if len(runs[0].jobs) > 1 else "completion time")
+            yield f"{whose}: {', '.join(changes)} against {against}"
+
+
+def _change(name: str, change: Interval | None) -> str:
+    if change is None:
+        return f"{name} not comparable (no seed in common)"
+    chance = "" if change.clear or change.half is None else " (within the spread)"
+    return f"{name} {100 * change.mean:+.0f} %{chance}"
+
+
 SETTLING_LEGEND = f"""settled: n iterations from iteration {LEARNING} on: mean over ideal, mean over
-the links' bound, p99 over ideal (-: fewer than {SETTLED_LEAST}). converged: number of runs
+the links' bound, p99 over ideal (-: too few). converged: number of runs
 in which every job stays within {CONVERGED - 1:.0%} of ideal until the end, in each {WINDOW}
 consecutive iterations and for at least {HELD}; at: median of the iteration where
 that begins.
 Whole run: progress of the slowest job (1: unhindered), Jain's index (1: even)"""
 
 
-def settling(runs: Sequence[RunResult]) -> Table:
+def settling(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
     """Return a table of how runs settled: one row per policy and congestion control."""
     result = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    result.add_column("policy")
-    result.add_column("control")
+    result.add_column("run", overflow="fold")
     headings = ("settled\n× ideal", "\n× bound", "\np99", "\nn", "con-\nverged", "\nat", "slowest", "Jain")
     for heading in headings:
         result.add_column(heading, justify="right", no_wrap=True)
-    routings = len({strategy(run.combination) for run in runs})
+    firsts = [group.runs[0] for group in summarized(runs)]
     for group in summarized(runs):
-        which = group.runs[0].combination
-        load = "" if which.load is None else f"{which.load:g} %, "
         at = [each for each in group.converged_at if each is not None]
         even = [fairness(run) for run in group.runs]
         figures = group.settled
         result.add_row(
-            load + (f"{strategy(which)}, {which.policy}" if routings > 1 else which.policy),
-            str(which.control),
+            label(experiment, group.runs[0], firsts),
             f"{figures.over_ideal:.3f}" if figures else "-",
             f"{figures.over_bound:.3f}" if figures else "-",
-            f"{figures.over_ideal_p99:.3f}" if figures else "-",
+            f"{figures.over_ideal_p99:.3f}" if figures and figures.has_p99 else "-",
             str(figures.iterations) if figures else "-",
             f"{len(at)}/{len(group.runs)}",
             f"{median(at):g}" if at else "-",
@@ -164,7 +263,7 @@ and minute. waits: part of its time that a job waits for its pace. marks: ECN
 marks per iteration from then on"""
 
 
-def shifting(runs: Sequence[RunResult]) -> Table:
+def shifting(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
     """Return a table of how policy cassini shifted jobs: one row per run."""
     result = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     result.add_column("run", overflow="fold")
@@ -172,7 +271,7 @@ def shifting(runs: Sequence[RunResult]) -> Table:
         result.add_column(heading.replace(" ", "\n"), justify="right")
     for run in runs:
         if run.paced.score is not None:
-            result.add_row(label(run, runs), *shifting_cells(run))
+            result.add_row(label(experiment, run, runs), *shifting_cells(run))
     return result
 
 
@@ -183,18 +282,15 @@ def shifting_cells(run: RunResult) -> list[str]:
     """Return a row of that table, under SHIFTING_HEADINGS."""
     paced = run.paced
 
-    def cell(value: float | None, form: str) -> str:
-        return "-" if value is None else format(value, form)
-
     return [
-        cell(paced.score, ".2f"),
+        _cell(paced.score, ".2f"),
         ", ".join(f"{job} {shift:.0f}" for job, shift in paced.shifts_ms.items()) or "-",
-        cell(over_ideal_shifted(run), ".3f"),
-        cell(paced.drift_ms_p99, ".1f"),
+        _cell(over_ideal_shifted(run), ".3f"),
+        _cell(paced.drift_ms_p99, ".1f"),
         str(paced.corrections),
-        cell(paced.adjustments_per_minute, ".1f"),
+        _cell(paced.adjustments_per_minute, ".1f"),
         "-" if paced.waited is None else f"{100 * paced.waited:.1f} %",
-        cell(marks_shifted(run), ".4g"),
+        _cell(marks_shifted(run), ".4g"),
     ]
 
 
@@ -215,10 +311,11 @@ def unfairness(found: Sequence[Gain]) -> Table:
     return result
 
 
-CLUSTER_LEGEND = """JRT, JWT, JCT: running, waiting and completion time of the jobs, all seeds.
-alone: iteration time over the same job's alone, p99. flows: largest number of
-simultaneous flows on one fabric link, of all jobs. waits: failed attempts to
-place a job for want of GPUs, and of links. circuits: made in the run"""
+CLUSTER_LEGEND = """JRT, JWT, JCT: running, waiting and completion time, means over all jobs of a
+run, which differ in length. alone: iteration time over the same job's alone,
+p99. -: a p99 of fewer than 100. flows: largest number of simultaneous flows
+on one fabric link, of all jobs. waits: failed attempts to place a job for want
+of GPUs, and of links. circuits: made in the run"""
 
 
 def cluster(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
@@ -236,13 +333,13 @@ def cluster(experiment: Experiment, runs: Sequence[RunResult]) -> Table:
     for run, values in zip(runs, document(experiment, runs)["runs"], strict=True):
         alone, causes = values["over_alone_p99"], values["fragmentation"]
         result.add_row(
-            label(run, runs),
+            label(experiment, run, runs),
             *(
-                f"{values[f'{key}_s_{part}']:.3g}"
+                _cell(values[f"{key}_s_{part}"], ".3g")
                 for key in ("jrt", "jwt", "jct")
                 for part in ("mean", "p99")
             ),
-            "-" if alone is None else f"{alone:.2f}",
+            _cell(alone, ".2f"),
             *(str(each) for each in (run.max_flows_per_link_all, causes["gpu"], causes["network"])),
             str(values["circuits_changed"]),
         )
@@ -253,16 +350,16 @@ def all_tables(experiment: Experiment, runs: Sequence[RunResult]) -> Iterator[tu
     """Yield all tables that apply to `runs`, with their legends."""
     if experiment.cluster is not None:
         yield cluster(experiment, runs), CLUSTER_LEGEND
-        if experiment.policy != ("none",):
-            yield completion(runs), COMPLETION_LEGEND
+    else:
+        yield table(experiment, runs), legend(runs)
+    if len(summarized(runs)) > 1:
+        yield completion(experiment, runs), completion_legend(experiment, runs)
+    if experiment.cluster is not None:
         return
-    yield table(experiment, runs), LEGEND
-    if len(experiment.jobs) > 1 and len(summarized(runs)) > 1:
-        yield completion(runs), COMPLETION_LEGEND
     if experiment.controls:
-        yield settling(runs), SETTLING_LEGEND
+        yield settling(experiment, runs), SETTLING_LEGEND
     if any(run.paced.score is not None for run in runs):
-        yield shifting(runs), SHIFTING_LEGEND
+        yield shifting(experiment, runs), SHIFTING_LEGEND
     if found := gains(experiment, runs):
         yield unfairness(found), UNFAIR_LEGEND
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from entrain import policies
 from entrain.experiment import Experiment
-from entrain.results.plots import ideal_name, routing_name
+from entrain.results.names import ideal_name, ideal_word, routing_name, scheduler_name
 from entrain.results.values import (
     LEARNING,
     WINDOW,
@@ -84,8 +84,9 @@ def iterations(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
             look = style(_name(run))
             over = _times(run) / np.array([[job.ideal_ms] for job in run.jobs])
             numbers = np.arange(over.shape[1])
-            label = _name(run) if _name(run) not in shown else None
-            shown.add(_name(run))
+            name = scheduler_name(experiment, run.combination)
+            label = name if name not in shown else None
+            shown.add(name)
             place.plot(numbers, over.mean(axis=0), color=look.colour, ls=look.line, lw=1.2, label=label)
             if number == 1:
                 place.fill_between(
@@ -102,7 +103,7 @@ def iterations(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
         place.grid(alpha=0.3)
         place.legend(loc="lower right", fontsize=8)
     axes[0, 0].set_ylim(bottom=0)
-    axes[0, 0].set_ylabel("iteration time / ideal")
+    axes[0, 0].set_ylabel(f"iteration time / {ideal_word(runs)}")
     return figure
 
 
@@ -149,7 +150,7 @@ def throughput(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
             place.set_xlim(begin, end)
             place.grid(alpha=0.3)
         routing = f"{routing_name(strategy(run.combination))}\n" if routings > 1 else ""
-        row[0].set_ylabel(f"{routing}{_name(run)}\nMbit/s", fontsize=9)
+        row[0].set_ylabel(f"{routing}{scheduler_name(experiment, run.combination)}\nMbit/s", fontsize=9)
     if len(parts) > 1:
         when = ("at first", f"from iteration {SLIDING} on", "at the end")
         for place, name in zip(axes[0], when, strict=True):
@@ -194,7 +195,7 @@ def seeds(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
     found = "" if converged else ", none of which converged"
     figure.suptitle(f"Do iterations come down to their time alone?\n{experiment.name}: {number} seeds{found}")
     if converged:
-        _when(axes[0, 0], groups)
+        _when(axes[0, 0], experiment, groups)
     where = axes[0, -1]
     for place, group in enumerate(groups):
         look = style(_name(group.runs[0]))
@@ -202,18 +203,18 @@ def seeds(experiment: Experiment, runs: Sequence[RunResult]) -> Any:
             [place] * len(group.runs), _ends(group), look.marker, color=look.colour, alpha=0.7, ls="none"
         )
     where.axhline(1, color="black", ls="--", lw=1, label=ideal_name(runs))
-    where.set_xticks(range(len(groups)), [_name(group.runs[0]) for group in groups])
+    where.set_xticks(range(len(groups)), [scheduler_name(experiment, group.which) for group in groups])
     where.margins(x=0.15)
     known = all(group.settled for group in groups)
     what = f"iterations from {LEARNING} on" if known else f"last {WINDOW} iterations"
-    where.set_ylabel(f"{what}, / ideal")
+    where.set_ylabel(f"{what}, / {ideal_word(runs)}")
     where.legend(fontsize=8)
     for place in axes[0]:
         place.grid(alpha=0.3)
     return figure
 
 
-def _when(axes: Any, groups: Sequence[Summarized]) -> None:
+def _when(axes: Any, experiment: Experiment, groups: Sequence[Summarized]) -> None:
     """Plot the fraction of converged seeds by iteration."""
     longest = max(_times(run).shape[1] for group in groups for run in group.runs)
     for group in groups:
@@ -221,7 +222,8 @@ def _when(axes: Any, groups: Sequence[Summarized]) -> None:
         at = sorted(each for each in group.converged_at if each is not None)
         steps = [0, *at, longest]
         shares = np.array([*range(len(at) + 1), len(at)]) / len(group.runs)
-        axes.step(steps, shares, where="post", color=look.colour, ls=look.line, label=_name(group.runs[0]))
+        name = scheduler_name(experiment, group.which)
+        axes.step(steps, shares, where="post", color=look.colour, ls=look.line, label=name)
     axes.set_ylim(-0.02, 1.03)
     axes.set_xlabel("iteration")
     axes.set_ylabel("fraction of converged seeds")

@@ -18,6 +18,7 @@ from entrain.results.cluster import Stays, times
 from entrain.run.contention import LinkContention
 from entrain.run.queues import QueueUse
 from entrain.run.samples import Throughput, Window
+from machine.interval import Interval, percentile, relative
 from machine.origin import Origin
 from workloads.records import Summary
 
@@ -92,13 +93,13 @@ class Completion:
         """Mean over the jobs."""
         return fmean(self.jct_s)
 
-    def document(self) -> dict[str, float]:
-        """Return the figures as in results.json. p99 is interpolated: with few jobs, near the maximum."""
+    def document(self) -> dict[str, float | None]:
+        """Return the figures as in results.json. p99 is None for fewer than 100 jobs."""
         return {
             "jct_s_mean": self.mean,
             "jct_s_min": min(self.jct_s),
             "jct_s_max": max(self.jct_s),
-            "jct_s_p99": float(np.percentile(self.jct_s, 99)),
+            "jct_s_p99": percentile(self.jct_s, 99),
         }
 
 
@@ -189,6 +190,11 @@ class Settled:
     """Mean iteration time over the computed bound."""
     over_ideal_p99: float
     """99th percentile of the iteration time over the ideal."""
+
+    @property
+    def has_p99(self) -> bool:
+        """Whether there are enough iterations for a 99th percentile."""
+        return self.iterations >= 100
 
 
 def settled(job: JobResult) -> Settled | None:
@@ -307,6 +313,22 @@ class Summarized:
     runs: tuple[RunResult, ...]
 
     @property
+    def which(self) -> Combination:
+        """What was run, with the first seed."""
+        return self.runs[0].combination
+
+    def jct_s(self, job: str | None = None) -> dict[int, float]:
+        """Return the completion time of a job by seed; without `job`, the sum over all jobs."""
+        if job is None:
+            return {run.combination.seed: sum(run.completion.jct_s) for run in self.runs}
+        return {
+            run.combination.seed: jct_s
+            for run in self.runs
+            for result, jct_s in zip(run.jobs, run.completion.jct_s, strict=True)
+            if result.name == job
+        }
+
+    @property
     def converged_at(self) -> tuple[int | None, ...]:
         """`converged_at` of each run."""
         return tuple(map(converged_at, self.runs))
@@ -334,15 +356,64 @@ def summarized(runs: Sequence[RunResult]) -> list[Summarized]:
     return [Summarized(tuple(group)) for group in groups.values()]
 
 
-def best_tcp_jct_s(runs: Sequence[RunResult], load: float | None) -> float | None:
-    """Return the shortest mean completion time of a plain TCP (policy none) at this load, or None if none was
-    run."""
-    plain = [
-        group.completion.mean
-        for group in summarized([run for run in runs if run.combination.load == load])
-        if is_baseline(group.runs[0].combination.policy)
+@dataclass(frozen=True)
+class Compared:
+    """Runs beside those that they are compared with; None: nothing else was run at this load."""
+
+    group: Summarized
+    baseline: Summarized | None
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether the others are compared with these runs."""
+        return self.group is self.baseline
+
+    def change(self, job: str | None = None) -> Interval | None:
+        """Return how the completion time of a job, or of all together, differs from the baseline's.
+
+        It is a fraction of the baseline's, by the seeds that both have. None for the baseline, and without
+        such seeds.
+        """
+        if self.baseline is None or self.is_baseline:
+            return None
+        before, after = self.baseline.jct_s(job), self.group.jct_s(job)
+        common = [seed for seed in before if seed in after]
+        if not common:
+            return None
+        return relative({seed: before[seed] for seed in common}, {seed: after[seed] for seed in common})
+
+
+def compared(experiment: Experiment, runs: Sequence[RunResult]) -> list[Compared]:
+    """Return the runs by all but their seeds, each with its baseline at the same load.
+
+    The baseline has the experiment's first routing (or strategy), and under it the plain TCP with the
+    shortest mean completion time; without plain TCP, the first policy.
+    """
+    order = {replace(which, seed=0): place for place, which in enumerate(experiment.combinations())}
+    groups = summarized(runs)
+    baselines: dict[float | None, Summarized] = {}
+    for load in {group.which.load for group in groups}:
+        alike = [group for group in groups if group.which.load == load]
+        alike.sort(key=lambda group: order.get(replace(group.which, seed=0), len(order)))
+        same = [group for group in alike if strategy(group.which) == strategy(alike[0].which)]
+        plain = [group for group in same if is_baseline(group.which.policy)]
+        if len(alike) > 1:
+            baselines[load] = min(plain, key=lambda group: group.completion.mean, default=same[0])
+    return [Compared(group, baselines.get(group.which.load)) for group in groups]
+
+
+def best_tcp_jct_s(runs: Sequence[RunResult], which: Combination) -> float | None:
+    """Return the shortest mean completion time of a plain TCP (policy none) where `which` ran.
+
+    That is under the same routing (or strategy) and load. None if none was run there, or nothing else.
+    """
+    groups = [
+        group
+        for group in summarized(runs)
+        if (group.which.load, strategy(group.which)) == (which.load, strategy(which))
     ]
-    return min(plain, default=None)
+    plain = [group.completion.mean for group in groups if is_baseline(group.which.policy)]
+    return min(plain, default=None) if len(groups) > 1 else None
 
 
 def losses_equal(runs: Sequence[RunResult]) -> bool | None:
@@ -373,22 +444,18 @@ def document(experiment: Experiment, runs: Sequence[RunResult]) -> dict[str, Any
         "losses_equal": losses_equal(runs),
         "runs": [_run(run) for run in runs],
         "summary": [
-            _summary(group, best_tcp_jct_s(runs, group.runs[0].combination.load))
-            for group in summarized(runs)
+            _summary(experiment, one, best_tcp_jct_s(runs, one.group.which))
+            for one in compared(experiment, runs)
         ],
     }
 
 
-def _summary(group: Summarized, best_tcp_s: float | None) -> dict[str, Any]:
-    combination = group.runs[0].combination
+def _summary(experiment: Experiment, one: Compared, best_tcp_s: float | None) -> dict[str, Any]:
+    group, combination = one.group, one.group.which
     stays = [stay for run in group.runs if run.stays for stay in run.stays.stays]
     converged = sorted(each for each in group.converged_at if each is not None)
     return {
-        "strategy": strategy(combination),
-        "routing": combination.routing,
-        "policy": combination.policy,
-        "congestion_control": combination.control,
-        "load": combination.load,
+        **_named(combination),
         "runs": len(group.runs),
         "converged": len(converged),
         "converged_at_iteration_median": median(converged) if converged else None,
@@ -404,18 +471,41 @@ def _summary(group: Summarized, best_tcp_s: float | None) -> dict[str, Any]:
         "jain": fmean(fairness(run).jain for run in group.runs),
         **group.completion.document(),
         "jct_over_best_tcp": group.completion.mean / best_tcp_s if best_tcp_s else None,
+        "baseline": None if one.baseline is None else _named(one.baseline.which),
+        "jct_over_baseline": _over_baseline(one),
+        "jobs": [] if experiment.cluster else [_job_summary(one, job.name) for job in group.runs[0].jobs],
         **(times(stays) if stays else {}),
+    }
+
+
+def _named(which: Combination) -> dict[str, Any]:
+    """Return what distinguishes a combination from others, but for the seed."""
+    return {
+        "strategy": strategy(which),
+        "routing": which.routing,
+        "policy": which.policy,
+        "congestion_control": which.control,
+        "load": which.load,
+    }
+
+
+def _over_baseline(one: Compared, job: str | None = None) -> float | None:
+    change = one.change(job)
+    return 1.0 if one.is_baseline else None if change is None else 1.0 + change.mean
+
+
+def _job_summary(one: Compared, job: str) -> dict[str, Any]:
+    return {
+        "name": job,
+        "jct_s_mean": fmean(one.group.jct_s(job).values()),
+        "jct_over_baseline": _over_baseline(one, job),
     }
 
 
 def identity(run: RunResult) -> dict[str, Any]:
     """Return the columns that distinguish `run` from others."""
     return {
-        "strategy": strategy(run.combination),
-        "routing": run.combination.routing,
-        "policy": run.combination.policy,
-        "congestion_control": run.combination.control,
-        "load": run.combination.load,
+        **_named(run.combination),
         "target": run.target,
         "seed": run.combination.seed,
     }
@@ -450,7 +540,7 @@ def _run(run: RunResult) -> dict[str, Any]:
         **run.completion.document(),
         **(run.stays.document() if run.stays else {}),
         "over_alone_mean": fmean(run.over_alone) if run.over_alone else None,
-        "over_alone_p99": float(np.percentile(run.over_alone, 99)) if run.over_alone else None,
+        "over_alone_p99": percentile(run.over_alone, 99),
         "scheduling": [host.document() for host in run.scheduling],
         "policy_report": dict(run.policy_report),
         "overhead": dict(run.overhead),
@@ -508,7 +598,12 @@ def _paced(run: RunResult) -> dict[str, Any]:
 
 
 def _settled(figures: Settled | None) -> dict[str, Any] | None:
-    return None if figures is None else {"first_iteration": LEARNING, **asdict(figures)}
+    if figures is None:
+        return None
+    found = {"first_iteration": LEARNING, **asdict(figures)}
+    if not figures.has_p99:
+        found |= {"iteration_ms_p99": None, "over_ideal_p99": None}
+    return found
 
 
 def _jobs(run: RunResult) -> list[dict[str, Any]]:
@@ -524,7 +619,7 @@ def _job(job: JobResult) -> dict[str, Any]:
         "hosts": list(job.hosts),
         "iterations": len(job.summary.iteration_ms),
         "iteration_ms_mean": job.mean_ms,
-        "iteration_ms_p99": job.summary.iteration_ms_p99,
+        "iteration_ms_p99": percentile(job.summary.iteration_ms, 99),
         "iteration_ms_max": max(job.summary.iteration_ms),
         "iteration_ms_ideal": job.ideal_ms,
         "iteration_ms_alone": job.alone_ms,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -239,8 +238,7 @@ def run_alone(running: Running, combination: Combination, report: Report) -> dic
     for job in experiment.jobs:
         changes = {"iterations": experiment.alone_iterations, "start_ms": 0.0}
         spec = job.spec.model_copy(update=changes)
-        alike = spec.model_dump_json(exclude={"name", "hosts", "port_base"})
-        what = (alike, json.dumps(job.tables, default=dict), *experiment.rates_mbps(job))
+        what = experiment.kind(replace(job, spec=spec))
         if what not in measured:
             only = replace(experiment, jobs=(replace(job, spec=spec),), start_spread_ms=0.0, sample_ms=None)
             (result,) = run_one(

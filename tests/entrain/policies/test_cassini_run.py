@@ -120,5 +120,4 @@ def test_jobs_stop_meeting_and_go_on_without_an_agent(tmp_path_factory: pytest.T
     assert sorted(run["shifts_ms"]) == ["long", "short"]
     stays, moves = sorted(run["shifts_ms"].values())
     assert stays == 0 <= moves < 500  # or the other job stays as well, because it is late already
-    assert run["drift_ms_p99"] is not None
     assert any("the agent of h1 does not answer" in event for event in run["pacing"]["events"])

@@ -147,7 +147,13 @@ def test_the_page_loads_nothing_and_shows_every_run(make: Make, tmp_path: Path) 
     markup = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert "default-src 'none'" in markup
     assert not re.search(r"(src|href)=", markup)
-    for shown in ("401.00 ±", "391.00 ±", "-2.5 ±", "How long do the jobs take?", "3 seeds"):
+    for shown in (
+        "401.00 (0.00 to 897.83)",
+        "391.00 (0.00 to ",
+        "-2.5 ±",
+        "How long do the jobs take?",
+        "3 seeds",
+    ):
         assert shown in markup
 
 
@@ -211,3 +217,19 @@ def test_the_first_directory_given_is_the_first(make: Make) -> None:
     later, earlier = make("z", 200, 400, 600), make("a", 189.9, 390.0, 590.1)
     done = CliRunner().invoke(command, [str(later), str(earlier)], catch_exceptions=False)
     assert "shorter" in done.output and "longer" not in done.output
+
+
+def test_different_numbers_of_iterations_leave_completion_times_out(make: Make, tmp_path: Path) -> None:
+    """Ten iterations take longer than three, which says nothing; the titles are the directories."""
+    first, second = make("before", 200, 210), make("after", 190, 195)
+    path = second / "experiment.json"
+    path.write_text(path.read_text().replace('"iterations": 10', '"iterations": 3'))
+    done = CliRunner().invoke(command, [str(first), str(second)], catch_exceptions=False)
+    assert done.exit_code == 0
+    comparison_text = done.output.partition("Comparison, from before to after:")[2]
+    assert "alpha 10 and 3" in comparison_text
+    assert "job alpha: iterations" in comparison_text
+    assert "mean completion" not in comparison_text and "iteration (ms)" in comparison_text
+    assert "first" not in comparison_text and "second" not in comparison_text
+    CliRunner().invoke(command, [str(first), str(second), "--html", str(tmp_path / "a.html")])
+    assert "alpha 10 and 3" in (tmp_path / "a.html").read_text()

@@ -73,8 +73,8 @@ def test_loads_are_drawn_instead_of_bars(
 
 
 def test_runs_are_compared_with_plain_tcp_at_their_own_load(runs: list[RunResult]) -> None:
-    assert best_tcp_jct_s(runs, 25.0) == pytest.approx(2.4)
-    assert best_tcp_jct_s(runs, 65.0) == pytest.approx(3.0)
+    assert best_tcp_jct_s(runs, Combination("ecmp", "slots", 1, load=25.0)) == pytest.approx(2.4)
+    assert best_tcp_jct_s(runs, Combination("ecmp", "slots", 1, load=65.0)) == pytest.approx(3.0)
 
 
 def test_the_picture_needs_routings_and_policies(runs: list[RunResult]) -> None:

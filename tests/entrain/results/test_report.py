@@ -139,13 +139,14 @@ def test_settled_figures_are_of_what_comes_after_learning(tmp_path: Path, experi
             "over_ideal_p99": 1.01,
         }
     )
-    assert (two["iterations"], two["iteration_ms_p99"]) == (60, 300)
+    assert (two["iterations"], two["iteration_ms_mean"]) == (60, 300)
+    assert two["iteration_ms_p99"] is two["over_ideal_p99"] is None  # 60 are too few
     both = results["runs"][0]["settled"]
     assert (both["iterations"], both["over_ideal"]) == pytest.approx((60, (1.01 + 3) / 2))
     assert results["summary"][0]["settled"] == both
     console = Console(width=80, force_terminal=False)
     with console.capture() as captured:
-        console.print(settling([run]))
+        console.print(settling(experiment, [run]))
     assert "2.005" in captured.get()
     assert " 60 " in captured.get()
 
@@ -200,7 +201,7 @@ def test_seeds_are_summed_up(tmp_path: Path, experiment: Experiment) -> None:
     assert summary["over_ideal_last50_max"] == pytest.approx(1.5)
     console = Console(width=80, record=True, file=None, force_terminal=False)
     with console.capture() as captured:
-        console.print(settling(settling_runs))
+        console.print(settling(experiment, settling_runs))
     assert "mltcp_reno" in captured.get()
     assert "2/3" in captured.get()
     assert "…" not in captured.get()
@@ -244,7 +245,7 @@ def test_results_json_has_the_stated_shape(
     assert job["name"] == "a"
     assert job["collective"] == "ring"
     assert job["iteration_ms_mean"] == pytest.approx(300)
-    assert job["iteration_ms_p99"] == pytest.approx(398)
+    assert job["iteration_ms_p99"] is None  # three iterations have none
     assert job["jct_s"] == pytest.approx(0.9)
 
 
@@ -308,13 +309,13 @@ def test_the_table_fits_a_terminal_of_80_columns(tmp_path: Path, runs: list[RunR
         console.print(table(experiment, wide))
     text = captured.get()
     assert "…" not in text
-    for shown in ("ecmp", "source", "ring", "300.0", "398.0", "3.00", "0.90"):
+    for shown in ("ecmp", "source", "ring", "300.0", "3.00", "0.90"):
         assert shown in text
 
 
 def test_legends_fit_a_terminal_of_80_columns() -> None:
     legends = {name: text for name, text in vars(tables).items() if name.endswith("LEGEND")}
-    assert len(legends) > 4
+    assert len(legends) >= 4
     for name, text in legends.items():
         assert max(map(len, text.splitlines())) <= tables.WIDTH, name
 
@@ -459,25 +460,26 @@ def of_policy(run: RunResult, policy: str, control: str) -> RunResult:
 
 
 def test_completion_times_are_compared_with_the_best_tcp(tmp_path: Path, experiment: Experiment) -> None:
-    """Mean, extremes and p99 over the jobs and seeds; the reference is the plain TCP with the least mean."""
+    """Mean and extremes over the jobs and seeds; the baseline is the plain TCP with the least mean."""
     slow, fast = (result(experiment, "ecmp", (ms,) * 10, 1, 0.5) for ms in (200.0, 100.0))
     runs = [
         of_policy(replace(slow, jobs=slow.jobs + fast.jobs), "none", "reno"),  # 2 s and 1 s
-        of_policy(slow, "none", "cubic"),
-        of_policy(fast, "slots", "slot_cubic"),
+        of_policy(replace(slow, jobs=slow.jobs * 2), "none", "cubic"),
+        of_policy(replace(fast, jobs=fast.jobs * 2), "slots", "slot_cubic"),
     ]
     write(tmp_path, experiment, runs)
     written = json.loads((tmp_path / "results.json").read_text())
     first = {key: value for key, value in written["runs"][0].items() if key.startswith("jct_s")}
-    assert first == pytest.approx({"jct_s_mean": 1.5, "jct_s_min": 1, "jct_s_max": 2, "jct_s_p99": 1.99})
+    assert first.pop("jct_s_p99") is None
+    assert first == pytest.approx({"jct_s_mean": 1.5, "jct_s_min": 1, "jct_s_max": 2})
     over = [each["jct_over_best_tcp"] for each in written["summary"]]
     assert over == pytest.approx([1, 2 / 1.5, 1 / 1.5])
     console = Console(width=80, record=True, file=None, force_terminal=False)
     with console.capture() as captured:
-        console.print(completion(runs))
-    for shown in ("+0.0%", "+33.3%", "-33.3%", "1.99"):
+        console.print(completion(experiment, runs))
+    for shown in ("baseline", "none, reno", "+33.3 %", "-33.3 %"):
         assert shown in captured.get()
-    plot(tmp_path / "results.png", experiment, [of_policy(slow, "none", "reno"), *runs[1:]])
+    plot(tmp_path / "results.png", experiment, [replace(run, jobs=run.jobs[:1]) for run in runs])
     for control in ("reno", "cubic", "slots"):  # a bar for each
         assert share_of(style(control).colour, tmp_path / "results.png") > 0.01
 

@@ -181,7 +181,10 @@ def test_waiting_and_running_make_up_completion() -> None:
     placement = Placement("j", 0, (0, 1), (0, 0))
     found = times([Stay(placement, 1.0, 3.0, 7.0), Stay(placement, 0.0, 0.0, 2.0)])
     assert (found["jwt_s_mean"], found["jrt_s_mean"], found["jct_s_mean"]) == (1.0, 3.0, 4.0)
-    assert found["jct_s_p99"] == pytest.approx(2 + 0.99 * 4)
+    assert found["jct_s_p99"] is None  # two jobs have none
+    assert times([Stay(placement, 0.0, 0.0, 1.0 + n) for n in range(100)])["jct_s_p99"] == pytest.approx(
+        99.01
+    )
 
 
 RUN = """
@@ -274,11 +277,11 @@ def test_under_vclos_at_most_one_flow_of_all_jobs_is_on_any_link(tmp_path: Path)
         assert third["start_s"] >= max(first["end_s"], second["end_s"])
         assert [each["cause"] for each in third["waiting"]] == ["gpus"]
         assert run["fragmentation"]["gpu"] >= 1
-        assert run["jwt_s_p99"] <= third["jwt_s"]
+        assert run["jwt_s_mean"] <= third["jwt_s"]
         for job in run["jobs"]:
             assert job["jct_s"] == pytest.approx(job["jwt_s"] + job["jrt_s"])
             assert job["iteration_ms_alone"] > 0
-        assert run["over_alone_p99"] > 0
+        assert run["over_alone_mean"] > 0
         assert run["overhead"]["unattributed_bytes"] == 0
     rewired, wired = runs
     assert rewired["circuits_changed"] == sum(job["circuits_changed"] for job in rewired["jobs"]) > 0

@@ -224,7 +224,7 @@ def test_each_routing_puts_on_a_link_what_it_promises(
         assert [job["name"] for job in each["jobs"]] == ["exchange", "ring"]
         for job in each["jobs"]:
             assert job["jct_s"] > 0
-            assert job["iteration_ms_p99"] >= job["iteration_ms_mean"] > job["iteration_ms_ideal"] * 0.9
+            assert job["iteration_ms_max"] >= job["iteration_ms_mean"] > job["iteration_ms_ideal"] * 0.9
         crossing = sum(link["bytes"] for link in each["links"])
         # 8 of the exchange's 12 transfers leave their leaf, and all of the ring's; each passes two links
         assert crossing >= 2 * 3 * (8 * 100_000 + 2 * 2 * 100_000)
