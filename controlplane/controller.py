@@ -166,6 +166,8 @@ class Controller(Readings):
                 if pipeline is not None and pipeline.cookie != before.cookie:
                     await self._fabric.close()
                     await self._open(pipeline)
+                else:
+                    self._fabric.count_anew()
                 applied = await self._apply(routing)
             except EntrainError:
                 if self._fabric.pipeline is not before:

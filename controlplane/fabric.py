@@ -39,7 +39,8 @@ _DROPPED, _WAITING = 0x81, 0x82
 class Applied:
     """The changes that brought one switch into the desired state; all zero if it was in it already.
 
-    `pipeline_set` counts from the last `Fabric.apply`, so that the first one includes connecting.
+    `pipeline_set` and `seconds` count from the last `Fabric.apply` (or `count_anew`), so that the first one
+    includes connecting.
     """
 
     switch: str
@@ -96,6 +97,7 @@ class _Managed:
     status: str = "not connected"
     applied: Applied | None = None
     pipeline_set: bool = False
+    spent_s: float = 0.0
     failure: Exception | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -220,7 +222,7 @@ class Fabric:
                 await asyncio.gather(*map(_undo, managed, results))
                 raise next((error for error in errors if isinstance(error, EntrainError)), errors[0])
             for one in managed:
-                one.pipeline_set = False
+                one.pipeline_set, one.spent_s = False, 0.0
             if self._store is not None:
                 self._store.save(states, {**facts, "cookie": self.pipeline.cookie})
             return [result.applied for result in results if isinstance(result, _Change)]
@@ -228,6 +230,12 @@ class Fabric:
     def statuses(self) -> dict[str, str]:
         """By switch: "ready", or its error."""
         return {name: managed.status for name, managed in self._managed.items()}
+
+    def count_anew(self) -> None:
+        """Let what is applied from now on not include what came before, such as connecting."""
+        for name, managed in self._managed.items():
+            managed.pipeline_set, managed.spent_s = False, 0.0
+            managed.applied = Applied(name)
 
     def last_applied(self) -> dict[str, Applied]:
         """Return what the last reconciliation of each switch has written."""
@@ -470,8 +478,8 @@ async def _write(managed: _Managed, before: State, began: float) -> _Change:
             raise
     if managed.known is before:  # else somebody has given cause to doubt
         managed.known = desired
-    seconds = time.monotonic() - began
-    managed.applied = _applied(managed.switch.name, managed.pipeline_set, change, seconds)
+    managed.spent_s += time.monotonic() - began
+    managed.applied = _applied(managed.switch.name, managed.pipeline_set, change, managed.spent_s)
     return _Change(managed.applied, before)
 
 

@@ -38,9 +38,9 @@ def warn(console: Console, text: str) -> None:
     console.print(f"warning: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
-def count(number: int, what: str) -> str:
-    """Return a number with its noun: 1 job, 2 jobs."""
-    return f"{number} {what}" + ("" if number == 1 else "s")
+def count(number: int, what: str, several: str = "") -> str:
+    """Return a number with its noun: 1 job, 2 jobs; `several` is a plural that has more than an s."""
+    return f"{number} {what if number == 1 else several or f'{what}s'}"
 
 
 def duration(seconds: float) -> str:

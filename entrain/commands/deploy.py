@@ -12,7 +12,7 @@ import click
 from rich.table import Table
 
 from machine.errors import BadInput, EntrainError
-from machine.terminal import plain_table, print_whole
+from machine.terminal import count, plain_table, print_whole
 
 if TYPE_CHECKING:
     from controlplane.pipeline import Pipeline
@@ -156,7 +156,11 @@ def deploy_table(result: dict[str, Any]) -> Table:
         counts = [str(switch[key]) for key in ("inserted", "modified", "deleted")]
         pipeline = "set" if switch["pipeline_set"] else "unchanged"
         table.add_row(switch["name"], pipeline, *counts, f"{switch['seconds']:.2f}")
-    table.caption = (
-        f"{result['network']}: {len(result['switches'])} switches ready in {result['seconds']:.2f} s"
+    switches = count(len(result["switches"]), "switch", "switches")
+    written = any(
+        switch["pipeline_set"] or switch["inserted"] or switch["modified"] or switch["deleted"]
+        for switch in result["switches"]
     )
+    done = "ready" if written else "had all of this already: nothing written,"
+    table.caption = f"{result['network']}: {switches} {done} in {result['seconds']:.2f} s"
     return table

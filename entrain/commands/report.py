@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from machine.errors import BadInput, EntrainError
+from machine.terminal import print_whole
 from machine.whole import whole
 
 Directory = click.Path(path_type=Path, exists=True, file_okay=False)
@@ -89,7 +90,7 @@ def _compare(directories: Sequence[Path]) -> None:
     console = Console()
     names = comparison.titles(*held)
     console.print(f"Comparison, from {names[0]} to {names[1]}:", highlight=False, markup=False)
-    console.print(comparison.table(comparison.compare(*held), names))
+    print_whole(comparison.table(comparison.compare(*held), names))
     console.print(comparison.LEGEND, highlight=False)
     for remark in comparison.remarks(*held):
         console.print(f"note: {remark}", highlight=False, markup=False)

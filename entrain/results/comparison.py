@@ -23,6 +23,7 @@ from entrain.results.values import RunResult
 from machine.errors import BadInput
 from machine.interval import Interval, interval, relative
 from machine.origin import listed
+from machine.terminal import plain_table
 
 Held = Store[Experiment, RunResult]
 Tables = Mapping[str, Mapping[str, JsonValue]]
@@ -145,12 +146,9 @@ def compare(first: Held, second: Held) -> list[Change]:
 
 def table(changes: Sequence[Change], names: tuple[str, str]) -> Table:
     """Return a table with one row per change, between the experiments called `names`."""
-    result = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("run", "job", "measure"):
-        result.add_column(heading, overflow="fold")
-    for heading in (*names, "change"):
-        result.add_column(heading, justify="right", overflow="fold")
-    result.add_column("meaning")
+    result = plain_table("run", "job", "measure", *names, "change", text=3)
+    result.add_column("meaning", no_wrap=True)
+    result.padding = (0, 1, 0, 0)
     before = None
     for each in changes:
         result.add_row(

@@ -171,8 +171,8 @@ def _what(experiment: Experiment, runs: Sequence[RunResult]) -> str:
     jobs = "the jobs of a cluster" if experiment.cluster else count(len(experiment.jobs), "job")
     what = f"Compared by {' and '.join(varied)}" if varied else "One combination"
     return (
-        f"{what}: {jobs} on {count(hosts, 'host')} and {switches} {experiment.target} "
-        f"{'switch' if switches == 1 else 'switches'}, "
+        f"{what}: {jobs} on {count(hosts, 'host')} and "
+        f"{count(switches, f'{experiment.target} switch', f'{experiment.target} switches')}, "
         f"{count(len({run.combination.seed for run in runs}), 'seed')}."
     )
 

@@ -350,6 +350,26 @@ def test_another_target_or_program_than_runs_is_refused(network: str, tmp_path: 
 
 
 @pytest.mark.root
+def test_deploy_says_what_it_did_of_a_program_without_tables_of_ours(network: str) -> None:
+    """The second time it sets nothing, and no switch takes longer than all of them together."""
+    command = ("deploy", "--target", network, "--network", NAME)
+    build = ROOT / "tests/p4/programs/build"
+    files = ("--program", str(build / "meter.json"), "--p4info", str(build / "meter.p4info.txtpb"))
+    try:
+        first, second = (entrain_json(*command, *files) for _ in range(2))
+        assert all(switch["pipeline_set"] for switch in first["switches"])
+        assert not any(switch["pipeline_set"] or switch["inserted"] for switch in second["switches"])
+        for reply in (first, second):
+            assert max(switch["seconds"] for switch in reply["switches"]) <= reply["seconds"]
+        assert "nothing written" in " ".join(entrain(*command, *files).stdout.split())
+    finally:
+        fabric = ROOT / "p4src/build"
+        own = ("--program", str(fabric / "fabric.json"), "--p4info", str(fabric / "fabric.p4info.txtpb"))
+        entrain(*command, *own)
+    assert talk() == "from 10.1.1.2"
+
+
+@pytest.mark.root
 def test_another_program_is_deployed_or_the_former_stays(network: str, tmp_path: Path) -> None:
     program, p4info = tmp_path / "other.json", ROOT / "p4src/build/fabric.p4info.txtpb"
     text = (ROOT / "p4src/build/fabric.json").read_text()

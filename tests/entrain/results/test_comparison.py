@@ -226,7 +226,7 @@ def test_different_numbers_of_iterations_leave_completion_times_out(make: Make, 
     path.write_text(path.read_text().replace('"iterations": 10', '"iterations": 3'))
     done = CliRunner().invoke(command, [str(first), str(second)], catch_exceptions=False)
     assert done.exit_code == 0
-    comparison_text = done.output.partition("Comparison, from before to after:")[2]
+    comparison_text = " ".join(done.output.partition("Comparison, from before to after:")[2].split())
     assert "alpha 10 and 3" in comparison_text
     assert "job alpha: iterations" in comparison_text
     assert "mean completion" not in comparison_text and "iteration (ms)" in comparison_text
