@@ -312,14 +312,18 @@ def _run(
     parts = list(cluster.networks(experiment))
     parts = [part for part in parts if keep or not set(todo).isdisjoint(part.combinations())]
     with owned_place(console, out, descriptor) as place:
+        begun = 0
         for number, part in enumerate(parts, 1):
             last = number == len(parts)
+            runs = len(set(todo) & set(part.combinations()))
+            report = runner.share(place.report, begun / max(len(todo), 1), (begun + runs) / max(len(todo), 1))
+            begun += runs
             directory = place.directory / f"network{number}" if len(parts) > 1 else place.directory
             directory.mkdir(exist_ok=True)
             with runner.bring_up(
-                part, place.record, directory, place.namespace, place.report, last=last
+                part, place.record, directory, place.namespace, report, last=last
             ) as running:
-                for run in run_all(running, place.report, todo, tuple(finished)):
+                for run in run_all(running, report, todo, tuple(finished)):
                     ended(run)
                 if keep and last:
                     console.print(_how_to_look(running, place.namespace), highlight=False, markup=False)

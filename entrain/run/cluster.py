@@ -45,6 +45,7 @@ from entrain.run.runner import (
     restored_windows,
     route,
     run_of,
+    share,
 )
 from machine.errors import EntrainError
 from machine.origin import here
@@ -65,6 +66,10 @@ POLL_S = 0.02
 
 READY_TIMEOUT_S = patience(90.0)
 """How long the launcher of ranks may take to import everything on a busy machine."""
+
+JOBS_PART = 0.8
+"""The part of a run's progress until all jobs have ended; the rest is for measuring jobs alone, whose number
+is not known before."""
 
 Kind = tuple[object, ...]
 """What makes two jobs run alike when alone: what they compute and send, and how their ranks lie."""
@@ -109,10 +114,12 @@ def run_all(
             if job.alone_ms is not None:
                 alone[seed, _kind(plan, arrivals[job.name], job.hosts)] = job.alone_ms
     with _launcher(running) as launcher, _giving_way():
-        for combination in experiment.combinations():
-            if combination in todo:
-                one = _Run(running, combination, launcher, report)
-                yield one.with_alone(one.go(), alone)
+        mine = [combination for combination in experiment.combinations() if combination in todo]
+        for place, combination in enumerate(mine):
+            one = _Run(
+                running, combination, launcher, share(report, place / len(mine), (place + 1) / len(mine))
+            )
+            yield one.with_alone(one.go(), alone)
 
 
 def _plan(experiment: Experiment) -> ClusterPlan:
@@ -183,7 +190,8 @@ class _Run:
         parts = (combination.strategy, combination.policy, combination.control, combination.seed)
         self.name = "-".join(str(part) for part in parts if part is not None)
         self._running, self._combination, self._launcher = running, combination, launcher
-        self._report = report
+        jobs = JOBS_PART if running.experiment.alone_iterations else 1.0
+        self._report, self._report_alone = share(report, 0.0, jobs), share(report, jobs, 1.0)
         self._plan = _plan(running.experiment)
         self._table = self._plan.table
         self._arrivals = self._plan.arrivals(combination.seed)
@@ -445,7 +453,9 @@ class _Run:
         if missing:
             self._running.loop.run(self._for_one())
         for place, (kind, job) in enumerate(missing.items()):
-            self._report(f"{self.name}: {job.name} alone, {place} of {len(missing)}", place / len(missing))
+            self._report_alone(
+                f"{self.name}: {job.name} alone, {place} of {len(missing)}", place / len(missing)
+            )
             known[kind] = self._measure_alone(arrivals[job.name], job.hosts, iterations)
         return replace(
             result, jobs=tuple(replace(job, alone_ms=known[kinds[job.name]]) for job in result.jobs)

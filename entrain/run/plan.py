@@ -61,13 +61,15 @@ class Plan:
 
 def plan(experiment: Experiment, todo: Sequence[Combination], kept: int = 0) -> Plan:
     """Return what running `todo` takes; `kept` runs are there already."""
-    times = tuple(_seconds(experiment, combination) for combination in todo)
+    times = tuple(run_seconds(experiment, combination) for combination in todo)
     return Plan(
         tuple(todo),
         kept,
         len(experiment.topology.switches),
         len(experiment.topology.hosts),
-        sum(times) + _alone_seconds(experiment, todo) + (BRING_UP_S if todo else 0.0),
+        sum(times)
+        + sum(alone_seconds(experiment, each) for each in {replace(each, seed=0) for each in todo})
+        + (BRING_UP_S if todo else 0.0),
         times,
         _processors(experiment),
         len(os.sched_getaffinity(0)),
@@ -116,7 +118,7 @@ def _text(value: object) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _seconds(experiment: Experiment, combination: Combination) -> float:
+def run_seconds(experiment: Experiment, combination: Combination) -> float:
     """Return how long the jobs of a run take if no flow meets another (s)."""
     if (cluster := experiment.cluster) is not None:
         return max(each.arrival_s + each.duration_s for each in cluster.arrivals(combination.seed))
@@ -132,13 +134,10 @@ def _iteration_s(experiment: Experiment, job: Job) -> float:
     return bound_ms(job.spec, experiment.rates_mbps(job), mtu=experiment.topology.mtu) / 1e3
 
 
-def _alone_seconds(experiment: Experiment, todo: Sequence[Combination]) -> float:
-    """Return how long it takes to measure the jobs alone, once for all seeds; of equal jobs, one (s)."""
-    total = 0.0
-    for combination in {replace(each, seed=0) for each in todo}:
-        at = experiment.at(combination.load)
-        total += sum({_iteration_s(at, job) for job in at.jobs}) * experiment.alone_iterations
-    return total
+def alone_seconds(experiment: Experiment, combination: Combination) -> float:
+    """Return how long it takes to measure the jobs of a run alone; of equal jobs, one (s)."""
+    at = experiment.at(combination.load)
+    return sum({_iteration_s(at, job) for job in at.jobs}) * experiment.alone_iterations
 
 
 def _processors(experiment: Experiment) -> float:

@@ -35,6 +35,7 @@ from entrain.run.cross import NAME as CROSS
 from entrain.run.cross import Cross, CrossFlow, crossing
 from entrain.run.emulation import check_control, ecn_threshold, losing, network_of
 from entrain.run.live import Live, Training
+from entrain.run.plan import alone_seconds, run_seconds
 from entrain.run.queues import QueueUse, QueueWatch
 from entrain.run.samples import Sampler, sampling
 from hostbpf.controls import controls, others, registered
@@ -205,34 +206,66 @@ def run_all(
 
     `finished` are earlier runs: what they measured of single jobs is not measured again.
     """
+    experiment = running.experiment
     known = {run.combination: run for run in finished}
-    last: RunResult | None = None
-    begun = 0
-    for combination in running.experiment.combinations():
-        if combination not in todo:
-            last = known.get(combination, last)
-            continue
+    total = sum(_expected_s(experiment, step) for step in _steps(experiment, todo, known))
+    done_s = 0.0
+    measured: dict[str, float] = {}
+    for step in _steps(experiment, todo, known):
+        combination, previous = step
+        until_s = done_s + _expected_s(experiment, step)
+        begin = (done_s + _alone_s(experiment, step)) / total
+        if previous is None:
+            measured = run_alone(running, combination, share(report, done_s / total, begin))
+        elif previous in known:
+            measured = {job.name: job.alone_ms for job in known[previous].jobs if job.alone_ms is not None}
+        yield run_one(running, combination, share(report, begin, until_s / total), measured)
+        done_s = until_s
 
-        def progress(what: str, part: float, index: int = begun) -> None:
-            report(what, (index + part) / len(todo))
 
-        begun += 1
-        alone: Mapping[str, float] = {}
-        if running.experiment.alone_iterations:
-            if last is not None and replace(last.combination, seed=combination.seed) == combination:
-                alone = {job.name: job.alone_ms for job in last.jobs if job.alone_ms is not None}
-            else:
-                alone = run_alone(running, combination, progress)
-        last = run_one(running, combination, progress, alone)
-        yield last
+_Step = tuple[Combination, Combination | None]
+"""A run, and the one before from which it takes what jobs need alone; None: that is measured first."""
+
+
+def _steps(
+    experiment: Experiment, todo: Collection[Combination], known: Collection[Combination]
+) -> Iterator[_Step]:
+    """Yield the runs in order. Those that differ by their seeds only share what jobs need alone."""
+    last: Combination | None = None
+    for combination in experiment.combinations():
+        if combination in todo:
+            alike = last is not None and replace(last, seed=combination.seed) == combination
+            yield combination, last if alike else None
+            last = combination
+        elif combination in known:
+            last = combination
+
+
+def _alone_s(experiment: Experiment, step: _Step) -> float:
+    """Return how long measuring jobs alone takes at least before a run."""
+    combination, previous = step
+    return alone_seconds(experiment, combination) if previous is None else 0.0
+
+
+def _expected_s(experiment: Experiment, step: _Step) -> float:
+    """Return how long a run takes at least, with what is measured before."""
+    return run_seconds(experiment, step[0]) + _alone_s(experiment, step)
+
+
+def share(report: Report, begin: float, end: float) -> Report:
+    """Return a report of a part of the work: that from `begin` to `end` (0 to 1)."""
+    return lambda what, part: report(what, begin + (end - begin) * part)
 
 
 def run_alone(running: Running, combination: Combination, report: Report) -> dict[str, float]:
-    """Return each job's median iteration time alone in the network, in ms.
+    """Return each job's median iteration time alone in the network, in ms; none without `alone_iterations`.
 
     Of identical jobs, only one is measured.
     """
     experiment = running.experiment
+    if not experiment.alone_iterations:
+        return {}
+    kinds = len({experiment.kind(job) for job in experiment.jobs})
     measured: dict[object, float] = {}
     found = {}
     for job in experiment.jobs:
@@ -241,8 +274,9 @@ def run_alone(running: Running, combination: Combination, report: Report) -> dic
         what = experiment.kind(replace(job, spec=spec))
         if what not in measured:
             only = replace(experiment, jobs=(replace(job, spec=spec),), start_spread_ms=0.0, sample_ms=None)
+            part = share(report, len(measured) / kinds, (len(measured) + 1) / kinds)
             (result,) = run_one(
-                replace(running, experiment=only), combination, report, name=f"alone-{job.name}"
+                replace(running, experiment=only), combination, part, name=f"alone-{job.name}"
             ).jobs
             measured[what] = median(result.summary.iteration_ms)
         found[job.name] = measured[what]
@@ -294,6 +328,7 @@ def run_one(
         processor = _run_jobs(
             running, name, combination, session, output, report, sampler, cross, alone, queues
         )
+        report(f"{name}: reading records", 1.0)
         told = session.report()
         _Watch(running, name, ()).check()  # an agent that has just died has reported nothing
         wall_s = time.monotonic() - began
