@@ -57,7 +57,8 @@ class Controller(Readings):
     `circuits` is the cluster's optical circuit switch. If not `strict`, it starts though switches are not
     ready, and `statuses` of the fabric tell. `pipeline` is by default the fabric's program for softswitch and
     BMv2; `deploy` can replace it. `host_processes` has, by emulated host, a process in its network namespace.
-    `access` says who may call. `queues` reads the queues of an emulated network.
+    `access` says who may call. `queues` reads the queues of an emulated network, and `training` what
+    jobs on its hosts have recorded.
     """
 
     def __init__(
@@ -78,9 +79,11 @@ class Controller(Readings):
         host_processes: Mapping[str, int] | None = None,
         access: Access = OWNERS,
         queues: ReadQueues = lambda: (),
+        training: Callable[[], Sequence[api.TrainingJob]] = lambda: (),
     ) -> None:
         super().__init__(topology, routing, namespace, host_processes or {}, on_event, queues)
         self.access = access
+        self._training = training
         self.stopped = asyncio.Event()
         self.admission: Admission | None = None
         if cluster is not None:
@@ -229,6 +232,9 @@ class Controller(Readings):
             applied = await self.deploy(cast("Routing", asked.routing or self._routing), pipeline)
             switches = [_applied(one) for one in applied]
             return api.Deployed(switches=switches, seconds=time.monotonic() - began)
+
+    async def ListTraining(self, request: Any, context: Any) -> api.Training:  # noqa: N802
+        return api.Training(jobs=self._training())
 
     async def Submit(self, request: api.JobRequest, context: Any) -> api.Job:  # noqa: N802
         async with told(context):

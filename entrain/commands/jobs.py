@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
@@ -12,6 +12,9 @@ import click
 from rich.console import Console
 
 from machine.errors import BadInput
+
+LOOK_S = 0.2
+"""How often the progress of a job is read."""
 
 
 @click.group(short_help="List the jobs of a cluster; `jobs run` runs one.", invoke_without_command=True)
@@ -55,13 +58,18 @@ def command(context: click.Context, past: bool, network: str | None, as_json: bo
 def run(context: click.Context, file: Path, network: str | None, as_json: bool) -> None:
     """Run the job in JOB.toml on hosts of a network that is up, and print its times.
 
-    The file has a table [job] with the keys of [[job]] in experiments. On a cluster, hosts reach only those
-    of their own job: submit it first, and name the hosts that it got.
+    Meanwhile `entrain watch` shows it. Jobs of different names can run at the same time. The file has a table
+    [job] with the keys of [[job]] in experiments. On a cluster, hosts reach only those of their own job:
+    first submit it, and name the hosts that it got.
     """
     from controlplane.api_pb2 import GetNetworkRequest
     from controlplane.client import call, choose
+    from entrain.commands.run import shown_progress
     from entrain.run.job import Place, job_on
+    from entrain.run.live import Training
+    from entrain.run.training import DIRECTORY, described
     from machine.packages import run_module
+    from machine.signals import ending_once
 
     chosen = choose(network)
     with call(chosen) as stub:
@@ -69,11 +77,31 @@ def run(context: click.Context, file: Path, network: str | None, as_json: bool) 
     if not all(host.process_id for host in found):
         raise BadInput(f"network {chosen.name} does not emulate its hosts; start the job on the hosts itself")
     places = [Place(host.name, host.address, host.switch, host.process_id) for host in found]
-    with tempfile.TemporaryDirectory(prefix="entrain-job-") as directory:
-        spec = job_on(file, places, Path(directory))
-        description = Path(directory) / "job.json"
-        description.write_text(spec.model_dump_json(), encoding="utf-8")
+    spec = job_on(file, places, chosen.directory / DIRECTORY)
+    with ending_once(), described(spec, chosen.name, f"{file}: [job]") as description:
         line = [*run_module("workloads"), "launch", "--job", str(description), *(["--json"] * as_json)]
         # The ranks end with this process, however it ends. Ctrl-C reaches them by itself.
-        done = subprocess.run(["setpriv", "--pdeathsig", "TERM", *line], check=False)
-    context.exit(done.returncode)
+        with subprocess.Popen(["setpriv", "--pdeathsig", "TERM", *line], stdout=subprocess.PIPE) as running:
+            job = Training(spec, ())
+            try:
+                with shown_progress(Console(stderr=True)) as report:
+                    while not _ended(running):
+                        job.look()
+                        report(
+                            f"{spec.name}: {job.done}/{spec.iterations} iterations",
+                            job.done / spec.iterations,
+                        )
+            except BaseException:
+                running.terminate()
+                raise
+            assert running.stdout is not None
+            click.echo(running.stdout.read(), nl=False)
+    context.exit(running.returncode)
+
+
+def _ended(running: subprocess.Popen[bytes]) -> bool:
+    """Wait for a moment, and return whether the process has ended."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        running.wait(LOOK_S)
+        return True
+    return False

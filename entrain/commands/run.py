@@ -275,7 +275,7 @@ def _run_slot_rates(
             _in_any_case(console, kept, results, number, show),
             ending_once(),
             awake(),
-            _progress(console) as report,
+            shown_progress(console) as report,
         ):
             for trial, result in slot_rates.run(rates.trials, report, todo):
                 if kept is None:
@@ -367,7 +367,7 @@ def owned_place(console: Console, out: Path | None, descriptor: int | None = Non
     with (
         ending_once() as ignore_signals,
         Record("run") as record,
-        _progress(console, descriptor) as report,
+        shown_progress(console, descriptor) as report,
     ):
         if stale := clean_stale():
             console.print(f"removed {len(stale)} resources left by a crashed run", highlight=False)
@@ -385,7 +385,7 @@ def owned_place(console: Console, out: Path | None, descriptor: int | None = Non
 
 
 @contextlib.contextmanager
-def _progress(console: Console, descriptor: int | None = None) -> Iterator[Report]:
+def shown_progress(console: Console, descriptor: int | None = None) -> Iterator[Report]:
     """Show progress on one line, or without a terminal, print a line per activity.
 
     With a `descriptor`, write lines of JSON to it instead.

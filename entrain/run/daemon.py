@@ -32,6 +32,7 @@ from entrain.experiment import NetworkTable, load_emulated
 from entrain.live_cluster import CIRCUITS, circuits_of, load_setup, servers_of
 from entrain.run.controller import make_directory
 from entrain.run.emulation import ecn_threshold, keep, losing, network_of
+from entrain.run.training import Trainings
 from machine.errors import BadInput, EntrainError
 from machine.limits import limits_named
 from machine.record import Record
@@ -127,6 +128,7 @@ async def _serve(
         host_processes={host.name: network.net[host.name].pid for host in topology.hosts},
         access=access,
         queues=network.queues,
+        training=Trainings(topology, directory),
     ) as controller:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, controller.stopped.set)

@@ -42,8 +42,8 @@ class Place:
     process_id: int
 
 
-def job_on(path: Path, places: Sequence[Place], directory: Path) -> JobSpec:
-    """Return the job in the file `path`, on hosts of a network. Its records go to `directory`.
+def job_on(path: Path, places: Sequence[Place], root: Path) -> JobSpec:
+    """Return the job in the file `path`, on hosts of a network. Its directory is that of its name in `root`.
 
     Raises BadInput, which names the file, the key and the remedy.
     """
@@ -57,8 +57,8 @@ def job_on(path: Path, places: Sequence[Place], directory: Path) -> JobSpec:
             "hosts": [place.address for place in chosen],
             "netns": [f"/proc/{place.process_id}/ns/net" for place in chosen],
             "port_base": FIRST_PORT + zlib.crc32(table.name.encode()) % PORTS,
-            "rendezvous": str(directory),
-            "output": str(directory / "records"),
+            "rendezvous": str(root / table.name),
+            "output": str(root / table.name / "records"),
         },
         f"{path}: [job]",
     )

@@ -290,7 +290,11 @@ def _no_agents(snapshot: Snapshot) -> str:
 
 
 def _no_jobs(snapshot: Snapshot) -> str:
-    return "" if snapshot.jobs or snapshot.run else "none: `entrain run` and `entrain submit` start jobs"
+    return (
+        ""
+        if snapshot.jobs or snapshot.run
+        else "none: `entrain run`, `entrain jobs run` and `entrain submit` start jobs"
+    )
 
 
 VIEWS = (

@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import entrain
+from controlplane import api_pb2 as api
+from controlplane.client import call, choose
 from entrain.run.job import Place, job_on
 from machine.errors import BadInput
+from machine.patience import patience
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples/topology/job.toml"
@@ -21,6 +27,13 @@ PLACES = [
     Place("h3", "10.0.0.3", "s2", 13),
     Place("h4", "10.0.0.4", "s3", 14),
 ]
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + patience(60)
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_ranks_are_on_the_named_hosts(tmp_path: Path) -> None:
@@ -74,3 +87,47 @@ def test_the_example_runs_on_a_network_that_is_up() -> None:
     assert done.returncode == 0, done.stderr
     assert '"around"' in done.stdout
     assert json.loads(done.stdout)
+    assert "around: " in done.stderr
+
+
+LONG = EXAMPLE.read_text().replace("iterations = 4", "iterations = 100_000")
+
+
+def trainings(network: str) -> dict[str, Any]:
+    with call(choose(network)) as stub:
+        return {job.name: job for job in stub.ListTraining(api.ListTrainingRequest()).jobs}
+
+
+@pytest.mark.root
+def test_jobs_are_shown_while_they_run_and_one_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    """Another one runs beside the first. What is interrupted leaves nothing, and its name is free again."""
+    topology = (ROOT / "examples/topology/ring.toml").read_text().replace('"ring"', '"of-two"')
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    first.write_text(LONG)
+    second.write_text(EXAMPLE.read_text().replace('"around"', '"beside"'))
+    command = [sys.executable, "-m", "entrain.cli", "jobs", "run"]
+    with entrain.up(topology) as network, (tmp_path / "err").open("w") as err:
+        options = ["--network", network.name]
+
+        def ran(file: Path) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [*command, file, *options], cwd=ROOT, capture_output=True, text=True, check=False
+            )
+
+        with subprocess.Popen([*command, first, *options], cwd=ROOT, stderr=err) as running:
+            try:
+                eventually(lambda: "around" in (seen := trainings(network.name)) and seen["around"].done > 3)
+                job = trainings(network.name)["around"]
+                assert list(job.hosts) == ["h1", "h3", "h4"]
+                assert (job.iterations, job.ideal) == (100_000, "bound")
+                refused = ran(first)
+                assert refused.returncode == 2
+                assert "job around already runs on network of-two" in refused.stderr
+                assert str(first) in refused.stderr and "another name" in refused.stderr
+                assert ran(second).returncode == 0
+            finally:
+                running.terminate()
+        assert trainings(network.name) == {}
+        assert "around: " in (tmp_path / "err").read_text()
+        first.write_text(EXAMPLE.read_text())
+        assert ran(first).returncode == 0
