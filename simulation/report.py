@@ -31,6 +31,7 @@ from simulation.results import (
     Iterations,
     Latency,
     Parameters,
+    Placed,
     Remedy,
     Row,
     Snapshot,
@@ -545,13 +546,16 @@ def _training(summary: Summary) -> str:
         title += f", {per_server} GPUs per server" if per_server != 1 else ""
         text += f"\nTrace: {title}:\n\n"
         head = ["policy", "mean iteration (ms)", "p99 (ms)", "/ alone, mean", "p99", "marks per iteration"]
+        counted = any(each.placed is not None for each in found.values())
+        places = ["placements of jobs", "share a link", "paced", "shifted"] if counted else []
         text += table(
-            [*head, "mean JCT (s)", "moves", "score", "adjustments per minute", "waits"],
+            [*head, "mean JCT (s)", "moves", *places, "score", "adjustments per minute", "waits"],
             [
                 [
                     *(name, f"{1e3 * each.mean_iteration_s:.0f}", f"{1e3 * each.p99_iteration_s:.0f}"),
                     *(f"{each.mean_to_alone:.2f}", f"{each.p99_to_alone:.2f}"),
                     *(f"{each.marks_per_iteration:.0f}", f"{each.mean_jct_s:.0f}", str(each.restarts)),
+                    *(_placed(each.placed) if counted else ()),
                     "" if each.score is None else f"{each.score:.2f}",
                     f"{each.adjustments_per_minute:.1f}" if name.endswith(WITH) else "",
                     f"{100 * each.waited:.1f} %" if name.endswith(WITH) else "",
@@ -583,6 +587,12 @@ def _training(summary: Summary) -> str:
                 ]
                 claims.append([f"{claim}: marks of DLRM", f"{PAPER_MARKS[name]}x", _times(*marks)])
     return text + ("\n" + table(["claim", "paper", "here"], claims) if claims else "")
+
+
+def _placed(placed: Placed | None) -> tuple[str, ...]:
+    if placed is None:
+        return ("",) * 4
+    return tuple(map(str, (placed.jobs, placed.sharing, placed.paced, placed.shifted)))
 
 
 def _by_model(found: Mapping[str, TrainingTimes]) -> str:

@@ -319,6 +319,20 @@ class ModelTimes:
 
 @with_config(_WHOLE)
 @dataclass(frozen=True)
+class Placed:
+    """Placements of jobs, where each change of the jobs' places counts every job that then has GPUs."""
+
+    jobs: int
+    sharing: int
+    """Of these, how many crossed a link that another job crossed."""
+    paced: int
+    """How many Cassini gave a pace."""
+    shifted: int
+    """How many it delayed for that."""
+
+
+@with_config(_WHOLE)
+@dataclass(frozen=True)
 class TrainingTimes:
     """Iteration times of all jobs in a shared cluster, s, until the next iteration begins."""
 
@@ -342,6 +356,8 @@ class TrainingTimes:
     waited: float
     """The part of their time that jobs wait for their pace."""
     by_model: tuple[ModelTimes, ...]
+    placed: Placed | None = None
+    """None: computed by a version that did not count them."""
 
 
 @with_config(_WHOLE)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, cast
 
 import click
@@ -16,10 +18,10 @@ from rich.table import Table
 
 from machine.errors import BadInput, EntrainError
 from machine.signals import ending_once
-from machine.terminal import plain_table, print_whole
+from machine.terminal import count, plain_table, print_whole
 
 if TYPE_CHECKING:
-    from simulation.results import Summary
+    from simulation.results import Placed, Summary
 
 SCORE = "cassini-score"
 """The NAME that runs no experiment, but scores the jobs of a file."""
@@ -245,6 +247,8 @@ def _score(
 
 
 def _print(summary: Summary) -> None:
+    from simulation.claims import here
+
     console = Console()
     print_whole(summary_table(summary))
     settings = vars(summary.settings)
@@ -257,8 +261,12 @@ def _print(summary: Summary) -> None:
         sizes = {row.at.sizes for row in summary.points} - {None}
         words = "; ".join([f"trace: {settings['trace']}", *(f"sizes: {each}" for each in sizes), *scaling])
         console.print(words, highlight=False, soft_wrap=True)
+    console.print(summary_legend(summary), highlight=False)
+    for line in placements(summary):
+        console.print(line, highlight=False)
     for claim, value in summary.paper.items():
-        console.print(f"paper: {claim}: {value}")
+        ours = here(claim, summary)
+        console.print(f"{claim}: paper {value}" + (f", here {ours}" if ours else ""), highlight=False)
 
 
 _SHOWN = (
@@ -288,18 +296,93 @@ _SHOWN = (
 """The figures in the table, by their names in `simulation.results`."""
 
 
-def summary_table(summary: Summary) -> Table:
-    """Return a table with one row per point of an experiment."""
+_MEANS = {
+    "total_jct_s": "sum of the jobs' completion times",
+    "mean_jct_s": "job completion time, mean over jobs of all lengths",
+    "p99_jct_s": "its 99th percentile",
+    "mean_cct_s": "coflow completion time, mean",
+    "p95_cct_s": "its 95th percentile",
+    "mean_jrt_s": "job running time, mean over jobs of all lengths",
+    "mean_jwt_s": "job waiting time",
+    "mean_slowdown": "running time over that with links of its own",
+    "published_jct_s": "mean that the authors' simulator reports",
+    "mean_restarts": "how often a job got other GPUs",
+    "fragmentation_network": "failed attempts to place a job for want of links",
+    "lower_bound_s": "total if each job were alone in the network",
+    "best_iteration_s": "lower bound of the period in which all jobs complete an iteration",
+    "mean_to_best": "mean iteration over that bound",
+    "mean_to_alone": "iteration time over that alone in the network, mean",
+    "p99_to_alone": "its 99th percentile",
+    "slowest_to_alone": "the same of the slowest job",
+    "marks_per_iteration": "packets of a job marked by ECN in an iteration",
+}
+"""What the figures in the table mean."""
+_VARIANTS = {
+    "slots-horizon": "plans the whole horizon, as Algorithm 1 is printed; slots plans the first slots of it",
+}
+"""What policies are, beside their names."""
+
+
+def summary_legend(summary: Summary) -> str:
+    """Return what the columns of the table mean, with their units."""
+    from simulation.results import LABELS
+
+    keys, values = _columns(summary)
+    policies = {row.at.policy for row in summary.points}
+    parts = [
+        *(
+            f"{key.replace('_', ' ')}: {LABELS[key]}"
+            for key in keys
+            if LABELS.get(key, key).lower() != key.replace("_", " ")
+        ),
+        *(f"{key.replace('_', ' ')}: {_MEANS[key]}" for key in values if key in _MEANS),
+        *(f"{name}: {what}" for name, what in _VARIANTS.items() if name in policies),
+    ]
+    return fill(". ".join(parts), 80)
+
+
+def placements(summary: Summary) -> Iterator[str]:
+    """Yield for each policy how many placements of jobs shared a link, and how many of them were paced."""
     from simulation.results import TrainingTimes
 
-    rows = [(row.at.given(), vars(row.figures)) for row in summary.points]
-    keys = [k for k in summary.parameters if k == "policy" or len({str(at.get(k)) for at, _ in rows}) > 1]
-    first = rows[0][1]
+    placed: dict[str, list[Placed]] = {}
+    for row in summary.rows(TrainingTimes):
+        if row.figures.placed is not None:
+            placed.setdefault(row.at.policy, []).append(row.figures.placed)
+    for policy, counts in placed.items():
+        jobs, sharing, paced, shifted = (
+            sum(getattr(each, name) for each in counts) for name in ("jobs", "sharing", "paced", "shifted")
+        )
+        paces = f", {paced} are paced, {shifted} shifted" if policy.endswith("-cassini") else ""
+        yield f"{policy}: of {count(jobs, 'placement')} of a job, {sharing} share a link{paces}"
+
+
+def _columns(summary: Summary) -> tuple[list[str], list[str]]:
+    """Return the parameters and the figures that the table shows, by their names in `simulation.results`."""
+    from simulation.results import TrainingTimes
+
+    keys = [
+        name
+        for name in summary.parameters
+        if name == "policy" or len({str(row.at.given().get(name)) for row in summary.points}) > 1
+    ]
+    if isinstance(summary.points[0].figures, TrainingTimes):  # the rest has no room beside its parameters
+        return keys, ["mean_to_alone", "p99_to_alone", "marks_per_iteration"]
+    first = vars(summary.points[0].figures)
     # Completion times of single coflows say little about a training job that consists of several.
     hidden = "_cct_" if first.get("mean_cct_s") != first.get("mean_jct_s") else "_jct_"
-    values = [k for k in _SHOWN if first.get(k) is not None and (hidden not in k or k == "total_jct_s")]
-    if isinstance(summary.points[0].figures, TrainingTimes):  # the rest has no room beside its parameters
-        values = ["mean_to_alone", "p99_to_alone", "marks_per_iteration"]
+    return keys, [
+        name
+        for name in _SHOWN
+        if first.get(name) is not None and (hidden not in name or name == "total_jct_s")
+    ]
+
+
+def summary_table(summary: Summary) -> Table:
+    """Return a table with one row per point of an experiment."""
+    rows = [(row.at.given(), vars(row.figures)) for row in summary.points]
+    first = rows[0][1]
+    keys, values = _columns(summary)
     decided = ["decision p99 µs"] if first.get("decision") else []
     headings = [heading.replace("_", "\n") for heading in (*keys, *values)]
     headings += [heading.replace(" ", "\n") for heading in decided]

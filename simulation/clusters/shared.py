@@ -14,7 +14,7 @@ import numpy as np
 from schedulers.cassini.affinity import Link
 from schedulers.cassini.module import choose
 from schedulers.cassini.pace import REST
-from schedulers.cassini.plan import BOUND, plan
+from schedulers.cassini.plan import BOUND, Plan, plan
 from schedulers.cassini.profile import Profile
 from schedulers.compiled import Floats, Ints
 from schedulers.placement.cluster import Cluster
@@ -23,6 +23,7 @@ from simulation.clusters.arrivals import ModelJob
 from simulation.clusters.network import Traffic, traffic
 from simulation.clusters.scheduler import Allocation, ClusterScheduler, GPUs, Present
 from simulation.clusters.themis import RESTART_S
+from simulation.results import Placed
 from simulation.topology import Topology
 
 JITTER = 0.01
@@ -33,13 +34,15 @@ CHUNK = 1 << 16
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """What happened: `records` (training.RECORD) of all iterations; per job its end (s), how often it was
-    moved, and how often the others waited for it. `scores` has Cassini's score of each placement chosen."""
+    moved, and how often the others waited for it. `scores` has Cassini's score of each placement chosen, and
+    `placed` how many jobs shared links in it."""
 
     records: training.State
     finish: Floats
     restarts: Ints
     adjusted: Ints
     scores: tuple[float, ...]
+    placed: Placed
 
 
 class SharedCluster:
@@ -73,6 +76,7 @@ class SharedCluster:
         self._finish = np.full(len(jobs), math.nan)
         self._records: list[training.State] = []
         self._scores: list[float] = []
+        self._placed = Placed(0, 0, 0, 0)
         self._phases = np.zeros((len(jobs), 2 * max(len(job.model.bursts) for job in jobs) + 1, 2))
         self._number = {job.ident: n for n, job in enumerate(jobs)}
         self._profiles: dict[int, Profile] = {}
@@ -96,7 +100,12 @@ class SharedCluster:
                 self._place(present)
         records = np.concatenate(self._records) if self._records else np.zeros(0, training.RECORD)
         return Outcome(
-            records, self._finish, self._restarts, self._state["adjusted"].copy(), tuple(self._scores)
+            records,
+            self._finish,
+            self._restarts,
+            self._state["adjusted"].copy(),
+            tuple(self._scores),
+            self._placed,
         )
 
     # -- running
@@ -154,8 +163,10 @@ class SharedCluster:
             gpus = chosen.get(n, ())
             if gpus != self._held.get(n, ()):
                 self._move(n, gpus)
-        if self._cassini and self._held != self._paced:
-            self._pace(allocation)
+        if self._held != self._paced:
+            links = [] if self.scheduler.dedicated else self._links(allocation)
+            paces = self._pace(allocation, links) if self._cassini else None
+            self._count(allocation, links, paces)
             self._paced = dict(self._held)
 
     def _view(self, n: int) -> Present:
@@ -229,11 +240,20 @@ class SharedCluster:
             ident: self.jobs[self._number[ident]].profile(len(gpus)) for ident, gpus in allocation.items()
         }
 
-    def _pace(self, allocation: Allocation) -> None:
+    def _count(self, allocation: Allocation, links: Sequence[Link], paces: Plan | None) -> None:
+        before = self._placed
+        self._placed = Placed(
+            before.jobs + sum(map(bool, allocation.values())),
+            before.sharing + len({ident for link in links for ident in link.jobs}),
+            before.paced + (len(paces.grids) if paces else 0),
+            before.shifted + (sum(shift > 0.0 for shift in paces.shifts.values()) if paces else 0),
+        )
+
+    def _pace(self, allocation: Allocation, links: Sequence[Link]) -> Plan:
         """Give jobs their paces, as the live policy does when a job comes or goes."""
         profiles = self._alone(allocation)
         starts = {ident: float(self._state[self._number[ident]]["began"]) for ident in allocation}
-        found = plan(profiles, self._links(allocation), starts, bound=BOUND, seed=self._seed)
+        found = plan(profiles, links, starts, bound=BOUND, seed=self._seed)
         self._state["grid"] = 0
         for group, members in enumerate(found.groups):
             for ident in members:
@@ -242,3 +262,4 @@ class SharedCluster:
                 state["anchor"] = round(grid.anchor * 1e9)
                 state["grid"] = round(grid.period * 1e9)
                 state["bound"] = round(BOUND * grid.period * 1e9)
+        return found

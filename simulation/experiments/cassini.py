@@ -24,7 +24,7 @@ from simulation.clusters.scheduler import ClusterScheduler, Ideal, Random
 from simulation.clusters.shared import Outcome, SharedCluster
 from simulation.clusters.themis import Themis
 from simulation.experiments.experiment import Experiment, Point
-from simulation.results import JobTimes, ModelTimes, Result, Snapshot, TrainingTimes
+from simulation.results import JobTimes, ModelTimes, Placed, Result, Snapshot, TrainingTimes
 from simulation.topology import Topology
 from workloads.profiles import read_profiles
 
@@ -82,6 +82,7 @@ def run_cluster(point: Point) -> Result:
     models: list[np.ndarray[tuple[int], np.dtype[np.str_]]] = []
     times: list[JobTimes] = []
     scores: list[float] = []
+    placed: list[Placed] = []
     minutes, adjusted, moved = 0.0, 0, 0
     for draw in range(point["draws"]):
         seed = point["seed"] * 1000 + draw
@@ -98,6 +99,7 @@ def run_cluster(point: Point) -> Result:
         records.append(counted)
         models.append(np.array([job.model.name for job in jobs])[counted["job"]])
         scores += done.scores
+        placed.append(done.placed)
         minutes += float(done.records["seconds"].sum()) / 60.0
         adjusted += int(done.adjusted.sum())
         moved += int(done.restarts.sum())
@@ -130,6 +132,9 @@ def run_cluster(point: Point) -> Result:
             )
             for model in dict.fromkeys(sorted(of.tolist()))
             for mine in [of == model]
+        ),
+        placed=Placed(
+            *(sum(getattr(each, name) for each in placed) for name in ("jobs", "sharing", "paced", "shifted"))
         ),
     )
     return Result(figures, tuple(times))

@@ -36,6 +36,7 @@ def test_a_point_runs_the_same_twice_and_lies_between_ideal_and_random() -> None
     assert isinstance(random, TrainingTimes)
     assert 0.99 < ideal.mean_to_alone < 1.01 < random.mean_to_alone
     assert ideal.mean_to_alone < cassini.mean_to_alone < random.mean_to_alone
+    assert ideal.placed is not None and ideal.placed.sharing == 0 < ideal.placed.jobs
     assert ideal.marks_per_iteration == 0.0 < cassini.marks_per_iteration
 
 
@@ -45,4 +46,8 @@ def test_pollux_runs_the_same_traces_and_cassini_raises_no_marks() -> None:
     plain, cassini = (run_cluster({**point, "draws": 1}).figures for point in dynamic)
     assert isinstance(plain, TrainingTimes) and isinstance(cassini, TrainingTimes)
     assert plain.score is None and cassini.score is not None
+    assert plain.placed is not None and cassini.placed is not None
+    assert plain.placed.paced == plain.placed.shifted == 0 < plain.placed.sharing <= plain.placed.jobs
+    counts = cassini.placed
+    assert 0 <= counts.shifted <= counts.paced <= counts.sharing <= counts.jobs
     assert cassini.marks_per_iteration < plain.marks_per_iteration
