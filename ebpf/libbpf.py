@@ -81,9 +81,19 @@ class TcOpts(Opts):
 class MapInfo(ct.Structure):
     """The beginning of the kernel's struct bpf_map_info."""
 
-    _fields_ = tuple(
-        (name, ct.c_uint32) for name in ("type", "id", "key_size", "value_size", "max_entries", "map_flags")
+    _fields_ = (
+        *(
+            (name, ct.c_uint32)
+            for name in ("type", "id", "key_size", "value_size", "max_entries", "map_flags")
+        ),
+        ("name", ct.c_char * 16),
     )
+
+
+class LinkInfo(ct.Structure):
+    """The beginning of the kernel's struct bpf_link_info, with what it has for a struct_ops."""
+
+    _fields_ = (*((name, ct.c_uint32) for name in ("type", "id", "prog_id", "_padding", "map_id")),)
 
 
 PrintFn = ct.CFUNCTYPE(ct.c_int, ct.c_int, ct.c_char_p, ct.c_void_p)
@@ -134,6 +144,9 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bpf_obj_pin": (_INT, (_INT, _STR)),
     "bpf_obj_get": (_INT, (_STR,)),
     "bpf_obj_get_info_by_fd": (_INT, (_INT, _PTR, ct.POINTER(_U32))),
+    "bpf_link_get_next_id": (_INT, (_U32, ct.POINTER(_U32))),
+    "bpf_link_get_fd_by_id": (_INT, (_U32,)),
+    "bpf_map_get_fd_by_id": (_INT, (_U32,)),
     "bpf_map_lookup_elem_flags": (_INT, (_INT, _STR, _PTR, _U64)),
     "bpf_map_update_elem": (_INT, (_INT, _STR, _STR, _U64)),
     "bpf_map_delete_elem": (_INT, (_INT, _STR)),

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes as ct
+import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +31,7 @@ F_LINK = 1 << 13
 VARIANTS: tuple[dict[str, str | int], ...] = ({"TX_START_OPERATION": 0}, {"TX_START_OPERATION": 1})
 """What `compile_control` may define, which depends on the kernel."""
 _ATTACH_TYPE = 44  # BPF_STRUCT_OPS
+_LINK_TYPE = 9  # BPF_LINK_TYPE_STRUCT_OPS
 
 
 def kernel_has_links() -> bool:
@@ -90,6 +93,42 @@ def _free(pointer: int) -> None:
     """Free libbpf's structure, not the registration."""
     libbpf.lib().bpf_link__disconnect(pointer)
     libbpf.lib().bpf_link__destroy(pointer)
+
+
+def held(names: Collection[str]) -> list[Link]:
+    """Return links to what any process of this machine has registered under `names`.
+
+    While they are open it stays registered, also when that process ends. There are none on a kernel without
+    such links, and for a process that may not look at those of others (CAP_SYS_ADMIN).
+    """
+    library, links = libbpf.lib(), []
+    number = ct.c_uint32(0)
+    while library.bpf_link_get_next_id(number, ct.byref(number)) == 0:
+        fd = library.bpf_link_get_fd_by_id(number)
+        if fd < 0:  # it has just ended, or is not for us
+            continue
+        link = Link(fd, _registered_name(fd))
+        if link.what in names:
+            links.append(link)
+        else:
+            link.close()
+    return links
+
+
+def _registered_name(link_fd: int) -> str:
+    """Return the name of the struct_ops that a link registers; empty if it is another link."""
+    info, size = libbpf.LinkInfo(), ct.c_uint32(ct.sizeof(libbpf.LinkInfo))
+    library = libbpf.lib()
+    if library.bpf_obj_get_info_by_fd(link_fd, ct.byref(info), ct.byref(size)) < 0:
+        return ""
+    if info.type != _LINK_TYPE or (map_fd := library.bpf_map_get_fd_by_id(info.map_id)) < 0:
+        return ""
+    try:
+        of_map, size = libbpf.MapInfo(), ct.c_uint32(ct.sizeof(libbpf.MapInfo))
+        known = library.bpf_obj_get_info_by_fd(map_fd, ct.byref(of_map), ct.byref(size)) == 0
+        return of_map.name.decode() if known else ""
+    finally:
+        os.close(map_fd)
 
 
 def available_congestion_controls() -> tuple[str, ...]:

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebpf import EbpfError, Map, Object
-from ebpf.struct_ops import compile_control
+from ebpf.struct_ops import compile_control, held
 from hostbpf import mltcp
 from hostbpf.rates import schedules as slots
 from machine.errors import EntrainError, MissingTool
 from machine.plugins import extended
-from machine.record import RECORDS, Record, Resource
+from machine.record import RECORDS, SHARED, Record, Resource, is_owned
 from machine.state import locked, own_directory
 
 BPF_FS = Path("/sys/fs/bpf")
@@ -43,24 +43,29 @@ class Controls:
 def controls(record: Record, directory: Path = DIRECTORY) -> Iterator[Controls]:
     """Within, this machine has the controls of `hostbpf.mltcp` and `hostbpf.rates.schedules`.
 
-    What is pinned belongs to `record` where this process registers them.
+    They stay registered until the last process that uses them ends (before Linux 6.4: the first). What is
+    pinned belongs to the records of all.
     Raises EbpfError where they are registered by somebody whose maps are not in `directory`, EntrainError
     where that directory is another user's.
     """
     _mount_bpf_fs(directory)
-    pins = Resource("path", str(directory))
+    pins = Resource("path", str(directory), detail=SHARED)
     with contextlib.ExitStack() as stack:
         with _turn():
             found = _register_or_join(directory, stack)
-            if found.own:
+            # Pins that belong to no record here (another ENTRAIN_RUN) are not ours to remove.
+            shares = found.own or is_owned(pins, record.path.parent)
+            if shares:
                 record.own(pins)
         try:
             yield found
         finally:
             with _turn():
-                stack.close()
-                if found.own:
+                if shares:
                     record.release(pins)
+                    if not directory.exists():  # this was the last user
+                        found.schedules.clear()
+                stack.close()
 
 
 def others() -> dict[str, Path]:
@@ -113,6 +118,8 @@ def _register_or_join(directory: Path, stack: contextlib.ExitStack) -> Controls:
         stack.close()
     if directory.exists():
         own_directory(directory)
+    for link in held((*mltcp.VARIANTS, *mltcp.PLAIN, *slots.PACED)):
+        stack.enter_context(link)
     try:
         jobs = stack.enter_context(mltcp.Jobs.pinned(directory))
         return Controls(jobs, stack.enter_context(slots.pinned_schedules(directory)), False)

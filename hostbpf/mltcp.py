@@ -208,6 +208,5 @@ def registered(
             own_directory(directory, 0o700)
             for name in SHARED:
                 (directory / name).unlink(missing_ok=True)  # registration is exclusive: its owner is dead
-                stack.callback((directory / name).unlink, missing_ok=True)
                 first.maps[name].pin(directory / name)
         yield jobs

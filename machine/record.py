@@ -43,6 +43,8 @@ GRACE_S = patience(3.0)
 SPARE = 12
 """Descriptors that each record keeps for its end: a command with its pipes takes eight."""
 
+SHARED = "shared"
+
 Kind = Literal["netns", "link", "qdisc", "filter", "struct_ops", "sysctl", "process", "path"]
 
 log = logging.getLogger(__name__)
@@ -58,7 +60,8 @@ class Resource:
 
     `detail` depends on the kind. For a process it is the start time in clock ticks, so that a reused id is
     never killed. For a qdisc it is the parent: `clsact`, which stays while it has filters, `root`, or
-    `root handle 8001:` if another qdisc may take its place. For a filter it is its place, such as
+    `root handle 8001:` if another qdisc may take its place. For a path it may be `SHARED`:
+    several records own it, and the last of them removes it. For a filter it is its place, such as
     `ingress pref 1`. For a system setting it is the value to restore.
     """
 
@@ -292,7 +295,7 @@ class Record:
         self._release(_here(resource))
 
     def _release(self, owned: Owned) -> None:
-        if owned.resource.kind == "sysctl":
+        if owned.resource.kind == "sysctl" or owned.resource.detail == SHARED:
             with _turn(self.path.parent):
                 others = (each for each in _all(self.path.parent) if each.path != self.path)
                 if owned not in _needed(others):

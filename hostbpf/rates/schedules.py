@@ -260,9 +260,9 @@ def pacing_registered(*, directory: Path | None = None, restored: Map | None = N
     """Within, sockets of this machine can choose `PACED`; yields the map of schedules for `Schedules`.
 
     Both end with the process. Sockets that have one of the controls keep it, unlimited. With `directory`,
-    in a BPF file system, the map is pinned there for `pinned_schedules`. `restored` is the map in which
-    other controls count the windows that they restored. A second process that tries gets an EbpfError with
-    errno EEXIST.
+    in a BPF file system, the map is pinned there for `pinned_schedules`; the caller removes the pin, and
+    clears the map. `restored` is the map in which other controls count the windows that they restored. A
+    second process that tries gets an EbpfError with errno EEXIST.
     """
     with Object.open(compile_control(SOURCES / "slot_pacing.bpf.c")) as obj, contextlib.ExitStack() as stack:
         if restored is not None:
@@ -278,9 +278,9 @@ def pacing_registered(*, directory: Path | None = None, restored: Map | None = N
             pin = directory / "schedules"
             own_directory(directory, 0o700)
             pin.unlink(missing_ok=True)  # registration is exclusive: its owner is dead
-            stack.callback(pin.unlink, missing_ok=True)
             schedules.pin(pin)
-        stack.callback(schedules.clear)
+        else:
+            stack.callback(schedules.clear)
         yield schedules
 
 
