@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import JsonValue
 
-from controlplane.routing import Routing
 from controlplane.topology import Topology
 from entrain.policies.reports import Report
 from hostbpf.mltcp import Jobs
@@ -26,7 +25,7 @@ from workloads.jobs import JobSpec
 if TYPE_CHECKING:
     from mininet_topos.network import Network
 
-FileRouting = Routing | Literal["vclos"]
+FileRouting = Literal["ecmp", "source", "vclos"]
 """A routing of experiment files: `vclos` is source routing over links of the job's own."""
 
 

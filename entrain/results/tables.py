@@ -179,18 +179,18 @@ def together(experiment: Experiment, one: Compared) -> str:
 def completion_legend(experiment: Experiment, runs: Sequence[RunResult]) -> str:
     """Return what the columns of `completion` mean, and what the baseline is."""
     if experiment.alike:
-        what = "over the jobs of all seeds, which are alike"
+        what = ", over the jobs of all seeds, which are alike"
     elif experiment.cluster is not None:
-        what = "over the jobs of all seeds, which differ in length"
+        what = ", over the jobs of all seeds, which differ in length"
     else:
-        what = "over the seeds; jobs differ, so that they are summed and not averaged"
+        what = "; jobs differ, so that they are summed and not averaged"
     baselines = {one.baseline.which: one.baseline for one in compared(experiment, runs) if one.baseline}
     firsts = [one.group.runs[0] for one in compared(experiment, runs)]
     names = [label(experiment, group.runs[0], firsts) for group in baselines.values()]
     seeds = len({run.combination.seed for run in runs})
     spread = " ± half of its 95 % confidence interval" if seeds > 1 else ""
     change = f"change: of the mean, from the baseline ({'; '.join(names)}){spread}"
-    return fill(f"JCT: job completion time {what}" + (f". {change}" if names else ""), WIDTH)
+    return fill(f"JCT: job completion time{what}" + (f". {change}" if names else ""), WIDTH)
 
 
 def outcome(experiment: Experiment, runs: Sequence[RunResult]) -> Iterator[str]:

@@ -163,7 +163,12 @@ def test_the_gap_is_longer_than_any_queue_holds(tmp_path: Path) -> None:
     ("old", "new", "key", "remedy"),
     [
         ('name = "small"', 'name = "small"\nrouting_ = 1', "[experiment], routing_", "did you mean routing?"),
-        ('["ecmp", "source"]', '["ospf"]', "[experiment], routing", 'must be "ecmp" or "source"'),
+        (
+            '["ecmp", "source"]',
+            '["ospf"]',
+            "[experiment], routing",
+            'must be "ecmp", "source" or "vclos", is "ospf"',
+        ),
         ('["ecmp", "source"]', '["ecmp", "ecmp"]', "[experiment], routing", "list it once"),
         ("seed = [3, 4]", "seed = -1", "[experiment], seed", "at least 0"),
         ("bytes = 1000", "size_mb = 1000", "[[job]] 1, size_mb", "known are"),
