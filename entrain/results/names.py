@@ -31,7 +31,7 @@ def policy_name(experiment: Experiment, policy: str) -> str:
 def scheduler_name(experiment: Experiment, combination: Combination) -> str:
     """Return the name of what schedules a run's flows, with the scheduler that the policy's table names."""
     if combination.control is None and is_baseline(combination.policy):
-        return control_name(experiment, combination)
+        return experiment.network.congestion_control or "TCP, kernel's default"
     variant = _variant(experiment, combination.policy)
     return f"{scheduler(combination)} ({variant})" if variant else scheduler(combination)
 

@@ -162,7 +162,7 @@ def test_what_ran_has_a_name(tmp_path: Path) -> None:
     names = [label(experiment, run, runs) for run in runs]
     assert names == ["none, kernel's default", "slots (largest-first), slot_cubic"]
     assert [scheduler_name(experiment, run.combination) for run in runs] == [
-        "kernel's default",
+        "TCP, kernel's default",
         "slots (largest-first)",
     ]
     text = printed(experiment, runs)
