@@ -451,12 +451,28 @@ class ListDropsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Drops(_message.Message):
-    __slots__ = ("switches", "queues")
+    __slots__ = ("switches", "queues", "too_long")
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    TOO_LONG_FIELD_NUMBER: _ClassVar[int]
     switches: _containers.RepeatedCompositeFieldContainer[SwitchDrops]
     queues: _containers.RepeatedCompositeFieldContainer[Queue]
-    def __init__(self, switches: _Optional[_Iterable[_Union[SwitchDrops, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[Queue, _Mapping]]] = ...) -> None: ...
+    too_long: _containers.RepeatedCompositeFieldContainer[TooLong]
+    def __init__(self, switches: _Optional[_Iterable[_Union[SwitchDrops, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[Queue, _Mapping]]] = ..., too_long: _Optional[_Iterable[_Union[TooLong, _Mapping]]] = ...) -> None: ...
+
+class TooLong(_message.Message):
+    __slots__ = ("switch", "port", "link", "mtu", "packets")
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    MTU_FIELD_NUMBER: _ClassVar[int]
+    PACKETS_FIELD_NUMBER: _ClassVar[int]
+    switch: str
+    port: int
+    link: str
+    mtu: int
+    packets: int
+    def __init__(self, switch: _Optional[str] = ..., port: _Optional[int] = ..., link: _Optional[str] = ..., mtu: _Optional[int] = ..., packets: _Optional[int] = ...) -> None: ...
 
 class SwitchDrops(_message.Message):
     __slots__ = ("name", "packets")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,8 +32,8 @@ from machine.patience import patience
 CONNECT_TIMEOUT_S = patience(10.0)
 RETRY_S = 0.2
 """Seconds to wait before reconnecting to a switch."""
-_DROPPED, _WAITING = 0x81, 0x82
-"""Types of softswitch's extern entries of queues."""
+_DROPPED, _WAITING, _TOO_LONG = 0x81, 0x82, 0x83
+"""Types of softswitch's extern entries: of queues, and of packets that exceed the MTU of a port's link."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,14 @@ class PortCounters:
     sent_bytes: int
 
 
-class _AllQueues:
-    """Asks softswitch for all its queues."""
+@dataclass(frozen=True)
+class _Externs:
+    """Asks softswitch for all its extern entries of a type; 0: of all types."""
+
+    type: int = 0
 
     def encode(self, schema: fy.P4Schema) -> p4r.Entity:
-        return p4r.Entity(extern_entry=p4r.ExternEntry())
+        return p4r.Entity(extern_entry=p4r.ExternEntry(extern_type_id=self.type))
 
 
 @dataclass(frozen=True)
@@ -263,14 +267,9 @@ class Fabric:
 
         async def of(switch: Switch) -> list[Queue]:
             try:
-                found = await self._client(switch.name).read([_AllQueues()])
+                told = _by_port(await self._client(switch.name).read([_Externs()]))
             except Refused:  # of an earlier version
                 return []
-            told: dict[int, dict[int, Any]] = {}
-            for entity in found:
-                data = p4r.CounterData()
-                entity.extern_entry.entry.Unpack(data)
-                told.setdefault(entity.extern_entry.extern_id, {})[entity.extern_entry.extern_type_id] = data
             return [
                 Queue(
                     switch.name,
@@ -282,11 +281,30 @@ class Fabric:
                     told[port.number][_WAITING].byte_count,
                 )
                 for port in switch.ports
-                if port.number in told
+                if _DROPPED in told[port.number]
             ]
 
-        asked = [switch for switch in self.topology.switches if switch.target == "softswitch"]
-        return list(itertools.chain.from_iterable(await asyncio.gather(*map(of, asked))))
+        return list(itertools.chain.from_iterable(await asyncio.gather(*map(of, self._softswitches))))
+
+    async def too_long(self) -> dict[tuple[str, int], int]:
+        """Return the packets that exceeded the MTU of a port's link, by switch and port.
+
+        Only softswitch counts them. Raises the error of a switch that does not answer.
+        """
+
+        async def of(switch: Switch) -> dict[tuple[str, int], int]:
+            try:
+                told = _by_port(await self._client(switch.name).read([_Externs(_TOO_LONG)]))
+            except Refused:  # of an earlier version
+                return {}
+            return {(switch.name, port): counted[_TOO_LONG].packet_count for port, counted in told.items()}
+
+        counts = await asyncio.gather(*map(of, self._softswitches))
+        return {port: packets for counted in counts for port, packets in counted.items()}
+
+    @property
+    def _softswitches(self) -> list[Switch]:
+        return [switch for switch in self.topology.switches if switch.target == "softswitch"]
 
     async def counters(self) -> dict[tuple[str, int], PortCounters]:
         """Return the counters of every port, by switch and number.
@@ -505,3 +523,13 @@ def _applied(switch: str, pipeline_set: bool, change: Difference, seconds: float
     kinds = (p4r.Update.INSERT, p4r.Update.MODIFY, p4r.Update.DELETE)
     inserted, modified, deleted = (change.count(kind) for kind in kinds)
     return Applied(switch, pipeline_set, inserted, modified, deleted, seconds)
+
+
+def _by_port(entities: Iterable[Any]) -> Mapping[int, Mapping[int, Any]]:
+    """Return the counts of extern entries by port and type."""
+    told: dict[int, dict[int, Any]] = defaultdict(dict)
+    for entity in entities:
+        data = p4r.CounterData()
+        entity.extern_entry.entry.Unpack(data)
+        told[entity.extern_entry.extern_id][entity.extern_entry.extern_type_id] = data
+    return told

@@ -9,11 +9,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from controlplane.network import Host, Topology
+from controlplane.network import Host, Port, Topology
 from controlplane.routing import switch_hops
 
 _Links = Mapping[tuple[str, int], tuple[str, int]]
 """The name and the MTU of each link, by the switch and the port at either end."""
+
+
+def mtu_of(topology: Topology, port: Port) -> int:
+    """Return the MTU of a port's link. A host at its other end may take less than the link."""
+    host = topology.host_by_name.get(port.peer)
+    return port.mtu if host is None else min(port.mtu, host.mtu)
 
 
 def too_long(topology: Topology) -> Iterator[str]:

@@ -21,6 +21,7 @@ from controlplane.admission import TooMany
 from controlplane.constants import RefusedReason
 from controlplane.fabric import Fabric, PortCounters
 from controlplane.loads import LoadReader, PortLoad
+from controlplane.mtu import mtu_of
 from controlplane.network import Host, Topology
 from controlplane.queues import Queue
 from controlplane.routing import Routing
@@ -209,18 +210,26 @@ class Readings(api_grpc.ControllerServicer):
 
     async def ListDrops(self, request: Any, context: Any) -> api.Drops:  # noqa: N802
         async with told(context):
-            if not self._fabric.pipeline.is_fabric:
-                raise EntrainError(
-                    f"the switches run {self._fabric.pipeline.name}, which does not count drops by reason; "
-                    f"deploy the fabric's program"
-                )
-            drops, queues = await asyncio.gather(self._fabric.drops(), self.read_queues())
+            drops = await self._fabric.drops() if self._fabric.pipeline.is_fabric else {}
+            queues, too_long = await asyncio.gather(self.read_queues(), self._fabric.too_long())
         return api.Drops(
             switches=[
                 api.SwitchDrops(name=name, packets={reason.name: count for reason, count in found.items()})
                 for name, found in drops.items()
             ],
             queues=[queue.message() for queue in queues],
+            too_long=[
+                api.TooLong(
+                    switch=switch.name,
+                    port=port.number,
+                    link=switch.link(port.number),
+                    mtu=mtu_of(self.topology, port),
+                    packets=packets,
+                )
+                for switch in self.topology.switches
+                for port in switch.ports
+                if (packets := too_long.get((switch.name, port.number)))
+            ],
         )
 
     async def ListTraining(self, request: Any, context: Any) -> api.Training:  # noqa: N802

@@ -38,7 +38,7 @@ SECTIONS = {
     ),
     "Jobs of a cluster": ("submit", "jobs", "cancel", "place", "circuits", "ocs"),
     "Real hosts and switches": ("train", "controller", "deploy", "certs", "emulated-switch"),
-    "This machine": ("doctor", "clean", "completion"),
+    "This machine": ("doctor", "clean", "schema", "completion"),
 }
 """The subcommands as `entrain --help` lists them."""
 

@@ -152,7 +152,7 @@ class CrossTable(Strict):
 
 
 class ExperimentFile(Strict):
-    """A whole experiment file, without the policies' tables (`_file_model` adds them) and the topology's
+    """A whole experiment file, without the policies' tables (`file_model` adds them) and the topology's
     (`controlplane.topology` checks them)."""
 
     experiment: ExperimentTable
@@ -304,7 +304,7 @@ def parse_experiment(
         raise BadInput(
             f"{path}: [experiment], kind: this kind has no network of jobs; `entrain run {path}` runs it"
         )
-    file = check(_file_model(), {key: tables[key] for key in tables if key not in TABLES}, str(path))
+    file = check(file_model(), {key: tables[key] for key in tables if key not in TABLES}, str(path))
     table = file.experiment
     seeds = _unique(path, "seed", table.seed) if seed is None else (seed,)
     plan = _cluster(path, file, tables, seeds)
@@ -481,7 +481,7 @@ def _check_vclos(path: Path, file: ExperimentFile, topology: Topology, jobs: tup
         raise BadInput(f"{where}: {error}") from None
 
 
-def _file_model() -> type[ExperimentFile]:
+def file_model() -> type[ExperimentFile]:
     """Return `ExperimentFile` extended by all policies' tables, and by the jobs' tables for policies."""
     tables: dict[str, Any] = {
         name: (policy.table, policy.table()) for name, policy in policies().items() if policy.table

@@ -5,11 +5,20 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError, core_schema
 
 from machine.errors import BadInput
 from machine.explain import explained, is_plain_list
@@ -49,17 +58,28 @@ def matching(pattern: str, words: str) -> AfterValidator:
     return AfterValidator(validate)
 
 
-def one_of(known: Callable[[], Iterable[str]]) -> AfterValidator:
-    """Return one of the words that `known` returns when the file is read. Errors are those of a Literal."""
+@dataclass(frozen=True)
+class one_of:  # noqa: N801 - an annotation, which reads like a function's call
+    """One of the words that `known` returns when the file is read. Errors are those of a Literal."""
 
-    def validate(text: str) -> str:
-        words = list(known())
+    known: Callable[[], Iterable[str]]
+
+    def __get_pydantic_core_schema__(
+        self, source: type[Any], handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(self._validate, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {**handler(schema), "enum": list(self.known())}
+
+    def _validate(self, text: str) -> str:
+        words = list(self.known())
         if text not in words:
             expected = ", ".join(f"'{word}'" for word in words)
             raise PydanticCustomError("literal_error", "must be {expected}", {"expected": expected})
         return text
-
-    return AfterValidator(validate)
 
 
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"

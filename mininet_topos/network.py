@@ -343,6 +343,7 @@ class Network:
             if b_pid is not None:
                 host = next(host for host in self.topology.hosts if host.interface == b)
                 there = f"mtu {host.mtu} netns {b_pid} address {host.mac}"
+                long = f"mtu {host.mtu}"  # what the host would not take is too long for its link
             if is_relayed(self.topology, link):
                 inner = relays.inner_ends(a)
                 self._links.append(self._record.own(Resource("link", inner[1], netns=self._namespace)))

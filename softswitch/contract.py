@@ -145,6 +145,15 @@ class Datapath(Protocol):
         queue in a network does not hold back. That takes a copy of the packet.
         """
 
+    def set_mtu(self, port: int, mtu: int) -> None:
+        """Set the MTU of the port's link, in bytes. Until then, the port sends frames of every length."""
+
+    def too_long(self) -> Mapping[int, int]:
+        """Return, by port, how many packets were dropped since loading because they exceed the link's MTU.
+
+        An offloaded packet counts once.
+        """
+
     def remove_port(self, port: int) -> None:
         """Detach from the port's interface. Raises EntrainError if there is no such port."""
 

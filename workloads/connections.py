@@ -31,7 +31,6 @@ from workloads.collectives import DDP
 from workloads.jobs import SOURCE_PORTS, UNSENT_BYTES, JobSpec
 from workloads.pattern import Buffer
 from workloads.rendezvous import Control, JobFailed
-from workloads.tcp_counters import marks, retransmitted
 
 _HELLO = struct.Struct("<4sI32s")  # magic, rank, proof that it knows the job's secret
 _HEADER = struct.Struct("<4sIIxxxxQQ")  # magic, iteration, step, bytes, start in CLOCK_MONOTONIC ns
@@ -165,16 +164,6 @@ class Outgoing:
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, self._unsent_bytes)
         self._dscp = self._wanted_dscp
         return True
-
-    @property
-    def marks(self) -> int:
-        """Segments that were acknowledged with an ECN mark so far."""
-        return marks(self.fd)
-
-    @property
-    def retransmitted(self) -> int:
-        """Segments that were sent again so far."""
-        return retransmitted(self.fd)
 
     def close(self) -> None:
         _close(self._sock)

@@ -27,6 +27,7 @@ from workloads.pacing import Pacing, record
 from workloads.pattern import Buffer, Pattern
 from workloads.progress import Reported, reported
 from workloads.rendezvous import Control, JobAborted, JobFailed
+from workloads.tcp_counters import Signals, signals, signals_since
 
 if TYPE_CHECKING:
     from workloads.torch_training import Training
@@ -139,8 +140,7 @@ class Engine:
         self._awaited: Counter[int] = Counter()  # by step, the transfers that complete it
         self._pending: dict[int, deque[_Send | _Receive]] = {}  # by descriptor; the first is in progress
         self._sent = 0  # bytes of values in an iteration
-        self._marks = 0  # segments that met an ECN mark
-        self._retransmitted = 0  # segments
+        self._signals = Signals()  # to all outgoing connections
         self._barrier: StepBarrier | None = None
         self._publisher: Publisher | None = None
         self._pacing: Pacing | None = None  # of a rank that computes, if the job publishes its progress
@@ -219,23 +219,17 @@ class Engine:
                 "compute_end_ns": compute_end,
                 "end_ns": time.monotonic_ns(),
                 "bytes": self._sent,
-                "marks": self._new_marks(),
-                "retransmitted": self._newly_retransmitted(),
+                **self._new_signals(),
                 **(record(begun) if begun else {}),
             }
         if finished:
             self._finish(finished)
 
-    def _new_marks(self) -> int:
-        """Return how many more segments met an ECN mark since the last call."""
-        before, self._marks = self._marks, sum(each.marks for each in self._outgoing.values())
-        return self._marks - before
-
-    def _newly_retransmitted(self) -> int:
-        """Return how many more segments were sent again since the last call."""
-        before = self._retransmitted
-        self._retransmitted = sum(each.retransmitted for each in self._outgoing.values())
-        return self._retransmitted - before
+    def _new_signals(self) -> dict[str, int | None]:
+        """Return what the network has signalled since the last call."""
+        before = self._signals
+        self._signals = signals(connection.fd for connection in self._outgoing.values())
+        return signals_since(self._signals, before)._asdict()
 
     def _idle(self, until_ns: int) -> None:
         while (left := until_ns - time.monotonic_ns()) > 0:

@@ -37,9 +37,9 @@ class Clock:
 class Iteration:
     """One iteration of one rank: computation, then communication. `bytes` is what the rank sent. `marks` and
     `retransmitted` are how many of its segments were acknowledged with an ECN mark, and sent again, since
-    the record before. `loss` is the trained model's loss, None without training. `pace` says how its start
-    followed the job's pace (a `schedulers.cassini.pace.Kind` in lower case), with the drift found and the
-    time waited; None without one.
+    the record before; `timeouts` is how often its retransmission timers expired, None if not known. `loss` is
+    the trained model's loss, None without training. `pace` says how its start followed the job's pace (a
+    `schedulers.cassini.pace.Kind` in lower case), with the drift found and the time waited; None without one.
     """
 
     job: str
@@ -55,6 +55,7 @@ class Iteration:
     drift_ns: int = 0
     waited_ns: int = 0
     retransmitted: int = 0
+    timeouts: int | None = None
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,10 @@ class Summary:
 
     An iteration's time runs from the earliest rank's start to the latest rank's end. `jct_s` runs from the
     earliest start of the first iteration to the latest end of the last; it is None unless all ranks completed
-    all iterations. `marks` counts the segments that met an ECN mark, and `iteration_marks`
-    those of each iteration; `retransmitted` counts those that were sent again. `error` is the error that most
-    ranks report. `losses` holds every rank's loss, per iteration, if a model is trained.
+    all iterations. `marks` counts the segments that met an ECN mark, and `iteration_marks` those of each
+    iteration; `retransmitted` counts those that were sent again, and `timeouts` how often retransmission
+    timers expired, None if a kernel did not count that. `error` is the error that most ranks report. `losses`
+    holds every rank's loss, per iteration, if a model is trained.
     """
 
     job: str
@@ -120,6 +122,7 @@ class Summary:
     marks: int = 0
     iteration_marks: tuple[int, ...] = ()
     retransmitted: int = 0
+    timeouts: int | None = None
 
     @property
     def loss_digest(self) -> str | None:
@@ -156,6 +159,7 @@ class Summary:
             "bytes": self.bytes,
             "marks_per_iteration": self.marks_per_iteration,
             "retransmitted": self.retransmitted,
+            "timeouts": self.timeouts,
             "cpu_s": self.cpu_s,
             "error": self.error,
             **({"loss": [float(np.mean(each)) for each in self.losses]} if self.losses else {}),
@@ -192,6 +196,16 @@ def read_records(where: Path) -> Records:
     if not any(found.values()):
         raise BadInput(f"{where}: has no records (*.jsonl)")
     return Records(*(tuple(found[kind]) for kind in types))
+
+
+def total(counts: Iterable[int | None]) -> int | None:
+    """Return the sum of counts; None if one of them is not known."""
+    found = 0
+    for count in counts:
+        if count is None:
+            return None
+        found += count
+    return found
 
 
 def summarize(records: Records) -> list[Summary]:
@@ -235,6 +249,7 @@ def _summary(job: str, clocks: list[Clock], iterations: list[Iteration], ends: l
         losses=_losses(complete),
         marks=sum(r.marks for rs in complete for r in rs),
         retransmitted=sum(r.retransmitted for rs in complete for r in rs),
+        timeouts=total(r.timeouts for rs in complete for r in rs),
         iteration_marks=tuple(sum(r.marks for r in rs) for rs in complete),
     )
 

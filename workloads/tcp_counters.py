@@ -11,7 +11,7 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +26,8 @@ _getsockname, _getpeername = _LIBC.getsockname, _LIBC.getpeername
 _getsockopt, _setsockopt = _LIBC.getsockopt, _LIBC.setsockopt
 _ADDRESS = struct.Struct("=H2s4s8x")  # struct sockaddr_in
 _INFO = struct.Struct("=120xQQ")  # struct tcp_info: bytes_acked, bytes_received
-_RETRANSMITTED = struct.Struct("=100xI")  # struct tcp_info: total_retrans
-_MARKS = struct.Struct("=196xI")  # struct tcp_info: delivered_ce
+_SIGNALS = struct.Struct("=100xI92xI")  # struct tcp_info: total_retrans, delivered_ce
+_TIMEOUTS = struct.Struct("=240xH")  # struct tcp_info: total_rto, since Linux 6.7
 _SIOCOUTQ = 0x5411  # linux/sockios.h: bytes that are not acknowledged
 _SIOCOUTQNSD = 0x894B  # of them, never sent
 _ATTEMPTS = 10
@@ -90,17 +90,38 @@ def count(connection: Connection) -> Counters:
     return Counters(acknowledged + queued - unsent, unsent, received)
 
 
-def marks(fd: int) -> int:
-    """Return the segments of an open connection that were acknowledged with an ECN mark so far."""
-    (delivered_ce,) = _MARKS.unpack(_option(fd, socket.IPPROTO_TCP, socket.TCP_INFO, _MARKS.size))
-    return int(delivered_ce)
+class Signals(NamedTuple):
+    """What the network has signalled to connections, as the kernel counts it for each."""
+
+    marks: int = 0
+    """Segments that were acknowledged with an ECN mark."""
+    retransmitted: int = 0
+    """Segments that were sent again."""
+    timeouts: int | None = 0
+    """Times that the retransmission timer expired (RFC 6298). None: this kernel, before 6.7, has no count."""
 
 
-def retransmitted(fd: int) -> int:
-    """Return the segments that an open connection has sent again so far."""
-    size = _RETRANSMITTED.size
-    (total_retrans,) = _RETRANSMITTED.unpack(_option(fd, socket.IPPROTO_TCP, socket.TCP_INFO, size))
-    return int(total_retrans)
+def signals(fds: Iterable[int]) -> Signals:
+    """Return what open connections were signalled so far, all together. Raises OSError if one is closed."""
+    marks = retransmitted = 0
+    timeouts: int | None = 0
+    for fd in fds:
+        info = _option(fd, socket.IPPROTO_TCP, socket.TCP_INFO, _TIMEOUTS.size)
+        total_retrans, delivered_ce = _SIGNALS.unpack_from(info)
+        retransmitted, marks = retransmitted + total_retrans, marks + delivered_ce
+        if len(info) < _TIMEOUTS.size:
+            timeouts = None
+        elif timeouts is not None:
+            timeouts += _TIMEOUTS.unpack(info)[0]
+    return Signals(marks, retransmitted, timeouts)
+
+
+def signals_since(now: Signals, before: Signals) -> Signals:
+    """Return what is new in `now`."""
+    timeouts = None
+    if now.timeouts is not None and before.timeouts is not None:
+        timeouts = now.timeouts - before.timeouts
+    return Signals(now.marks - before.marks, now.retransmitted - before.retransmitted, timeouts)
 
 
 def set_congestion_control(connection: Connection, name: str) -> None:
@@ -144,7 +165,7 @@ def _queue(fd: int, request: int) -> int:
 def _option(fd: int, level: int, option: int, size: int) -> bytes:
     buffer, length = ctypes.create_string_buffer(size), ctypes.c_uint32(size)
     _check(_getsockopt(fd, level, option, buffer, ctypes.byref(length)))
-    return buffer.raw
+    return buffer.raw[: length.value]
 
 
 def _protocol(fd: int) -> int:

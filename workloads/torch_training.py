@@ -28,12 +28,13 @@ from workloads.rendezvous import Control, JobFailed
 from workloads.tcp_counters import (
     Connection,
     Counters,
+    Signals,
     count,
-    marks,
     own_connections,
-    retransmitted,
     set_congestion_control,
     set_mark,
+    signals,
+    signals_since,
 )
 from workloads.torch_models import make_task
 
@@ -44,8 +45,7 @@ class Training:
     def __init__(self, job: JobSpec, rank: int, control: Control, records: TextIO) -> None:
         self._job, self._rank, self._control, self._records = job, rank, control, records
         self._counted: dict[Connection, Counters] = {}
-        self._marks = 0
-        self._retransmitted = 0
+        self._signals = Signals()  # to all connections
         self._failure: Exception | None = None
         self._complete = False
 
@@ -149,8 +149,7 @@ class Training:
                 "end_ns": end,
                 "bytes": sum(sent for sent, _ in moved.values()),
                 "loss": loss.item(),
-                "marks": self._new_marks(),
-                "retransmitted": self._newly_retransmitted(),
+                **self._new_signals(),
                 **(record(begun) if begun else {}),
             }
         )
@@ -188,16 +187,10 @@ class Training:
             for each, new in now.items()
         }
 
-    def _new_marks(self) -> int:
-        """Return how many more segments met an ECN mark since the last call."""
-        before, self._marks = self._marks, sum(marks(each.fd) for each in self._counted)
-        return self._marks - before
-
-    def _newly_retransmitted(self) -> int:
-        """Return how many more segments were sent again since the last call."""
-        before = self._retransmitted
-        self._retransmitted = sum(retransmitted(each.fd) for each in self._counted)
-        return self._retransmitted - before
+    def _new_signals(self) -> dict[str, int | None]:
+        """Return what the network has signalled since the last call."""
+        before, self._signals = self._signals, signals(connection.fd for connection in self._counted)
+        return signals_since(self._signals, before)._asdict()
 
     def _write(self, record: dict[str, Any]) -> None:
         self._records.write(json.dumps(record) + "\n")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def command(network: str | None, as_json: bool) -> None:
     """Show how many packets each switch has dropped by a rule of the network, and each queue.
 
+    softswitch also counts packets that exceed the MTU of the link that they should leave by.
     A switch counts since its program was set, and an interface of an emulated network since that came up.
     Packets are the kernel's: an offloaded packet, of up to 64 KB, counts once.
     """
@@ -32,13 +33,25 @@ def command(network: str | None, as_json: bool) -> None:
     if as_json:
         switches = {switch.name: dict(switch.packets) for switch in found.switches}
         queues = [vars(queue_of(queue)) for queue in found.queues]
-        click.echo(json.dumps({"switches": switches, "queues": queues}))
+        too_long = [
+            {field.name: getattr(row, field.name) for field in row.DESCRIPTOR.fields}
+            for row in found.too_long
+        ]
+        click.echo(json.dumps({"switches": switches, "queues": queues, "too_long": too_long}))
         return
+    if not found.switches:
+        click.echo("the switches run a program that does not count drops by reason")
     table = drops_table(found)
     if table.rows:
         print_whole(table)
+        for row in found.too_long:
+            click.echo(
+                f"{row.link}: switches do not fragment; raise mtu = {row.mtu} of this link in the topology, "
+                f"or lower mtu of the hosts by the bytes of the headers that the switches add"
+            )
     elif found.queues:
-        click.echo("no switch has dropped anything, and no queue has been full")
+        counted = "no switch has dropped anything, and " if found.switches else ""
+        click.echo(f"{counted}no queue has been full")
     else:
         click.echo("no switch has dropped anything by a rule of the network; their queues cannot be read")
 
@@ -52,6 +65,9 @@ def drops_table(found: Any) -> Table:
         for reason, packets in switch.packets.items():
             if packets:
                 table.add_row(switch.name, "-", "-", reason, str(packets))
+    for row in found.too_long:
+        peer = row.link.partition("->")[2]
+        table.add_row(row.switch, str(row.port), peer, f"longer than mtu {row.mtu}", str(row.packets))
     for queue in by_link(map(queue_of, found.queues)):
         if queue.dropped_packets:
             table.add_row(*_row(queue))

@@ -227,10 +227,12 @@ def _summary(experiment: Experiment, runs: Sequence[RunResult]) -> _Table:
 
 
 def _queues(experiment: Experiment, runs: Sequence[RunResult]) -> tuple[_Table, ...]:
-    """Return the table of queues, if one of them held or dropped something."""
+    """Return the table of queues, if one of them held or dropped something, and what TCP sent again."""
     firsts = [group.runs[0] for group in summarized(runs)]
-    found = queues.table(runs, [label(experiment, first, firsts) for first in firsts])
-    return () if found is None else (_converted(found, queues.LEGEND),)
+    labels = [label(experiment, first, firsts) for first in firsts]
+    sent_again = _converted(queues.sent_again(runs, labels), queues.SENT_AGAIN_LEGEND)
+    held = queues.table(runs, labels)
+    return (sent_again,) if held is None else (_converted(held, queues.LEGEND), sent_again)
 
 
 def _converted(shown: Table, legend: str = "") -> _Table:

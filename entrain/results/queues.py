@@ -1,4 +1,4 @@
-"""What the queues of runs held and dropped, in a table and in a sentence."""
+"""What the queues of runs held and dropped, and what TCP made of it, in tables and in a sentence."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rich.table import Table
 
 from entrain.results.values import RunResult, summarized
 from machine.terminal import count
+from workloads.records import Summary, total
 
 MOST = 10
 """Links that the table shows of each combination: those that dropped the most."""
@@ -16,6 +17,9 @@ MOST = 10
 LEGEND = f"""Packets that the queues of one direction of a link dropped, over all seeds, and the longest queue
 that a reading found. An offloaded packet counts once. Each combination has the {MOST} links that dropped the
 most."""
+
+SENT_AGAIN_LEGEND = """Segments that TCP sent again, and expiries of its retransmission timer, in all
+complete iterations and over all seeds. unknown: the kernel counts expiries from Linux 6.7 on."""
 
 
 def sentence(runs: Sequence[RunResult]) -> str:
@@ -63,3 +67,25 @@ def table(runs: Sequence[RunResult], label: Sequence[str]) -> Table | None:
             limited = f"{limit / 1e3:.1f}" if limit else "-"
             shown.add_row(name if not place else "", link, str(dropped), f"{longest / 1e3:.1f}", limited)
     return shown if shown.row_count else None
+
+
+def sent_again(runs: Sequence[RunResult], label: Sequence[str]) -> Table:
+    """Return what each job's TCP sent again; `label` names each combination."""
+    shown = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("run", "job"):
+        shown.add_column(heading, overflow="fold")
+    for heading in ("sent again\nsegments", "timeouts"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for name, group in zip(label, summarized(runs), strict=True):
+        jobs: dict[str, list[Summary]] = {}
+        for job in (job for run in group.runs for job in run.jobs):
+            jobs.setdefault(job.name, []).append(job.summary)
+        for place, (job_name, summaries) in enumerate(jobs.items()):
+            timeouts = total(summary.timeouts for summary in summaries)
+            shown.add_row(
+                name if not place else "",
+                job_name,
+                str(sum(summary.retransmitted for summary in summaries)),
+                "unknown" if timeouts is None else str(timeouts),
+            )
+    return shown

@@ -631,6 +631,7 @@ def _job(job: JobResult) -> dict[str, Any]:
         "bytes": job.summary.bytes,
         "marks_per_iteration": job.summary.marks_per_iteration,
         "retransmitted": job.summary.retransmitted,
+        "timeouts": job.summary.timeouts,
         "loss_first": fmean(job.summary.losses[0]) if job.summary.losses else None,
         "loss_last": fmean(job.summary.losses[-1]) if job.summary.losses else None,
         "loss_digest": job.summary.loss_digest,

@@ -15,9 +15,9 @@ from ebpf.struct_ops import available_congestion_controls
 from entrain.experiment import NetworkTable
 from machine.errors import BadInput, EntrainError
 from machine.record import Record
-from mininet_topos.ecn import thresholds
 from mininet_topos.loss import lossy
 from mininet_topos.servers import Servers
+from mininet_topos.sizing import thresholds
 
 if TYPE_CHECKING:
     from mininet_topos.network import Network

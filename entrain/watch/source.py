@@ -39,6 +39,8 @@ TIMEOUT_S = patience(5.0)
 PATIENCE_S = patience(60.0)
 """How long a controller may: while a run starts agents or jobs, it answers nobody."""
 SLOT_MS = 60.0
+TOO_LONG = "TOO_LONG"
+"""A switch's reason to drop what exceeds the MTU of a port's link, beside those of its program."""
 """Length of a slot, where no agent tells it."""
 
 
@@ -425,7 +427,7 @@ class Source:
             jobs[job.name] = _with_admission(jobs.get(job.name), job)
         return _Slow(
             network,
-            {} if drops is None else {each.name: dict(each.packets) for each in drops.switches},
+            {} if drops is None else _drops(drops),
             tuple(_agent(host, status) for host, status in statuses.items()),
             tuple(jobs.values()),
             ()
@@ -506,6 +508,15 @@ class Latest:
             if self._snapshot is None:
                 raise EntrainError(f"{self._source.network.name} does not answer")
             return self._number, self._snapshot
+
+
+def _drops(drops: Any) -> dict[str, dict[str, int]]:
+    """Return drops by switch and reason; what was too long for the links of a switch's ports is one."""
+    found = {switch.name: dict(switch.packets) for switch in drops.switches}
+    for port in drops.too_long:
+        reasons = found.setdefault(port.switch, {})
+        reasons[TOO_LONG] = reasons.get(TOO_LONG, 0) + port.packets
+    return found
 
 
 def _queued(queue: Queue | None) -> tuple[int | None, int | None]:

@@ -107,6 +107,7 @@ def generate(program: Program, *, drop_port: int = 511, cpus: int | None = None)
         ("stash_ticket", "u32 %s", 4),
         ("ports", f"struct port %s[{MOST_PORTS}]", PORT_BYTES * MOST_PORTS),
         ("lost", f"struct counter %s[{MOST_PORTS}]", 16 * MOST_PORTS),  # by full virtual queues
+        ("too_long", f"u64 %s[{MOST_PORTS}]", 8 * MOST_PORTS),  # frames, for the port's link
         ("port_of", f"u16 %s[{IFINDICES}]", 2 * IFINDICES),
         *actions.shared_members(cpus),
         *matching.shared_members(),

@@ -74,7 +74,8 @@ class _Event(NamedTuple):
     last: int
 
 
-_DEPTH, _IFINDEX, _QUEUED = 2, 3, 4  # of struct port
+_DEPTH, _IFINDEX, _QUEUED, _LONGEST = 2, 3, 4, 5  # of struct port
+_ETHERNET_BYTES = 18  # header with a VLAN tag, which comes on top of an MTU, as Linux's veth counts it
 _QUEUE, _RATE_SHIFT = struct.Struct("=8x3Q"), 26  # struct queue and RATE_SHIFT
 _EVENT = Codec("=8I", _Event)
 _DIGEST, _SEND, _AGAIN = range(3)
@@ -245,6 +246,7 @@ class Datapath(Externs):
         self._set_port_of(ifindex, port)
         self._set_port(port, _IFINDEX, ifindex)
         self.set_queued(port, True)
+        self._set_port(port, _LONGEST, 0)
         if rate_mbps is not None:
             self.set_queue(port, rate_mbps, 0)
 
@@ -259,6 +261,15 @@ class Datapath(Externs):
     def set_queued(self, port: int, queued: bool) -> None:
         """Set whether packets may wait at the port's interface, as they do before a queueing discipline."""
         self._set_port(port, _QUEUED, int(queued))
+
+    def set_mtu(self, port: int, mtu: int) -> None:
+        """Set the MTU of the port's link."""
+        self._set_port(port, _LONGEST, mtu + _ETHERNET_BYTES)
+
+    def too_long(self) -> dict[int, int]:
+        """Return the packets that were too long for the link of a port, by port."""
+        counts = self.shared.view("too_long")
+        return {port: int(counts[port]) for port in self._attached}
 
     def set_queue(self, port: int, rate_mbps: float, depth_packets: int) -> None:
         """Set a port's virtual queue, and empty it. A rate of 0 removes it; a depth of 0 is unlimited."""

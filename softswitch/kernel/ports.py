@@ -27,7 +27,7 @@ _IFF_UP, _IFF_RUNNING, _IFF_NOARP = 0x1, 0x40, 0x80
 _SOL_PACKET, _PACKET_ADD_MEMBERSHIP, _PACKET_MR_PROMISC = 263, 1, 1
 _NETLINK_ROUTE, _RTMGRP_LINK, _RTMGRP_TC = 0, 1, 8
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK, _RTM_NEWQDISC, _RTM_DELQDISC = 16, 17, 18, 36, 37
-_IFLA_IFNAME, _IFLA_QDISC = 3, 6
+_IFLA_IFNAME, _IFLA_MTU, _IFLA_QDISC = 3, 4, 6
 _IFINFO = struct.Struct("=BxHiII")  # struct ifinfomsg
 
 _NO_QUEUE = "noqueue"
@@ -45,16 +45,19 @@ class Port:
     up: bool = False
     queued: bool = True
     """Whether packets may wait at the interface: it has a queueing discipline."""
+    mtu: int | None = None
+    """None until it is known."""
 
 
 @dataclass(frozen=True)
 class _Link:
-    """An interface as the kernel describes it. `qdisc` is None where the kernel did not say."""
+    """An interface as the kernel describes it. `qdisc` and `mtu` are None where the kernel did not say."""
 
     ifindex: int
     flags: int
     name: str
     qdisc: str | None = None
+    mtu: int | None = None
 
 
 def parse_port(text: str) -> tuple[int, str]:
@@ -165,7 +168,7 @@ class Ports:
         self._promiscuous.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, membership)
         port.ifindex = ifindex
         port.up = _flags(port.interface) & _IFF_RUNNING != 0
-        port.queued = True
+        port.queued, port.mtu = True, None
         self._ask(ifindex)
         if self._datapath is not None:
             self._add(self._datapath, port)
@@ -187,6 +190,8 @@ class Ports:
             port.ifindex, port.up = None, False  # it has just disappeared, and `poll` will see that next
             return
         datapath.set_queued(port.number, port.queued)
+        if port.mtu is not None:
+            datapath.set_mtu(port.number, port.mtu)
         if rate is not None and queue is not None:
             datapath.set_queue(port.number, rate, queue)
 
@@ -278,6 +283,8 @@ class Ports:
                 port.up = port.ifindex is not None and flags & _IFF_RUNNING != 0
                 if link.qdisc is not None and port.ifindex == ifindex:
                     self._set_queued(port, link.qdisc != _NO_QUEUE)
+                if link.mtu is not None and port.ifindex == ifindex:
+                    self._set_mtu(port, link.mtu)
             if port.up != was_up:
                 log.info("port %d (%s) is %s", port.number, port.interface, "up" if port.up else "down")
                 self.changed(port.number)
@@ -287,6 +294,12 @@ class Ports:
             port.queued = queued
             if self._datapath is not None:
                 self._datapath.set_queued(port.number, queued)
+
+    def _set_mtu(self, port: Port, mtu: int) -> None:
+        if port.mtu != mtu:
+            port.mtu = mtu
+            if self._datapath is not None:
+                self._datapath.set_mtu(port.number, mtu)
 
     def close(self) -> None:
         """Restore the interfaces to their previous state."""
@@ -300,9 +313,11 @@ class Ports:
 def _link(message: bytes) -> _Link:
     """Return what a link message (struct ifinfomsg and attributes) says."""
     _, _, ifindex, flags, _ = _IFINFO.unpack_from(message)
+    attributes = dict(netlink.attributes(message[_IFINFO.size :]))
     names = {
         kind: value.rstrip(b"\0").decode()
-        for kind, value in netlink.attributes(message[_IFINFO.size :])
+        for kind, value in attributes.items()
         if kind in (_IFLA_IFNAME, _IFLA_QDISC)
     }
-    return _Link(ifindex, flags, names.get(_IFLA_IFNAME, ""), names.get(_IFLA_QDISC))
+    mtu = struct.unpack_from("=I", attributes[_IFLA_MTU])[0] if _IFLA_MTU in attributes else None
+    return _Link(ifindex, flags, names.get(_IFLA_IFNAME, ""), names.get(_IFLA_QDISC), mtu)

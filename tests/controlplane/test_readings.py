@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 from controlplane import api_pb2 as api
@@ -76,3 +77,18 @@ def test_drops_count_from_the_reading_before_or_from_when_the_switch_began_anew(
     later, anew = replace(IN_SWITCH, dropped_packets=5), replace(AT_INTERFACE, dropped_packets=1)
     found = since([later, anew], [IN_SWITCH, AT_INTERFACE])
     assert [queue.dropped_packets for queue in found] == [2, 1]
+
+
+class Own(Partly):
+    """A network whose switches run a program of the user's own."""
+
+    pipeline = SimpleNamespace(is_fabric=False)
+
+    async def too_long(self) -> dict[tuple[str, int], int]:
+        return {("left", 1): 0, ("left", 2): 3}
+
+
+def test_a_program_without_counted_drops_has_queues_and_packets_that_were_too_long() -> None:
+    drops = asyncio.run(Own("").ListDrops(api.ListDropsRequest(), None))
+    assert not drops.switches and len(drops.queues) == 2
+    assert [(port.link, port.mtu, port.packets) for port in drops.too_long] == [("left->right", 1500, 3)]

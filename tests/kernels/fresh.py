@@ -18,6 +18,7 @@ import click
 
 from machine.errors import EntrainError, MissingTool
 from machine.patience import VARIABLE
+from machine.signals import ending_once
 from tests.kernels import guest
 from tests.kernels.debian import RELEASES, mirror
 
@@ -97,7 +98,7 @@ def entering(root: Path) -> list[str]:
 
 def run(command: list[str], directory: Path, limit_s: float) -> int:
     """Run it, and copy what it prints to `directory`/console. Return the script's exit status."""
-    with (directory / "console").open("wb") as console:
+    with (directory / "console").open("wb") as console, ending_once():
         machine = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=console, stderr=console)
         try:
             machine.wait(limit_s)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from machine.errors import EntrainError, MissingTool
 from machine.patience import VARIABLE
+from machine.signals import ending_once
 from tests.kernels.debian import Kernel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,20 +87,23 @@ def run(kernel: Kernel, script: str, results: Path, *, limit_s: float) -> str:
         *("--disable-monitor", "--force-9p", *([] if has_kvm() else ["--disable-kvm"])),
         *(f"--qemu-opts={share}", f"--rwdir={results}", "--exec", f"sh {results}/start"),
     ]
-    guest = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, "PATH": _path()},
-        start_new_session=True,
-    )
-    try:
-        printed, _ = guest.communicate(timeout=(limit_s + BOOT_S) * patience())
-    except subprocess.TimeoutExpired:
-        raise EntrainError(f"kernel {kernel.version}: not done after {limit_s * patience():g} s") from None
-    finally:
-        if guest.poll() is None:  # also after a signal
-            os.killpg(guest.pid, signal.SIGKILL)
-            guest.wait()
+    with ending_once():
+        guest = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PATH": _path()},
+            start_new_session=True,
+        )
+        try:
+            printed, _ = guest.communicate(timeout=(limit_s + BOOT_S) * patience())
+        except subprocess.TimeoutExpired:
+            raise EntrainError(
+                f"kernel {kernel.version}: not done after {limit_s * patience():g} s"
+            ) from None
+        finally:
+            if guest.poll() is None:  # also after a signal
+                os.killpg(guest.pid, signal.SIGKILL)
+                guest.wait()
     return printed.decode(errors="replace")

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console, RenderableType
 
+from controlplane.api_pb2 import TooLong
 from controlplane.constants import DropReason
 from controlplane.queues import Queue
 from entrain.commands.deploy import deploy_table
@@ -109,9 +110,12 @@ def test_drops_fit_80_columns_whole_and_those_that_are_none_are_left_out() -> No
     packets = {reason.name: (1 << 64) - 1 for reason in DropReason} | {"TTL": 0}
     full = Queue("s" * 15, 511, f"{'s' * 15}->{'p' * 15}", "interface", (1 << 64) - 2)
     queues = [full.message(), replace(full, link="s->q", dropped_packets=0).message()]
-    found = SimpleNamespace(switches=[SimpleNamespace(name="s" * 15, packets=packets)], queues=queues)
+    long = TooLong(switch="s" * 15, port=511, link=f"s->{'l' * 15}", mtu=65535, packets=(1 << 64) - 3)
+    switch = SimpleNamespace(name="s" * 15, packets=packets)
+    found = SimpleNamespace(switches=[switch], queues=queues, too_long=[long])
     text = rendered(drops_table(found))
     assert max(map(len, text)) <= 80
+    assert f"longer than mtu 65535 {(1 << 64) - 3}" in " ".join(" ".join(text).split())
     words = set(" ".join(text).split())
     assert {"s" * 15, "FORGED_SOURCE", str((1 << 64) - 1), "511", "p" * 15, str((1 << 64) - 2)} <= words
     assert not {"TTL", "q"} & words

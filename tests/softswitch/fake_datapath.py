@@ -56,6 +56,8 @@ class FakeDatapath:
         self.ports: dict[int, int] = {}
         self.queued: dict[int, bool] = {}
         self.waiting: dict[int, Queue] = {}
+        self.mtus: dict[int, int] = {}
+        self.long: dict[int, int] = {}
         self.batches = 0
         self.closed = False
         self.failing: str | None = None
@@ -98,6 +100,13 @@ class FakeDatapath:
     def set_queued(self, port: int, queued: bool) -> None:
         assert port in self.ports
         self.queued[port] = queued
+
+    def set_mtu(self, port: int, mtu: int) -> None:
+        assert port in self.ports
+        self.mtus[port] = mtu
+
+    def too_long(self) -> dict[int, int]:
+        return self.long
 
     def set_queue(self, port: int, rate_mbps: float, depth_packets: int) -> None:
         assert port in self.ports

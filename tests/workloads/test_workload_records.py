@@ -29,13 +29,15 @@ def iteration(rank: int, number: int, start: float, compute_end: float, end: flo
 
 
 def test_marks_count_in_iterations_that_all_ranks_completed(tmp_path: Path) -> None:
-    marked = [
-        {**iteration(0, n, 10 * n, 10 * n + 4, 10 * n + 9), "marks": 6, "retransmitted": 2} for n in (0, 1)
-    ]
+    signals = {"marks": 6, "retransmitted": 2, "timeouts": 1}
+    marked = [{**iteration(0, n, 10 * n, 10 * n + 4, 10 * n + 9), **signals} for n in (0, 1)]
     write(tmp_path / "a-rank0.jsonl", clock(0), *marked)
-    write(tmp_path / "a-rank1.jsonl", clock(1), {**iteration(1, 0, 0, 4, 9), "marks": 1})
+    write(tmp_path / "a-rank1.jsonl", clock(1), {**iteration(1, 0, 0, 4, 9), "marks": 1, "timeouts": 2})
     (summary,) = summarize(read_records(tmp_path))
-    assert summary.marks_per_iteration == 7 and summary.retransmitted == 2
+    assert summary.marks_per_iteration == 7 and summary.retransmitted == 2 and summary.timeouts == 3
+    write(tmp_path / "a-rank1.jsonl", clock(1), {**iteration(1, 0, 0, 4, 9), "marks": 1, "timeouts": None})
+    (summary,) = summarize(read_records(tmp_path))
+    assert summary.timeouts is None  # one rank's kernel did not count them
     two_ranks(tmp_path)
     (summary,) = summarize(read_records(tmp_path))
     assert summary.marks_per_iteration == 0  # records of before have no marks

@@ -196,6 +196,26 @@ INLINE int has_owner(struct __sk_buff *skb)
 	return owner != 0;
 }
 
+/*
+ * Whether frames of the packet exceed the `longest` that a link takes. A veth would drop such a frame without a name,
+ * and would take an offloaded packet whatever the length of its segments. They have at least the headers that were
+ * written, and what segments of full size do not account for.
+ */
+INLINE int too_long(struct __sk_buff *skb, struct state *st, u32 longest)
+{
+	u32 length = CTX(skb, len), segment = CTX(skb, gso_size);
+
+	if (length <= longest)
+		return 0;
+	if (!segment)
+		return 1;
+	u64 payload = (u64)st->phv.segments * segment;
+	u64 headers = payload < length ? length - payload : 0;
+	if (headers < st->written)
+		headers = st->written;
+	return headers + segment > longest;
+}
+
 /* Send the packet to a port. If `changed`, first replace its headers with st->out. */
 INLINE int send(struct __sk_buff *skb, struct state *st, u32 port, int changed)
 {
@@ -207,10 +227,11 @@ INLINE int send(struct __sk_buff *skb, struct state *st, u32 port, int changed)
 		return TC_ACT_SHOT;
 	}
 	OPAQUE(port);
-	u32 ifindex = 0, queued = 0;
+	u32 ifindex = 0, queued = 0, longest = 0;
 	if (port < MOST_PORTS) {
 		ifindex = shared.ports[port].ifindex;
 		queued = shared.ports[port].queued;
+		longest = shared.ports[port].longest;
 	}
 	if (!ifindex) {
 		tally(NO_SUCH_PORT);
@@ -218,6 +239,13 @@ INLINE int send(struct __sk_buff *skb, struct state *st, u32 port, int changed)
 	}
 	if ((changed || TRUNCATES) && rewrite(skb, st, TRUNCATES ? st->phv.truncated : ~0U)) {
 		tally(DROPPED_RESIZE);
+		return TC_ACT_SHOT;
+	}
+	if (longest && too_long(skb, st, longest)) {
+		tally(DROPPED_TOO_LONG);
+		OPAQUE(port);
+		if (port < MOST_PORTS)
+			__sync_fetch_and_add(&shared.too_long[port], 1);
 		return TC_ACT_SHOT;
 	}
 	/* A queue in a network pushes back on no sender. So what may wait here must have no owner, as a copy has none. */

@@ -68,7 +68,7 @@ struct port {
 	__u32 depth;   /* packets; 0: unlimited */
 	__u32 ifindex; /* 0: no such port */
 	__u32 queued;  /* whether frames may wait at the interface: it has a queueing discipline */
-	__u32 pad;
+	__u32 longest; /* frame that the interface's link takes, in bytes; 0: not known */
 };
 
 /* A port's virtual queue: the packets that would wait if the port drained at its rate. */

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.api_pb2 import GetNetworkRequest
+from controlplane.client import call, choose
 from machine.patience import patience
 
 pytestmark = pytest.mark.root
@@ -30,6 +32,13 @@ import socket
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
     while True:
         sender.sendto(bytes(1000), ("10.2.1.2", 9))
+"""
+
+
+LONG = """
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+    sender.sendto(bytes(1600), ("10.2.1.2", 9))
 """
 
 
@@ -87,3 +96,27 @@ def test_a_full_queue_is_told_where_it_is(network: str) -> None:
     (row,) = [line.split() for line in entrain("drops", *here).splitlines() if "right" in line]
     assert row[:-1] == ["left", "2", "right", "queue", "full"]
     assert links["left->right"] <= int(row[-1]) <= dropped()["left->right"]
+
+
+def test_what_exceeds_the_mtu_of_a_link_is_told_with_the_remedy(network: str) -> None:
+    """The first link takes longer frames than the next, as a user may have set it."""
+    here = ("--network", network)
+
+    def longer() -> list[dict[str, object]]:
+        return list(json.loads(entrain("drops", *here, "--json"))["too_long"])
+
+    assert longer() == []
+    with call(choose(network)) as stub:
+        namespace = stub.GetNetwork(GetNetworkRequest()).namespace
+    subprocess.run(["ip", "-n", namespace, "link", "set", "left-eth1", "mtu", "9000"], check=True)
+    entrain("exec", *here, "h1", "ip", "link", "set", "h1-eth0", "mtu", "9000")
+    entrain("exec", *here, "h1", sys.executable, "-c", LONG)
+    while not (rows := longer()):
+        pass
+    assert rows == [{"switch": "left", "port": 2, "link": "left->right", "mtu": 1500, "packets": 1}]
+    shown = " ".join(entrain("drops", *here).split())
+    assert "left 2 right longer than mtu 1500 1" in shown
+    assert "left->right: switches do not fragment; raise mtu = 1500 of this link" in shown
+    readings = entrain("watch", *here, "--json", "--once").splitlines()
+    (left,) = [switch for switch in json.loads(readings[-1])["switches"] if switch["name"] == "left"]
+    assert left["drops"]["TOO_LONG"] == 1

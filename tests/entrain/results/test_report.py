@@ -286,6 +286,23 @@ def test_it_is_said_once_whether_queues_filled(experiment: Experiment, runs: lis
     assert "queues dropped 14 packets in 2 runs, most of them at a->b (14)" in said(held, lost)
 
 
+@pytest.mark.parametrize(("timeouts", "cell"), [(4, "4"), (None, "unknown")])
+def test_the_page_shows_what_each_job_sent_again(
+    tmp_path: Path, experiment: Experiment, runs: list[RunResult], timeouts: int | None, cell: str
+) -> None:
+    first, *others = runs[0].jobs
+    summary = replace(first.summary, retransmitted=1234, timeouts=timeouts)
+    jobs, queues = (replace(first, summary=summary), *others), (QueueUse("a->b", 0, 0, 0),)
+    run = replace(runs[0], jobs=jobs, queues=queues)
+    with store.writing(files.NETWORK, tmp_path, experiment, resume=False) as kept:
+        kept.add(run, "ecmp")
+    (row,) = [row for row in html.page([tmp_path]).split("<tr>") if ">1234<" in row]
+    assert f">{first.name}<" in row and f">{cell}<" in row
+    write(tmp_path, experiment, [run])
+    (job, *_) = json.loads((tmp_path / "results.json").read_text())["runs"][0]["jobs"]
+    assert (job["retransmitted"], job["timeouts"]) == (1234, timeouts)
+
+
 def test_the_page_has_a_table_of_queues_that_held_or_dropped_something(
     tmp_path: Path, experiment: Experiment, runs: list[RunResult]
 ) -> None:

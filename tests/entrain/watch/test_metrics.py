@@ -79,3 +79,5 @@ def test_the_dashboard_is_one_and_asks_for_what_is_exported(watched: Watched) ->
             assert target["refId"] and target["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
             asked |= set(re.findall(r"\bentrain_\w+", target["expr"]))
     assert asked and asked <= exported, f"not exported: {sorted(asked - exported)}"
+    links = {name for name in exported if name.startswith("entrain_link_")}
+    assert links <= asked, f"no panel shows {sorted(links - asked)}"

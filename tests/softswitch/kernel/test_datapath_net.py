@@ -174,6 +174,47 @@ def test_what_others_send_over_the_loop_interface_is_dropped() -> None:
             wire.socket.close()
 
 
+@pytest.mark.parametrize("segment", [0, 400], ids=["frame", "segments"])
+@pytest.mark.parametrize("grows", [0, 16])
+def test_what_exceeds_the_mtu_of_a_link_is_dropped_and_counted(segment: int, grows: int) -> None:
+    """Also when only the header that the switch adds makes it too long, and in the segments of one packet."""
+    with Record("test-datapath-mtu") as record:
+        datapath = Datapath.load(load_program(RESIZE.read_bytes()), name="mtu", record=record)
+        wire = Wire(record, f"tdm{os.getpid()}")
+        wire.socket.close()
+        wire.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        wire.socket.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
+        wire.socket.bind((wire.far_end, 3))
+        wire.socket.settimeout(patience(30))
+        offload = (1, 1, 54, segment, 34, 16) if segment else (0, 0, 0, 0, 0, 0)
+
+        def frame(payload: int) -> bytes:
+            command = bytes([14, 14 + grows]) + (54 + grows + payload).to_bytes(2, "big") + bytes(2)
+            inner = bytes(IP(src="10.0.0.1", dst="10.0.0.2") / TCP() / Raw(bytes(payload)))
+            return bytes(6) + command + b"\x08\0" + inner
+
+        def send(packet: bytes) -> None:
+            wire.send(struct.pack("=BBHHHH", *offload) + packet)
+
+        try:
+            datapath.add_port(1, wire.ifindex)
+            long, short = frame(1200), frame(100)
+            longest = 54 + grows + (segment or 1200)
+            datapath.set_mtu(1, longest - 18)
+            send(long)
+            assert wire.receive()[10:] == resized(long)
+            assert datapath.too_long() == {1: 0}
+            datapath.set_mtu(1, longest - 19)
+            send(long)
+            send(short)
+            assert wire.receive()[10:] == resized(short)
+            assert datapath.too_long() == {1: 1}
+            assert datapath.stats()["dropped_too_long"] == 1
+        finally:
+            datapath.close()
+            wire.socket.close()
+
+
 UDP_SUM = (1, 0, 0, 0, 34, 6)  # struct virtio_net_hdr: the checksum at byte 6 behind byte 34 is unfinished
 TCP_SEGMENTS = (1, 1, 54, 400, 34, 16)  # and these are segments of 400 bytes each
 

@@ -146,6 +146,18 @@ def test_a_port_knows_whether_packets_may_wait_at_its_interface(pair: tuple[str,
 
 
 @pytest.mark.root
+def test_a_port_knows_the_mtu_of_its_link(pair: tuple[str, str]) -> None:
+    before, after = FakeDatapath(PROGRAM), FakeDatapath(PROGRAM)
+    with closing(Ports({1: pair[0]})) as ports:
+        ports.attach(before)
+        wait_until(ports, lambda: before.mtus == {1: 1500})
+        subprocess.run(["ip", "link", "set", pair[0], "mtu", "9000"], check=True)
+        wait_until(ports, lambda: before.mtus == {1: 9000})
+        ports.attach(after)
+        assert after.mtus == {1: 9000}
+
+
+@pytest.mark.root
 def test_the_next_program_gets_the_ports(pair: tuple[str, str]) -> None:
     first, second = FakeDatapath(PROGRAM), FakeDatapath(PROGRAM)
     with closing(Ports({1: pair[0]}, {1: (100.0, 64)})) as ports:

@@ -9,7 +9,7 @@ import pytest
 from finsy.proto import p4r
 
 from softswitch.contract import ActionCall, Exact, Group, Member, Queue
-from softswitch.p4runtime.entities.queues import DROPPED, WAITING
+from softswitch.p4runtime.entities.queues import DROPPED, TOO_LONG, WAITING
 from softswitch.p4runtime.status import Refused
 from tests.softswitch.harness import (
     DELETE,
@@ -468,6 +468,7 @@ def test_digests_wait_for_their_acknowledgement(bench: Bench) -> None:
 
 def test_queues_are_read_by_type_and_port(bench: Bench) -> None:
     bench.datapath.waiting = {2: Queue(1, 1500, 7, 9000), 3: Queue(0, 0, 0, 0)}
+    bench.datapath.long = {2: 5, 4: 0}
 
     def read(type_: int, port: int) -> dict[tuple[int, int], tuple[int, int]]:
         found = {}
@@ -477,7 +478,8 @@ def test_queues_are_read_by_type_and_port(bench: Bench) -> None:
             found[each.extern_type_id, each.extern_id] = data.packet_count, data.byte_count
         return found
 
-    assert read(0, 2) == {(DROPPED, 2): (7, 9000), (WAITING, 2): (1, 1500)}
+    assert read(0, 2) == {(DROPPED, 2): (7, 9000), (WAITING, 2): (1, 1500), (TOO_LONG, 2): (5, 0)}
+    assert read(TOO_LONG, 0) == {(TOO_LONG, 2): (5, 0), (TOO_LONG, 4): (0, 0)}
     assert read(DROPPED, 0) == {(DROPPED, 2): (7, 9000), (DROPPED, 3): (0, 0)}
     with pytest.raises(Refused, match="no extern has type 0x90"):
         read(0x90, 0)
