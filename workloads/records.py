@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from machine.errors import BadInput
+from machine.interval import percentile
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,8 @@ class Summary:
 
     @property
     def iteration_ms_p99(self) -> float | None:
-        """99th percentile of iteration times by linear interpolation; None if no iteration is complete."""
-        return float(np.percentile(self.iteration_ms, 99)) if self.iteration_ms else None
+        """99th percentile of iteration times by linear interpolation; None of fewer than 100 iterations."""
+        return percentile(self.iteration_ms, 99)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the summary as JSON data."""

@@ -10,11 +10,12 @@ import pytest
 from rich.console import Console
 
 from entrain.experiment import Combination, Experiment, load_experiment
-from entrain.results import html, interactive, tables
+from entrain.results import html, interactive, plots, tables
 from entrain.results.files import NETWORK, name
 from entrain.results.names import label, scheduler_name
 from entrain.results.store import writing
 from entrain.results.values import JobResult, RunResult, document, strategy
+from machine.headless import pyplot
 from workloads.records import Summary
 
 HEAD = """
@@ -203,3 +204,16 @@ def test_the_page_shows_intervals_of_several_seeds_only(tmp_path: Path, seeds: i
     assert "all jobs together: source routing +0 %" in text
     assert ("Means over seeds" in text) == (seeds > 1)
     assert "from the baseline (ecmp)" in text
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_the_picture_speaks_of_an_interval_of_several_seeds_only(tmp_path: Path, seeds: int) -> None:
+    experiment = loaded(
+        tmp_path, f'policy = ["none", "slots"]\nseed = {list(range(1, seeds + 1))}', DIFFERENT
+    )
+    runs = [ran(which, experiment, 1.0 * which.seed, 9.0) for which in experiment.combinations()]
+    figure, axes = pyplot.subplots()
+    plots._completion(axes, experiment, plots._groups(experiment, runs))
+    assert ("95 %" in axes.get_xlabel()) == (seeds > 1)
+    assert "jobs that differ" in axes.get_xlabel()
+    pyplot.close(figure)
