@@ -371,10 +371,13 @@ def _columns(summary: Summary) -> tuple[list[str], list[str]]:
     first = vars(summary.points[0].figures)
     # Completion times of single coflows say little about a training job that consists of several.
     hidden = "_cct_" if first.get("mean_cct_s") != first.get("mean_jct_s") else "_jct_"
+    jobs = (summary.limit or summary.settings.jobs or 100) * (summary.settings.draws or 1)
     return keys, [
         name
         for name in _SHOWN
-        if first.get(name) is not None and (hidden not in name or name == "total_jct_s")
+        if first.get(name) is not None
+        and (hidden not in name or name == "total_jct_s")
+        and (name != "p99_jct_s" or jobs >= 100)  # fewer have none
     ]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from entrain.commands.simulate import summary_legend
+from entrain.commands.simulate import summary_legend, summary_table
 from simulation.claims import here
 from simulation.results import Completion, Parameters, Row, Settings, Summary
 
@@ -41,3 +43,10 @@ def test_the_legend_explains_parameters_figures_and_variants() -> None:
     for words in ("domain: servers among which a job is placed", "mean jct s:", "Algorithm 1 is printed"):
         assert words in legend
     assert "marks" not in legend
+
+
+@pytest.mark.parametrize(("limit", "shown"), [(None, True), (99, False), (100, True)])
+def test_a_p99_of_few_jobs_is_not_shown(limit: int | None, shown: bool) -> None:
+    found = replace(summary(("slots", 1, 3.0)), limit=limit)
+    headings = [str(column.header).replace("\n", " ") for column in summary_table(found).columns]
+    assert ("p99 jct s" in headings) == shown
