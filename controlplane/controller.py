@@ -335,7 +335,8 @@ async def serving(
     inner = socket.parent / "inner"
     own = inner / "api.sock" if access.for_users else socket
     check_socket(own)
-    server = grpc.aio.server(options=_OPTIONS, interceptors=[Guard(access.admit, roles.PLACES)])
+    guard = Guard(access.admit, roles.PLACES, access.identity if access.listen is not None else None)
+    server = grpc.aio.server(options=_OPTIONS, interceptors=[guard])
     api_grpc.add_ControllerServicer_to_server(service, server)
     port = None
     if access.for_users:

@@ -128,8 +128,9 @@ def serving(
         check_local(address, "", "give certificates (`entrain certs`), or an address on loopback")
     if _somebody_listens(address):
         raise EntrainError(f"{address}: another process listens there; end it, or choose another address")
+    guard = Guard(who, places, identity)
     with _loop() as loop, _pool(threads) as operators, _pool(threads) as others:
-        interceptors = (Guard(who, places), Threads(operators, others))
+        interceptors = (guard, Threads(operators, others))
         server, port = _in(loop, _start(add, address, identity, interceptors))
         try:
             yield port

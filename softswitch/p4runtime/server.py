@@ -384,7 +384,8 @@ def listen(
         *SERVER_OPTIONS,
     ]
     operators = Bound(0, 0, _MOST_CALLS)  # nobody else is served
-    guard = Guard(service.caller, Places(operators, operators, _REFUSALS_PER_S, _REFUSALS_PER_S))
+    places = Places(operators, operators, _REFUSALS_PER_S, _REFUSALS_PER_S)
+    guard = Guard(service.caller, places, identity)
     server = grpc.aio.server(options=options, interceptors=[guard])
     p4r_grpc.add_P4RuntimeServicer_to_server(service, server)
     try:

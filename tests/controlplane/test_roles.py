@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -28,7 +29,7 @@ from controlplane.ledger import Ledger
 from controlplane.pipeline import Pipeline
 from controlplane.roles import NEEDS, PLACES, Access, Caller, load_access
 from controlplane.topology import leaf_spine, load_topology
-from entrain.certificates import issue
+from entrain.certificates import issue, revoke
 from machine import callers
 from machine.callers import Bound
 from machine.errors import BadInput, EntrainError
@@ -130,6 +131,22 @@ def test_each_role_may_do_its_part_and_nobody_else_anything(certs: Path, tmp_pat
                     else:
                         assert (found == DENIED) == (NEEDS[method] not in may.get(who, ())), (who, method)
             assert not controller.stopped.is_set()
+
+    asyncio.run(test())
+
+
+def test_a_user_whose_certificate_is_revoked_is_refused(tmp_path: Path) -> None:
+    certs = tmp_path / "certs"
+    issue(TOPOLOGY, certs, 1, readers=["eve", "ed"])
+    for suffix in ("crt", "key"):
+        shutil.copy(certs / f"eve.{suffix}", certs / f"stolen.{suffix}")
+
+    async def test() -> None:
+        async with over_tls(tmp_path, certs) as (_, ask, _):
+            assert await ask("stolen", "ListJobs", api.ListJobsRequest()) == grpc.StatusCode.OK
+            revoke(certs, ["eve"])
+            assert await ask("stolen", "ListJobs", api.ListJobsRequest()) == DENIED
+            assert await ask("ed", "ListJobs", api.ListJobsRequest()) == grpc.StatusCode.OK
 
     asyncio.run(test())
 
