@@ -37,8 +37,8 @@ RETRY_S = 1.0
 LONGEST_RETRY_S = 30.0
 """Seconds until what has failed is tried again: twice as long each time, up to the longest."""
 
-JOBS_PER_OWNER = 256
-"""Jobs that wait or run, of one submitter."""
+JOBS_PER_SUBMITTER = 256
+"""Jobs that wait or run, of one submitter, if a cluster says nothing else."""
 MOST_UNREAD = 10_000
 """Changes that a watcher may leave unread."""
 
@@ -122,9 +122,9 @@ class Admission:
         async with Admission(empty(cluster), hosts, strategy, ledger, switches) as admission:
             await admission.submit(Request("bert", 8))
 
-    `hosts` has the name of each GPU's host. `order` and `backfill` are those of `Queue`. `clock` returns
-    seconds since 1970. `on_step` is told each step of a job as soon as it is done, `on_event` a line about
-    each failure.
+    `hosts` has the name of each GPU's host. `order`, `backfill` and `share` are those of `Queue`. A submitter
+    has at most `most_jobs` jobs that wait or run. `clock` returns seconds since 1970. `on_step` is told each
+    step of a job as soon as it is done, `on_event` a line about each failure.
     """
 
     def __init__(
@@ -138,6 +138,8 @@ class Admission:
         *,
         order: str = "fifo",
         backfill: bool = False,
+        share: int | None = None,
+        most_jobs: int = JOBS_PER_SUBMITTER,
         clock: Callable[[], float] = time.time,
         on_step: Callable[[Entry, Step], None] = lambda *_: None,
         on_event: Callable[[str], None] = lambda _: None,
@@ -151,7 +153,9 @@ class Admission:
         self._clock = clock
         self._on_step = on_step
         self._on_event = on_event
-        self._queue = Queue(idle, strategy, order, backfill)
+        self._queue = Queue(idle, strategy, order, backfill, share)
+        self._share = share
+        self._most_jobs = most_jobs
         self._entries: dict[int, Entry] = {}
         self._leaving: dict[int, Over | Literal["waiting"]] = {}
         self._tables_agree = False
@@ -201,12 +205,12 @@ class Admission:
         """Let a job of `owner` wait for its turn.
 
         Raises BadInput if it could never start or its name is taken, and TooMany if an owner other than the
-        operator has JOBS_PER_OWNER jobs.
+        operator has as many jobs as a submitter may have.
         """
-        job = self._checked(request, duration_s, deadline_s)
-        if owner and sum(entry.owner == owner for entry in self._entries.values()) >= JOBS_PER_OWNER:
-            raise TooMany(f"{owner} has {JOBS_PER_OWNER} jobs; cancel one, or wait until one is over")
-        entry = self._ledger.add(job, owner)
+        job = self._checked(request, duration_s, deadline_s, owner)
+        if owner and sum(entry.owner == owner for entry in self._entries.values()) >= self._most_jobs:
+            raise TooMany(f"{owner} has {self._most_jobs} jobs; cancel one, or wait until one is over")
+        entry = self._ledger.add(job)
         self._entries[entry.id] = entry
         self._queue.submit(entry.id, job)
         self._wake.set()
@@ -242,10 +246,14 @@ class Admission:
         return [*map(JobStatus, (*(self._ledger.past() if past else ()), *present)), *queued]
 
     def preview(
-        self, request: Request, duration_s: float = math.inf, deadline_s: float | None = None
+        self,
+        request: Request,
+        duration_s: float = math.inf,
+        deadline_s: float | None = None,
+        owner: str = "",
     ) -> Outcome | Waiting:
-        """Return what a job would get if it were submitted now, or why it would wait. Raises BadInput."""
-        job = self._checked(request, duration_s, deadline_s)
+        """Return what a job of `owner` would get now, or why it would wait. Raises BadInput."""
+        job = self._checked(request, duration_s, deadline_s, owner)
         return self._queue.preview(max(self._entries, default=0) + 1, job, self._clock())
 
     async def watch(self, name: str = "") -> AsyncIterator[JobStatus]:
@@ -319,7 +327,7 @@ class Admission:
         gpus = {gpu: why for each in both for gpu, why in each.gpus.items()}
         return Failures(gpus, {port: why for each in both for port, why in each.ports.items()})
 
-    def _checked(self, request: Request, duration_s: float, deadline_s: float | None) -> Job:
+    def _checked(self, request: Request, duration_s: float, deadline_s: float | None, owner: str) -> Job:
         taken = next((each for each in self._entries.values() if each.name == request.job), None)
         if taken is not None:
             raise BadInput(
@@ -331,7 +339,9 @@ class Admission:
             raise BadInput(f"duration_s: is {duration_s:g}; give seconds above 0, or leave it out")
         if reason := self.strategy.refusal(self._idle, request):
             raise BadInput(f"gpus: {reason}")
-        return Job(request, self._clock(), duration_s, deadline_s)
+        if owner and self._share is not None and request.gpus > self._share:
+            raise BadInput(f"gpus: is {request.gpus}; all jobs of a submitter have at most {self._share}")
+        return Job(request, self._clock(), duration_s, deadline_s, owner)
 
     def _find(self, name: str) -> Entry:
         for entry in self._entries.values():

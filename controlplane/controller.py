@@ -94,6 +94,8 @@ class Controller(Readings):
                 circuits,
                 order=cluster.order,
                 backfill=cluster.backfill,
+                share=cluster.gpus_per_submitter,
+                most_jobs=cluster.jobs_per_submitter,
                 on_step=self._stepped,
                 on_event=self.note,
             )
@@ -246,7 +248,7 @@ class Controller(Readings):
     async def Place(self, request: api.JobRequest, context: Any) -> api.Plan:  # noqa: N802
         async with told(context):
             admission = self._jobs()
-            found = admission.preview(*self._asked(request))
+            found = admission.preview(*self._asked(request), self._owner(context))
             return messages.plan(self.topology, found, admission.problem)
 
     async def Cancel(self, request: api.CancelRequest, context: Any) -> api.Job:  # noqa: N802

@@ -18,7 +18,6 @@ from typing import Any
 import grpc
 import pytest
 
-from controlplane import admission as rules
 from controlplane import api_pb2 as api
 from controlplane import api_pb2_grpc as api_grpc
 from controlplane import roles
@@ -73,12 +72,14 @@ Ask = Callable[..., Awaitable[grpc.StatusCode]]
 
 
 @asynccontextmanager
-async def api_of(directory: Path, access: Access) -> AsyncIterator[tuple[Controller, int | None]]:
+async def api_of(
+    directory: Path, access: Access, **limits: int
+) -> AsyncIterator[tuple[Controller, int | None]]:
     """A controller of a cluster of fake switches, with its API at `directory`/api.sock."""
     async with switches(FakeKind(FakeSwitch, Pipeline.load()), TOPOLOGY) as (served, fakes):
         for fake in fakes.values():
             fake.answer = LoadTable({1: {1234: 70}})
-        setup = ClusterSetup(cluster_of(served, 1), STRATEGIES["vclos"])
+        setup = ClusterSetup(cluster_of(served, 1), STRATEGIES["vclos"], **limits)  # type: ignore[arg-type]
         ledger = Ledger(directory / "jobs", setup.cluster)
         async with (
             Controller(served, "source", cluster=setup, ledger=ledger, access=access) as controller,
@@ -89,10 +90,10 @@ async def api_of(directory: Path, access: Access) -> AsyncIterator[tuple[Control
 
 
 @asynccontextmanager
-async def over_tls(directory: Path, certs: Path) -> AsyncIterator[tuple[Controller, Ask, int]]:
+async def over_tls(directory: Path, certs: Path, **limits: int) -> AsyncIterator[tuple[Controller, Ask, int]]:
     """The same over TLS: how a call of somebody with a certificate ends."""
     access = Access("127.0.0.1:0", identity_of(certs, CONTROLLER))
-    async with api_of(directory, access) as (controller, port):
+    async with api_of(directory, access, **limits) as (controller, port):
         assert port
 
         async def ask(who: str | None, method: str, request: Any) -> grpc.StatusCode:
@@ -169,14 +170,31 @@ def test_submitters_cancel_their_own_jobs_and_operators_all(certs: Path, tmp_pat
     asyncio.run(test())
 
 
+def test_one_submitter_keeps_no_other_from_gpus(certs: Path, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with over_tls(tmp_path, certs, gpus_per_submitter=2) as (controller, ask, _):
+            jobs = {"hog0": ("ann", 2), "hog1": ("ann", 1), "small": ("bob", 1)}
+            for name, (who, gpus) in jobs.items():
+                assert await ask(who, "Submit", api.JobRequest(name=name, gpus=gpus)) == grpc.StatusCode.OK
+            assert await ask("bob", "Submit", api.JobRequest(name="wide", gpus=3)) == INVALID
+            assert controller.admission is not None
+            await controller.admission.settled()
+            assert {each.entry.name: each.entry.phase for each in controller.admission.jobs()} == {
+                "hog0": "running",
+                "hog1": "waiting",
+                "small": "running",
+            }
+
+    asyncio.run(test())
+
+
 def test_requests_and_what_a_caller_holds_are_bounded(
     certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules, "JOBS_PER_OWNER", 2)
     monkeypatch.setattr(roles, "PLACES", replace(PLACES, streams=Bound(1, 8, 8)))
 
     async def test() -> None:
-        async with over_tls(tmp_path, certs) as (_, ask, port):
+        async with over_tls(tmp_path, certs, jobs_per_submitter=2) as (_, ask, port):
             asked = [await ask("ann", "Submit", api.JobRequest(name=f"j{n}", gpus=4)) for n in range(3)]
             assert asked == [grpc.StatusCode.OK, grpc.StatusCode.OK, EXHAUSTED]
             assert await ask("bob", "Submit", api.JobRequest(name="b", gpus=1)) == grpc.StatusCode.OK
