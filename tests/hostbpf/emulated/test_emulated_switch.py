@@ -90,11 +90,33 @@ def test_a_request_is_refused_as_a_whole(switch: EmulatedSwitch) -> None:
     assert not any(loads(switch, OTHER, 1000))
 
 
-def test_a_clock_that_steps_back_is_refused_politely(switch: EmulatedSwitch, present: Present) -> None:
+@pytest.mark.parametrize("back", [1, TOLERANCE])
+def test_a_clock_that_steps_back_a_little_leaves_plans_as_they_are(
+    switch: EmulatedSwitch, present: Present, back: int
+) -> None:
     switch.update(FLOW, 4, 1000, [10])
-    present.slot -= 50
-    with pytest.raises(BadInput, match="check clocks"):
-        switch.update(FLOW, 4, 950, [10])
+    before = switch.instance
+    present.slot -= back
+    switch.update(OTHER, 4, 1000, [20])
+    assert loads(switch, THIRD, 1000)[0] == 30
+    assert switch.instance == before
+
+
+def test_a_clock_that_went_far_forward_and_back_refuses_nobody(
+    switch: EmulatedSwitch, present: Present, capsys: pytest.CaptureFixture[str]
+) -> None:
+    switch.update(FLOW, 4, 1000, [10])
+    present.slot += 60_000
+    switch.update(OTHER, 4, 61_000, [10])
+    before = switch.instance
+    present.slot -= 60_000
+    asked = pb.FetchFeedbackRequest(hops=[pb.Hop(flow=message_of(THIRD), port=4)], slot=1000)
+    answer = server._Service(switch, knows=False).FetchFeedback(asked, SimpleNamespace())
+    assert not any(answer.loads[0].load)
+    assert answer.instance != before  # hosts plan anew
+    switch.update(FLOW, 4, 1000, [10])
+    assert loads(switch, THIRD, 1000)[0] == 10
+    assert "s1: the clock has been set back by 60000 slots; plans are dropped" in capsys.readouterr().err
 
 
 def loads(switch: EmulatedSwitch, flow: Flow, slot: int, port: int = 4) -> list[float]:
