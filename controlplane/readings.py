@@ -29,6 +29,7 @@ from controlplane.slot_clock import forget_clocks, keep_clocks, set_clocks
 from machine.callers import Denied
 from machine.errors import BadInput, EntrainError
 from machine.requests import checked
+from machine.text import escaped
 
 EVENTS = 200
 """How many of the latest events are kept."""
@@ -70,6 +71,7 @@ class Readings(api_grpc.ControllerServicer):
 
     def note(self, event: str) -> None:
         """Keep an event for those who watch, and pass it on."""
+        event = escaped(event)
         self._events.append(api.Event(unix_ns=time.time_ns(), text=event))
         self._on_event(event)
 

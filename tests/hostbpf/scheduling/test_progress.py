@@ -132,6 +132,13 @@ def test_what_a_c_program_publishes_is_read(program: Path, tmp_path: Path, monit
         assert not monitor.refused
 
 
+def test_a_jobs_name_forges_no_line_of_a_log(tmp_path: Path, monitor: Monitor) -> None:
+    with Publisher("x\n\x1b[2Kroot wrote", name="x", directory=tmp_path) as publisher:
+        publisher.flow(FLOW, Direction.SENT)
+        assert [each.job for each in monitor.read()] == [r"x\n\x1b[2Kroot wrote"]
+        assert [each.job for each in monitor.processes()] == [r"x\n\x1b[2Kroot wrote"]
+
+
 def test_python_and_c_have_the_same_layout(program: Path, tmp_path: Path) -> None:
     flow = Flow("1.2.3.4", 5, "6.7.8.9", 10, 17)
     with Publisher("from-python", directory=tmp_path, capacity=3) as publisher:
