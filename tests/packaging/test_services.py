@@ -21,6 +21,7 @@ from entrain.commands.controller import command as controller
 from hostbpf.command import main
 from hostbpf.rates.enforcers import choose
 from machine.errors import BadInput
+from wire.progress import DIRECTORY, ROOM
 
 ROOT = Path(__file__).resolve().parents[2]
 UNITS = ROOT / "packaging"
@@ -156,6 +157,8 @@ def test_systemd_knows_each_line_of_a_unit_and_finds_little_exposed(unit: str, t
     assert program is not None
     file = tmp_path / unit.replace("@", "@lo")  # an instance
     file.write_text(text.replace(program[1], "/bin/true"))
+    for mount in UNITS.glob("*.mount"):
+        shutil.copy(mount, tmp_path)
     verified = subprocess.run(
         ["systemd-analyze", "verify", file], capture_output=True, text=True, check=False
     )
@@ -163,6 +166,13 @@ def test_systemd_knows_each_line_of_a_unit_and_finds_little_exposed(unit: str, t
     limits = ["security", "--offline=yes", "--no-pager", f"--threshold={EXPOSURE[unit]}", str(file)]
     found = subprocess.run(["systemd-analyze", *limits], capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout
+
+
+def test_progress_has_the_room_that_entrain_itself_gives_it() -> None:
+    lines = (UNITS / "run-entrain-progress.mount").read_text().splitlines()
+    assert f"Where={DIRECTORY}" in lines
+    assert f"Options={ROOM},nosuid,nodev,noexec" in lines
+    assert "Requires=run-entrain-progress.mount" in (UNITS / "entrain-agent@.service").read_text()
 
 
 @pytest.mark.parametrize("unit", sorted(EXPOSURE))

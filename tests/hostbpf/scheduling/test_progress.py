@@ -762,6 +762,40 @@ def shared(tmp_path: Path) -> Iterator[Path]:
     yield directory
 
 
+FILLED = """
+import os, subprocess, sys
+from pathlib import Path
+from wire.progress import DIRECTORY, Publisher, make_directory
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", "/run"], check=True)
+make_directory(DIRECTORY)
+if not (child := os.fork()):
+    os.setresuid(65534, 65534, 65534)
+    try:
+        with Publisher("mine") as _, open(DIRECTORY / "filling", "wb") as filling:
+            while True:
+                filling.write(bytes(1 << 20))
+    except OSError as error:
+        print(error.strerror, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(Path("/run/other.pid").write_bytes(bytes(1 << 20)))
+"""
+
+
+@pytest.mark.root
+def test_a_user_who_fills_the_directory_takes_nothing_from_run(tmp_path: Path) -> None:
+    let_others_pass(tmp_path)
+    environment = {name: text for name, text in os.environ.items() if name != "ENTRAIN_PROGRESS"}
+    done = subprocess.run(
+        ["unshare", "--mount", sys.executable, "-c", FILLED],
+        env={**environment, "PYTHONPATH": str(INCLUDE.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["No space left on device", str(1 << 20)]
+
+
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as result:
