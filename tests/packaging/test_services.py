@@ -175,6 +175,19 @@ def test_progress_has_the_room_that_entrain_itself_gives_it() -> None:
     assert "Requires=run-entrain-progress.mount" in (UNITS / "entrain-agent@.service").read_text()
 
 
+@pytest.mark.parametrize(("step", "left"), [("remove", 3), ("purge", 0)])
+def test_a_purge_leaves_no_settings_and_no_keys(step: str, left: int, tmp_path: Path) -> None:
+    script = (UNITS / "build-deb").read_text().partition("DEBIAN/postrm\" <<'SCRIPT'\n")[2]
+    script = script.partition("\nSCRIPT\n")[0].replace("/run/systemd/system", "/nowhere")
+    for path in ("etc/entrain/certs/ca.key", "etc/entrain/cluster.toml", "var/lib/entrain/jobs.sqlite"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    for directory in ("/etc/", "/var/"):
+        script = script.replace(directory, f"{tmp_path}{directory}")
+    subprocess.run(["sh", "-c", script, "_", step], check=True)
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == left
+
+
 @pytest.mark.parametrize("unit", sorted(EXPOSURE))
 def test_a_reload_checks_what_the_service_would_be_started_with(unit: str) -> None:
     lines = (UNITS / unit).read_text().splitlines()
