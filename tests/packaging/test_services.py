@@ -145,7 +145,7 @@ def test_agent_needs_its_unit_s_capabilities_only_and_reads_its_options_again(tm
             assert "not reloaded" in message and wrong.partition(" ")[0] in message
 
 
-EXPOSURE = {"entrain-agent@.service": 40, "entrain-controller.service": 20}
+EXPOSURE = {"entrain-agent@.service": 35, "entrain-controller.service": 20}
 """The most that `systemd-analyze security` may find, in tenths; 100 is a service without any restriction."""
 
 
@@ -186,6 +186,12 @@ def test_a_purge_leaves_no_settings_and_no_keys(step: str, left: int, tmp_path: 
         script = script.replace(directory, f"{tmp_path}{directory}")
     subprocess.run(["sh", "-c", script, "_", step], check=True)
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == left
+
+
+@pytest.mark.parametrize("unit", sorted(EXPOSURE))
+def test_a_service_has_bounds_of_its_own(unit: str) -> None:
+    keys = {line.partition("=")[0] for line in (UNITS / unit).read_text().splitlines()}
+    assert {"MemoryHigh", "MemoryMax", "TasksMax", "LimitNOFILE", "PrivateDevices"} <= keys
 
 
 @pytest.mark.parametrize("unit", sorted(EXPOSURE))
