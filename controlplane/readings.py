@@ -29,7 +29,7 @@ from controlplane.slot_clock import forget_clocks, keep_clocks, set_clocks
 from machine.callers import Denied
 from machine.errors import BadInput, EntrainError
 from machine.requests import checked
-from machine.text import escaped
+from machine.text import escaped, sendable
 
 EVENTS = 200
 """How many of the latest events are kept."""
@@ -180,7 +180,7 @@ class Readings(api_grpc.ControllerServicer):
             except EntrainError as error:
                 problem = problem or str(error)
             if problem and not asked.interval_ms:
-                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, problem)
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, sendable(problem))
             if not loads and counted:  # what the ports count is known without the load tables
                 loads = [
                     PortLoad(switch.name, port.number, port.peer, port.rate_mbps, {})
@@ -244,7 +244,7 @@ async def told(context: Any) -> AsyncIterator[None]:
     try:
         yield
     except EntrainError as error:
-        await context.abort(code(error), str(error))
+        await context.abort(code(error), sendable(str(error)))
 
 
 def code(error: EntrainError) -> grpc.StatusCode:

@@ -23,6 +23,7 @@ import grpc.aio
 from machine.errors import EntrainError
 from machine.patience import patience
 from machine.revocation import Revocations
+from machine.text import sendable
 from machine.tls import Identity, names_of
 
 MESSAGE_S = 5.0
@@ -169,7 +170,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         async def answer(_: Any, context: Any) -> None:
             account = await self._turn(self._caller(context, path))
             account.refused()
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{path}: there is no such method")
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, sendable(f"{path}: there is no such method"))
 
         return grpc.stream_unary_rpc_method_handler(answer)
 
@@ -211,7 +212,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         account = await self._turn(caller)
         if caller.refusal:
             account.refused()
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, caller.refusal)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, sendable(caller.refusal))
         if taken := self._taken(caller, kind, account):
             account.refused()
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{method}: {taken}")

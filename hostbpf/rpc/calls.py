@@ -23,6 +23,7 @@ from machine.errors import BadInput, EntrainError
 from machine.patience import patience
 from machine.peers import somebody_listens
 from machine.requests import Request, checked
+from machine.text import sendable
 from machine.tls import SERVER_OPTIONS, Identity, add_port, check_local
 from wire.flow import Flow
 
@@ -84,7 +85,7 @@ def abort(context: Any, error: EntrainError) -> NoReturn:
     """End the call: INVALID_ARGUMENT for bad input, PERMISSION_DENIED, RESOURCE_EXHAUSTED, or else
     FAILED_PRECONDITION.
     """
-    context.abort(_STATUSES.get(type(error), grpc.StatusCode.FAILED_PRECONDITION), str(error))
+    context.abort(_STATUSES.get(type(error), grpc.StatusCode.FAILED_PRECONDITION), sendable(str(error)))
     raise AssertionError("abort raises")
 
 

@@ -188,6 +188,17 @@ def test_one_submitter_keeps_no_other_from_gpus(certs: Path, tmp_path: Path) -> 
     asyncio.run(test())
 
 
+def test_an_error_is_cut_to_what_clients_accept(certs: Path, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with over_tls(tmp_path, certs) as (_, ask, _):
+            unknown = api.CancelRequest(name="\u00e4" * 3000)
+            assert await ask(OPERATORS, "Cancel", unknown) == INVALID
+            deploy = api.DeployRequest(p4info="/" + "p" * 20_000, program="/" + "q" * 20_000)
+            assert await ask(OPERATORS, "Deploy", deploy) in (INVALID, grpc.StatusCode.FAILED_PRECONDITION)
+
+    asyncio.run(test())
+
+
 def test_requests_and_what_a_caller_holds_are_bounded(
     certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
