@@ -702,5 +702,4 @@ def _upstream(entry: FlowProgress, received: _Received) -> Sequence[FlowProgress
 
 
 def _name(each: FlowProgress) -> str:
-    flow = each.flow
-    return f"{each.job}, {flow.source}:{flow.source_port} to {flow.destination}:{flow.destination_port}"
+    return f"{each.job}, {each.flow}"
