@@ -131,7 +131,7 @@ def _to_revoke(directory: Path, name: str, authority: x509.Certificate) -> int:
         certificate.verify_directly_issued_by(authority)
         uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except OSError as error:
-        there = ", ".join(sorted(each.stem for each in directory.glob("*.crt") if each.name != AUTHORITY))
+        there = ", ".join(sorted(file.stem for file in directory.glob("*.crt") if file.name != AUTHORITY))
         raise BadInput(f"--revoke {name}: {path}: {error.strerror}; there are {there}") from error
     except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound) as error:
         raise BadInput(f"--revoke {name}: {path}: is no certificate of {directory / AUTHORITY}") from error

@@ -72,7 +72,7 @@ def serials(path: Path, authority: Path) -> frozenset[int]:
     try:
         revoked = x509.load_pem_x509_crl(path.read_bytes())
         signers = x509.load_pem_x509_certificates(authority.read_bytes())
-        keys: list[Any] = [each.public_key() for each in signers]
+        keys: list[Any] = [signer.public_key() for signer in signers]
         signed = any(map(revoked.is_signature_valid, keys))
     except OSError as error:
         raise BadInput(
@@ -82,7 +82,7 @@ def serials(path: Path, authority: Path) -> frozenset[int]:
         raise BadInput(f"{path}: is no list of revoked certificates ({error}); copy it again") from error
     if not signed:
         raise BadInput(f"{path}: {authority} has not signed it; copy the list of that authority")
-    return frozenset(each.serial_number for each in revoked)
+    return frozenset(certificate.serial_number for certificate in revoked)
 
 
 @functools.lru_cache(1024)

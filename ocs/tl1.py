@@ -129,9 +129,9 @@ class Tl1Driver:
             await self._ask("CANC-CRS", aids, which, circuit)
         await self._ask("DLT-CRS", aids, which, circuit)
 
-    def _check_names(self, each: _CrossConnect, circuit: Circuit | None) -> None:
+    def _check_names(self, connect: _CrossConnect, circuit: Circuit | None) -> None:
         """Raise Refused for names, which the switch has given, that would not stay one part of a command."""
-        for name in (each.source, each.destination, each.group, each.name):
+        for name in (connect.source, connect.destination, connect.group, connect.name):
             if _SPECIAL.search(name):
                 raise Refused(
                     f"{self._connection.address} has a cross-connect with the name {name!r}, which no "

@@ -44,12 +44,10 @@ from machine.process import Child, launch
 from machine.record import Record
 from machine.tls import open_channel
 from robustness.attackers import Task
-from robustness.servers import SERVERS, Place, Server
+from robustness.servers import SERVERS, START_S, Place, Server
 
 ATTACKS = ("silent", "slow", "flood")
 GOALS = {"ratio": 2.0, "refused": 0}
-START_S = 60.0
-"""Seconds (times `patience`) in which a server must answer, and an attacker must have its calls open."""
 ANSWER_S = 5.0
 """Seconds (times `patience`) in which a call of the operator must be answered."""
 PAUSE_S = 0.02

@@ -34,7 +34,7 @@ from machine.record import Record
 from machine.tls import open_channel
 from robustness.found import Found, of_tests
 from robustness.mutations import mutated
-from robustness.servers import LONG_SLOT_MS, Place, Server, free_port
+from robustness.servers import LONG_SLOT_MS, START_S, Place, Server, free_port
 from wire.flow import Flow
 
 REFUSALS = frozenset(
@@ -53,6 +53,8 @@ REFUSALS = frozenset(
 
 SELDOM = {"Deploy": 0.02, "WatchLoads": 0.1, "ListDrops": 0.05, "WatchFlows": 0.02, "WatchFeedback": 0.02}
 """How often a server gets these requests (others: 1). Each asks every switch, or loads programs."""
+USERS = 0.02
+"""The part of the agent's requests that a user makes, whose refusals the agent slows down."""
 AS_MEANT = 0.25
 """The part of the requests that are not mutated: they give a server something to do."""
 MOST_JOBS = 3
@@ -119,33 +121,36 @@ class Client:
 
 @contextlib.contextmanager
 def _serving(
-    kind: Callable[[Place], contextlib.AbstractContextManager[Server]], found: Found
+    kind: Callable[[Place], contextlib.AbstractContextManager[Server]], tally: Found
 ) -> Iterator[Any]:
     """Within, a server of the product runs; yields the place, the server and an operator's channel."""
     with tempfile.TemporaryDirectory() as directory, Record("fuzz") as record:
         Path(directory).chmod(0o755)
         place = Place(Path(directory), record)
         with kind(place) as server:
-            with open_channel(grpc, server.address, _CHANNEL, server.operator, server.name) as channel:
-                grpc.channel_ready_future(channel).result(patience(ANSWER_S))
-                yield place, server, channel
             assert server.child is not None and server.child.log is not None
+            with open_channel(grpc, server.address, _CHANNEL, server.operator, server.name) as channel:
+                try:
+                    grpc.channel_ready_future(channel).result(patience(START_S))
+                except grpc.FutureTimeoutError:
+                    raise server.child.failure(f"was not ready within {patience(START_S):g} s") from None
+                yield place, server, channel
             try:
                 server.child.check()
             except EntrainError as error:
-                found.accident(str(error))
-            _look_at_log(server.child.log, found)
+                tally.accident(str(error))
+            _look_at_log(server.child.log, tally)
 
 
-def _look_at_log(path: Path, found: Found) -> None:
+def _look_at_log(path: Path, tally: Found) -> None:
     text = path.read_text(errors="replace", encoding="utf-8")
     if "Traceback" in text:
-        found.accident(text[text.index("Traceback") :][:2000])
+        tally.accident(text[text.index("Traceback") :][:2000])
 
 
 def _draw(rng: random.Random, requests: Mapping[str, Any]) -> tuple[str, Any]:
     names = list(requests)
-    [name] = rng.choices(names, [SELDOM.get(each, 1.0) for each in names])
+    [name] = rng.choices(names, [SELDOM.get(name, 1.0) for name in names])
     return name, _perhaps_mutated(rng, requests[name])
 
 
@@ -153,8 +158,8 @@ def _perhaps_mutated(rng: random.Random, message: Any) -> Any:
     return message if rng.random() < AS_MEANT else mutated(rng, message)
 
 
-def agent(rng: random.Random, count: int, found: Found) -> None:
-    """Call every method of the agent of an interface in a network namespace."""
+def agent(rng: random.Random, count: int, tally: Found) -> None:
+    """Call every method of the agent of an interface in a network namespace, as root and as a user."""
     flow = message_of(Flow("10.0.0.1", 1, "10.0.0.2", 2))
     requests = {
         "GetStatus": agent_pb.GetStatusRequest(),
@@ -173,16 +178,23 @@ def agent(rng: random.Random, count: int, found: Found) -> None:
         "ListTransfers": agent_pb.ListTransfersRequest(),
         "SetRates": agent_pb.SetRatesRequest(lease_ms=100, rates=[agent_pb.FlowRate(flow=flow, mbps=5)]),
     }
-    with _serving(Place.agent, found) as (place, _, channel), place.publishing("a"):
-        client = Client(channel, agent_pb.DESCRIPTOR.services_by_name["Host"])
-        assert requests.keys() == set(client.service.methods_by_name)
+    service = agent_pb.DESCRIPTOR.services_by_name["Host"]
+    assert requests.keys() == set(service.methods_by_name)
+    with (
+        _serving(Place.agent, tally) as (place, server, channel),
+        place.publishing("a"),
+        place.as_user(server) as address,
+        open_channel(grpc, address, _CHANNEL, None, "") as users,
+    ):
+        root, user = Client(channel, service), Client(users, service)
         for _ in range(count):
             name, asked = _draw(rng, requests)
-            with found.trying(lambda n=name, a=asked: f"{n} {a}", Refused):  # type: ignore[misc]
+            client = user if rng.random() < USERS else root
+            with tally.trying(lambda n=name, a=asked: f"{n} {a}", Refused):  # type: ignore[misc]
                 client.call(name, asked)
 
 
-def emulated(rng: random.Random, count: int, found: Found) -> None:
+def emulated(rng: random.Random, count: int, tally: Found) -> None:
     """Ask and tell an emulated switch. What it refuses changes no load."""
     nobody = message_of(Flow("10.9.9.9", 1, "10.9.9.9", 2))
     hops = [
@@ -190,13 +202,13 @@ def emulated(rng: random.Random, count: int, found: Found) -> None:
         for port in range(1, 5)
     ]
     clock = SlotClock.shared(LONG_SLOT_MS)
-    with _serving(Place.emulated_for_anybody, found) as (_, _, channel):
+    with _serving(Place.emulated_for_anybody, tally) as (_, _, channel):
         client = Client(channel, switch_pb.DESCRIPTOR.services_by_name["EmulatedSwitch"])
 
         def loads(slot: int) -> list[list[int]]:
             asked = [switch_pb.Hop(flow=nobody, port=port) for port in (1, 2)]
             answer = client.call("FetchFeedback", switch_pb.FetchFeedbackRequest(slot=slot, hops=asked))
-            return [list(each.load) for each in answer.loads]
+            return [list(link.load) for link in answer.loads]
 
         for _ in range(count):
             slot = clock.slot()
@@ -207,16 +219,16 @@ def emulated(rng: random.Random, count: int, found: Found) -> None:
                 "ForgetFlow": switch_pb.ForgetFlowRequest(flows=[hop.flow for hop in hops]),
             }
             name, asked = _draw(rng, requests)
-            with found.trying(lambda n=name, a=asked: f"{n} {a}"):  # type: ignore[misc]
+            with tally.trying(lambda n=name, a=asked: f"{n} {a}"):  # type: ignore[misc]
                 before = loads(slot)
                 try:
                     client.call(name, asked)
                 except Refused:
-                    found.refused += 1
+                    tally.refused += 1
                     assert loads(slot) == before, "what was refused has changed a load"
 
 
-def controller(rng: random.Random, count: int, found: Found) -> None:
+def controller(rng: random.Random, count: int, tally: Found) -> None:
     """Ask the controller of a cluster of softswitches that is up for all but to shut down."""
     requests = {
         name: request
@@ -233,13 +245,13 @@ def controller(rng: random.Random, count: int, found: Found) -> None:
                 client = Client(channel, api.DESCRIPTOR.services_by_name["Controller"])
                 for _ in range(count):
                     method, asked = _draw(rng, requests)
-                    with found.trying(lambda m=method, a=asked: f"{m} {a}", Refused):  # type: ignore[misc]
+                    with tally.trying(lambda m=method, a=asked: f"{m} {a}", Refused):  # type: ignore[misc]
                         client.call(method, asked)
                     jobs = client.call("ListJobs", api.ListJobsRequest()).jobs
                     if len(jobs) > MOST_JOBS:
                         client.call("Cancel", api.CancelRequest(name=rng.choice(jobs).name))
                 for log in (NETWORKS / name).rglob("*.log"):
-                    _look_at_log(log, found)
+                    _look_at_log(log, tally)
         finally:
             subprocess.run(
                 [*run_module("entrain.cli"), "down", "--network", name], check=True, stdout=subprocess.DEVNULL
@@ -297,7 +309,7 @@ class _Switch:
         """Return what there is. Raises Refused."""
         try:
             answers = self._stub.Read(p4r.ReadRequest(entities=[entity]), timeout=patience(ANSWER_S))
-            return [each.SerializeToString() for answer in answers for each in answer.entities]
+            return [there.SerializeToString() for answer in answers for there in answer.entities]
         except grpc.RpcError as error:
             if error.code() not in REFUSALS:
                 _codes(error)
@@ -305,7 +317,7 @@ class _Switch:
 
     def state(self) -> list[bytes]:
         """Return all that controllers have written."""
-        return [each for kind in self._KINDS for each in self.read(self._harness.entity(kind))]
+        return [there for kind in self._KINDS for there in self.read(self._harness.entity(kind))]
 
 
 def _codes(error: Any) -> list[str]:
@@ -314,20 +326,20 @@ def _codes(error: Any) -> list[str]:
     said = f"{error.code()}: {error.details()}"
     assert error.code() == grpc.StatusCode.UNKNOWN and details is not None, said
     codes = []
-    for each in rpc_status.Status.FromString(details).details:
-        own = p4r.Error()
-        each.Unpack(own)
-        codes.append(_NAMES[own.canonical_code])
+    for packed in rpc_status.Status.FromString(details).details:
+        status = p4r.Error()
+        packed.Unpack(status)
+        codes.append(_NAMES[status.canonical_code])
     assert "INTERNAL" not in codes and "UNKNOWN" not in codes, said
     return codes
 
 
-def p4runtime(rng: random.Random, count: int, found: Found) -> None:
+def p4runtime(rng: random.Random, count: int, tally: Found) -> None:
     """Write to a switch, and read from it. What it refuses changes nothing."""
     harness = of_tests("softswitch.harness")
     mutants = of_tests("softswitch.p4runtime.test_server_fuzz")
     with (
-        _serving(Place.softswitch, found) as (_, _, channel),
+        _serving(Place.softswitch, tally) as (_, _, channel),
         contextlib.closing(_Switch(channel)) as switch,
     ):
         for number in range(count):
@@ -337,13 +349,13 @@ def p4runtime(rng: random.Random, count: int, found: Found) -> None:
                 _perhaps_mutated(rng, harness.update(rng.choice(mutants.KINDS), mutants.message(rng)))
                 for _ in range(rng.choice((1, 1, 1, 3)))
             ]
-            with found.trying(lambda u=updates: str(u), Refused):  # type: ignore[misc]
+            with tally.trying(lambda u=updates: str(u), Refused):  # type: ignore[misc]
                 if rng.random() < READS:
                     switch.read(updates[0].entity)
                     continue
                 before = switch.state() if number % LOOKS == 0 else None
                 codes = switch.write(updates)
-                found.refused += "OK" not in codes
+                tally.refused += "OK" not in codes
                 assert before is None or "OK" in codes or switch.state() == before, (
                     "what was refused has changed something"
                 )

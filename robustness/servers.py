@@ -17,6 +17,7 @@ from entrain.certificates import issue
 from hostbpf.rpc import agent_pb2 as agent_pb
 from hostbpf.rpc import emulated_switch_pb2 as switch_pb
 from machine.packages import ROOT, run_module
+from machine.patience import patience
 from machine.process import Child, launch
 from machine.record import Record, Resource
 from machine.tls import CONTROLLER, OPERATORS, Identity, identity_of
@@ -25,6 +26,28 @@ from wire.progress import DIRECTORY_VARIABLE
 NOBODY = 65534
 LONG_SLOT_MS = 1000.0
 HOST, VICTIM, READER, SWITCH = "h1", "h2", "eve", "leaf1"
+START_S = 60.0
+"""Seconds (times `patience`) in which a server must answer, and a caller of it be ready."""
+RELAY = """
+import asyncio, sys
+
+async def pass_on(reader, writer):
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+async def admit(reader, writer):
+    answers, calls = await asyncio.open_unix_connection(sys.argv[2])
+    await asyncio.gather(pass_on(reader, calls), pass_on(answers, writer), return_exceptions=True)
+
+async def serve():
+    async with await asyncio.start_unix_server(admit, sys.argv[1]) as server:
+        print("ready", flush=True)
+        await server.serve_forever()
+
+asyncio.run(serve())
+"""
 NETWORK = """
 [topology]
 kind = "leaf-spine"
@@ -148,6 +171,22 @@ class Place:
             process.stdout.readline()
             yield
             process.stdin.close()
+
+    @contextlib.contextmanager
+    def as_user(self, server: Server) -> Iterator[str]:
+        """Run a relay of the user `server.user` to a Unix socket; yields the relay's address."""
+        directory = self._directory / "user"
+        directory.mkdir(mode=0o700)
+        os.chown(directory, server.user or 0, -1)
+        address = directory / "relay.sock"
+        user = ["setpriv", f"--reuid={server.user}", "--clear-groups"]
+        command = [*user, sys.executable, "-c", RELAY, str(address), server.address.removeprefix("unix:")]
+        child = launch(self.record, "the user's relay", command, tells=True)
+        try:
+            child.wait_ready(patience(START_S))
+            yield f"unix:{address}"
+        finally:
+            child.end()
 
     @contextlib.contextmanager
     def softswitch(self) -> Iterator[Server]:

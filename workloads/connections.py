@@ -412,7 +412,7 @@ class Callers:
 
     def _end_late(self) -> None:
         now = time.monotonic()
-        for caller in [each for each in self._pending.values() if each.until <= now]:
+        for caller in [caller for caller in self._pending.values() if caller.until <= now]:
             self._refuse(caller, _SILENT)
 
     def _refuse(self, caller: _Caller, why: str) -> None:

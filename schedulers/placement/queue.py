@@ -260,8 +260,12 @@ class Queue:
     def _exceeds_share(self, job: Job) -> bool:
         if self._share is None or not job.owner:
             return False
-        own = (each.waiter.job for each in self._running if each.waiter.job.owner == job.owner)
-        return job.request.gpus + sum(each.request.gpus for each in own) > self._share
+        held = sum(
+            running.waiter.job.request.gpus
+            for running in self._running
+            if running.waiter.job.owner == job.owner
+        )
+        return job.request.gpus + held > self._share
 
     def _waits_for_failure(self, request: Request) -> bool:
         """Whether a job that cannot start could if nothing had failed, or could not though no job ran."""
