@@ -164,8 +164,8 @@ def progress_directory() -> Path:
 def make_directory(directory: Path) -> None:
     """Make the directory in which any user may publish and nobody can remove another user's file.
 
-    A directory that exists stays as it is. `DIRECTORY` is a tmpfs of its own. Raises EntrainError where it
-    cannot be made.
+    A directory that exists stays as it is. `DIRECTORY` is a tmpfs of its own, where root may mount one.
+    Raises EntrainError where it cannot be made.
     """
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -176,9 +176,14 @@ def make_directory(directory: Path) -> None:
                 raise
         else:
             if directory == DIRECTORY:
-                _mount(directory)
-            else:
-                directory.chmod(0o1777)  # whatever the umask
+                try:
+                    _mount(directory)
+                except PermissionError:  # in a container, whose /run is its own
+                    pass
+                except OSError:
+                    directory.rmdir()
+                    raise
+            directory.chmod(0o1777)  # whatever the umask
     except OSError as error:
         raise EntrainError(
             f"{directory}: cannot be made: {error.strerror}; let root make it, or set {DIRECTORY_VARIABLE}"
@@ -186,11 +191,10 @@ def make_directory(directory: Path) -> None:
 
 
 def _mount(directory: Path) -> None:
-    """Mount a tmpfs. Where that is not allowed, the directory goes."""
+    """Mount a tmpfs. Raises OSError."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.mount(b"entrain", os.fsencode(directory), b"tmpfs", _CONFINED, ROOM.encode()):
         number = ctypes.get_errno()
-        directory.rmdir()
         raise OSError(number, f"a tmpfs cannot be mounted: {os.strerror(number)}")
 
 

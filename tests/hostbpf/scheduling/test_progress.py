@@ -796,6 +796,29 @@ def test_a_user_who_fills_the_directory_takes_nothing_from_run(tmp_path: Path) -
     assert done.stdout.splitlines() == ["No space left on device", str(1 << 20)]
 
 
+IN_CONTAINER = """
+import os, stat, subprocess
+from wire.progress import DIRECTORY, make_directory
+subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
+code = "from wire.progress import DIRECTORY, make_directory; make_directory(DIRECTORY)"
+subprocess.run(["setpriv", "--bounding-set=-sys_admin", os.environ["PYTHON"], "-c", code], check=True)
+print(oct(stat.S_IMODE(DIRECTORY.stat().st_mode)), os.path.ismount(DIRECTORY))
+"""
+
+
+@pytest.mark.root
+def test_where_nothing_can_be_mounted_the_directory_is_an_ordinary_one() -> None:
+    environment = {name: text for name, text in os.environ.items() if name != "ENTRAIN_PROGRESS"}
+    done = subprocess.run(
+        ["unshare", "--mount", sys.executable, "-c", IN_CONTAINER],
+        env={**environment, "PYTHONPATH": str(INCLUDE.parent), "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["0o1777", "False"]
+
+
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as result:
