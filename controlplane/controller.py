@@ -23,7 +23,7 @@ from controlplane.fabric import Applied, Fabric
 from controlplane.ledger import Entry, Ledger
 from controlplane.network import Port, Topology
 from controlplane.pipeline import Pipeline
-from controlplane.readings import Readings, ReadQueues, told
+from controlplane.readings import ReadCounters, Readings, ReadQueues, told
 from controlplane.roles import Access
 from controlplane.routing import ECN_THRESHOLD_PACKETS, FabricPolicy, Routing, desired_state
 from controlplane.store import Store
@@ -57,7 +57,7 @@ class Controller(Readings):
     `circuits` is the cluster's optical circuit switch. If not `strict`, it starts though switches are not
     ready, and `statuses` of the fabric tell. `pipeline` is by default the fabric's program for softswitch and
     BMv2; `deploy` can replace it. `host_processes` has, by emulated host, a process in its network namespace.
-    `access` says who may call. `queues` reads the queues of an emulated network.
+    `access` says who may call. `queues` and `counters` read those of an emulated network.
     """
 
     def __init__(
@@ -78,8 +78,9 @@ class Controller(Readings):
         host_processes: Mapping[str, int] | None = None,
         access: Access = OWNERS,
         queues: ReadQueues = lambda: (),
+        counters: ReadCounters = dict,
     ) -> None:
-        super().__init__(topology, routing, namespace, host_processes or {}, on_event, queues)
+        super().__init__(topology, routing, namespace, host_processes or {}, on_event, queues, counters)
         self.access = access
         self.stopped = asyncio.Event()
         self.admission: Admission | None = None
@@ -183,10 +184,7 @@ class Controller(Readings):
         """Let exactly these jobs have the network. Raises EntrainError, after restoring every switch."""
         async with self._deploying:
             if not self._fabric.pipeline.is_fabric:
-                raise EntrainError(
-                    f"the switches run {self._fabric.pipeline.name}, which has no VRFs; deploy the fabric's "
-                    f"program"
-                )
+                raise EntrainError(self._fabric.lacking("VRFs"))
             await self._tables.apply(tenants)
             self._tenants = tuple(tenants)
 
@@ -226,6 +224,7 @@ class Controller(Readings):
         async with told(context):
             asked = checked(requests.Deploy, request)
             pipeline = Pipeline.load(Path(asked.p4info), Path(asked.program)) if asked.program else None
+            check_routes(asked.routing, pipeline or self._fabric.pipeline)
             applied = await self.deploy(cast("Routing", asked.routing or self._routing), pipeline)
             switches = [_applied(one) for one in applied]
             return api.Deployed(switches=switches, seconds=time.monotonic() - began)
@@ -312,10 +311,19 @@ class _FabricOf:
         return self._controller.failures()
 
 
+def check_routes(routing: str, pipeline: Pipeline) -> None:
+    """Raise BadInput for a routing (empty: none is given) with a program that entrain does not fill."""
+    if routing and not pipeline.is_fabric:
+        raise BadInput(
+            f"--routing {routing}: {pipeline.name} is not the fabric's program, and routes by tables of its "
+            f"own; leave --routing out"
+        )
+
+
 async def apply_routing(fabric: Fabric, policy: FabricPolicy) -> list[Applied]:
     """Bring a fabric into the state of `policy`. If it runs another program, leave its tables alone."""
     if not fabric.pipeline.is_fabric:
-        return list(fabric.last_applied().values())
+        return await fabric.settle()
     return await fabric.apply(desired_state(fabric.topology, policy), routing=policy.routing)
 
 

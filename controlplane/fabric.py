@@ -85,7 +85,9 @@ class _Change:
 
 @dataclass
 class _Managed:
-    """One switch and its task. Without a `desired` state, the switch's state is left alone.
+    """One switch and its task. Without a `desired` state, the switch keeps its state.
+
+    In any case it keeps entries of tables that a user has added to the fabric's program.
 
     `to_change` says whether it was to change when its state was last set.
     `known` is the state that the switch has, as far as this controller can know without reading it: as long
@@ -98,7 +100,6 @@ class _Managed:
     to_change: bool = False
     known: State | None = None
     status: str = "not connected"
-    applied: Applied | None = None
     pipeline_set: bool = False
     failure: Exception | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -229,13 +230,32 @@ class Fabric:
                 self._store.save(states, {**facts, "cookie": self.pipeline.cookie})
             return [result.applied for result in results if isinstance(result, _Change)]
 
+    async def settle(self) -> list[Applied]:
+        """Set the pipeline where it is missing, and leave the tables of a program without a desired state.
+
+        Raises the error of a switch that refuses it, or does not answer.
+        """
+        async with self._applying:
+            managed = list(self._managed.values())
+            results = await asyncio.gather(*map(self._reconcile, managed), return_exceptions=True)
+            changes = [result for result in results if isinstance(result, _Change)]
+            if len(changes) < len(managed):
+                raise next(result for result in results if isinstance(result, BaseException))
+            for one in managed:
+                one.pipeline_set = False
+            return [change.applied for change in changes]
+
+    def lacking(self, what: str) -> str:
+        """Return a line that says what the switches' program does not have, and how to get it."""
+        target = self.topology.switches[0].target
+        return (
+            f"the switches run {self.pipeline.name}, which has no {what}; entrain's program has: "
+            f"`entrain deploy --target {target} --program fabric`"
+        )
+
     def statuses(self) -> dict[str, str]:
         """By switch: "ready", or its error."""
         return {name: managed.status for name, managed in self._managed.items()}
-
-    def last_applied(self) -> dict[str, Applied]:
-        """Return what the last reconciliation of each switch has written."""
-        return {name: m.applied for name, m in self._managed.items() if m.applied is not None}
 
     async def drops(self) -> dict[str, dict[DropReason, int]]:
         """Return, by switch, how many packets it has dropped for each reason since its pipeline was set.
@@ -478,7 +498,10 @@ def _primary(managed: _Managed) -> SwitchClient:
 async def _write(managed: _Managed, before: State, began: float) -> _Change:
     """Write the difference between `before` and the desired state in one batch. Undo it on failure."""
     client = _primary(managed)
-    desired = before if managed.desired is None else managed.desired
+    desired = before
+    if managed.desired is not None:
+        kept = client.kept(before)
+        desired = {**kept, **managed.desired} if kept else managed.desired
     change = difference(before, desired)
     if change.updates:
         try:
@@ -489,8 +512,7 @@ async def _write(managed: _Managed, before: State, began: float) -> _Change:
     if managed.known is before:  # else somebody has given cause to doubt
         managed.known = desired
     seconds = time.monotonic() - began
-    managed.applied = _applied(managed.switch.name, managed.pipeline_set, change, seconds)
-    return _Change(managed.applied, before)
+    return _Change(_applied(managed.switch.name, managed.pipeline_set, change, seconds), before)
 
 
 async def _undo(managed: _Managed, result: _Change | BaseException) -> None:

@@ -18,6 +18,7 @@ import finsy as fy
 import grpc
 from finsy.proto import U128, p4r, p4r_grpc
 
+from controlplane import constants as p4
 from controlplane.entities import State, state_of, whole_state
 from controlplane.network import Switch
 from controlplane.pipeline import Pipeline
@@ -30,6 +31,9 @@ PIPELINE_TIMEOUT_S = patience(120.0)
 """Time limit for setting a pipeline, which the switch may have to compile."""
 
 CLOSE_TIMEOUT_S = patience(2.0)
+
+OWN = frozenset(name for name in vars(p4).values() if isinstance(name, str))
+"""Names of tables, action profiles and so on of the fabric's program."""
 
 _CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
@@ -243,6 +247,23 @@ class SwitchClient:
         """Return all table entries, members and groups that a controller can change."""
         schema = self._pipeline.schema
         return state_of(await self.read(tuple(whole_state(schema))), schema)
+
+    def kept(self, state: State) -> State:
+        """Return the part of a state that is in tables and action profiles unknown to entrain."""
+        schema = self._pipeline.schema
+        tables = {table.id for table in schema.tables if table.name not in OWN}
+        profiles = {profile.id for profile in schema.action_profiles if profile.name not in OWN}
+        if not tables and not profiles:
+            return {}
+
+        def is_kept(entity: p4r.Entity) -> bool:
+            if entity.HasField("table_entry"):
+                return entity.table_entry.table_id in tables
+            if entity.HasField("action_profile_member"):
+                return entity.action_profile_member.action_profile_id in profiles
+            return entity.action_profile_group.action_profile_id in profiles
+
+        return {key: entity for key, entity in state.items() if is_kept(entity)}
 
     async def write(self, updates: Sequence[p4r.Update]) -> None:
         """Write one batch. Raises Refused, naming each refused update and the switch's reason."""

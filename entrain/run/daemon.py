@@ -127,6 +127,7 @@ async def _serve(
         host_processes={host.name: network.net[host.name].pid for host in topology.hosts},
         access=access,
         queues=network.queues,
+        counters=network.counters,
     ) as controller:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, controller.stopped.set)

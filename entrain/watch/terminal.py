@@ -317,6 +317,8 @@ def headline(snapshot: Snapshot) -> Text:
     )
     if snapshot.problem:
         text.append(f"\n{snapshot.problem}", style="bold")
+    elif snapshot.lacking:
+        text.append(f"\n{snapshot.lacking}")
     return text
 
 

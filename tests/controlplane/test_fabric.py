@@ -10,9 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import finsy as fy
 import pytest
 from finsy.proto import U128, p4r
 
+from controlplane import constants as p4
+from controlplane.controller import apply_routing
 from controlplane.fabric import Fabric
 from controlplane.p4client import NotPrimary, Refused, SwitchClient, Unreachable, describe_primary
 from controlplane.pipeline import Pipeline
@@ -133,6 +136,54 @@ def test_foreign_entries_are_removed(kind: FakeKind) -> None:
             applied = await fabric.apply(desired_state(topology))
             assert all(one.deleted > 0 for one in applied)
             assert len(fakes["left"].entities) == len(desired_state(topology)["left"])
+
+    run(test)
+
+
+def test_entries_of_a_table_that_a_user_has_added_stay() -> None:
+    """Those of entrain's own tables that it does not want are removed, as ever."""
+    p4info = type(Pipeline.load().schema.p4info)()
+    p4info.CopyFrom(Pipeline.load().schema.p4info)
+    added = p4info.tables.add()
+    added.CopyFrom(next(table for table in p4info.tables if table.preamble.name == p4.TABLE_VRF))
+    added.preamble.id += 1
+    added.preamble.name, added.preamble.alias = "FabricIngress.mine", "mine"
+    del added.direct_resource_ids[:]
+    pipeline = Pipeline("added", fy.P4Schema(p4info, b"{}"))
+    kind = FakeKind(FakeSwitch, pipeline)
+    mine = fy.P4TableEntry(
+        "FabricIngress.mine",
+        match=fy.P4TableMatch(ingress_port=1),
+        action=fy.P4TableAction(p4.ACTION_SET_VRF, vrf=7),
+    ).encode(pipeline.schema)
+
+    async def test() -> None:
+        async with switches(kind, dumbbell(1)) as (topology, fakes), Fabric(topology, pipeline) as fabric:
+            await fabric.apply(desired_state(dumbbell(3)))
+            user = SwitchClient(topology.switch_by_name["left"], pipeline)
+            user._election_id = 1 << 100
+            await user.connect(5)
+            await user.write([p4r.Update(type=p4r.Update.INSERT, entity=mine)])
+            await user.close()
+            await until(lambda: fabric.tables()["left"].get("FabricIngress.mine") == 1)
+            applied = await fabric.apply(desired_state(topology))
+            assert all(one.deleted > 0 for one in applied)
+            assert len(fakes["left"].entities) == len(desired_state(topology)["left"]) + 1
+
+    run(test)
+
+
+def test_another_program_is_set_once_and_its_tables_stay_as_they_are() -> None:
+    state = Path(__file__).parents[1] / "p4/programs/build/state"
+    pipeline = Pipeline.load(state.with_suffix(".p4info.txtpb"), state.with_suffix(".json"))
+
+    async def test() -> None:
+        kind = FakeKind(FakeSwitch, pipeline)
+        async with switches(kind, dumbbell(1)) as (topology, fakes), Fabric(topology, pipeline) as fabric:
+            first = await apply_routing(fabric, FabricPolicy())
+            again = await apply_routing(fabric, FabricPolicy())
+            assert [one.pipeline_set for one in first + again] == [True, True, False, False]
+            assert not any(fake.batches for fake in fakes.values())
 
     run(test)
 
