@@ -247,7 +247,10 @@ async def _serve(options: argparse.Namespace, name: str) -> None:
         )
         owned.push_async_callback(grpc_server.stop, None)
         if program is not None:
-            switch.start(program)
+            try:
+                switch.start(program)
+            except EntrainError as error:
+                raise type(error)(f"{options.program}: {error}") from error
         loop.add_reader(ports.fileno(), ports.poll)
         owned.callback(loop.remove_reader, ports.fileno())
         if cpu is not None:

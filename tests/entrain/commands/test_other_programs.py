@@ -190,6 +190,21 @@ def test_counters_of_every_kind_are_read(network: Path) -> None:
     assert "known are" in unknown and "TheIngress.direct" in unknown
 
 
+@pytest.mark.slow
+def test_a_shell_on_a_switch_without_p4info_says_why_it_knows_no_table() -> None:
+    program = str(PROGRAMS / "state.json")
+    line = [sys.executable, "-m", "softswitch", program, "--grpc-server-addr", "127.0.0.1:0"]
+    with subprocess.Popen(line, cwd=ROOT, text=True, stdout=subprocess.PIPE) as switch:
+        assert switch.stdout is not None
+        address = switch.stdout.readline().split()[1].removeprefix("grpc=")
+        command = [sys.executable, "-m", "entrain.cli", "shell", "0", "--address", address]
+        shell = subprocess.run(
+            command, cwd=ROOT, text=True, input="tables\n", capture_output=True, check=True
+        )
+        switch.terminate()
+    assert "the switch has no P4Info, so no table is known here" in shell.stderr
+
+
 INSERT = """
 entry = table_entry["TheIngress.counted"](action="TheIngress.mark")
 entry.match["hdr.command.index"] = "3"
