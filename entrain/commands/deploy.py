@@ -68,7 +68,7 @@ def command(
         click.echo(json.dumps(result))
     else:
         print_whole(deploy_table(result))
-        if not result["fabric"]:
+        if not result["fabric"] and result["tables"]:
             click.echo(
                 f"{result['program']} is not the fabric's program: entrain writes no entries into its "
                 f"tables; `entrain shell {result['switches'][0]['name']} --write` does"
@@ -109,7 +109,8 @@ def _deploy_directly(topology: Topology, routing: str | None, pipeline: Pipeline
     began = time.monotonic()
     applied = asyncio.run(deploy())
     took = time.monotonic() - began
-    return _document(topology.name, applied, took, pipeline.name, is_fabric=pipeline.is_fabric)
+    tables = [table.name for table in pipeline.schema.tables]
+    return _document(topology.name, applied, took, pipeline.name, tables, is_fabric=pipeline.is_fabric)
 
 
 def _deploy_to_network(
@@ -131,15 +132,17 @@ def _deploy_to_network(
         paths = {} if files is None else {"program": str(files[0]), "p4info": str(files[1])}
         reply = stub.Deploy(DeployRequest(routing=routing, **paths))
         now = stub.GetNetwork(GetNetworkRequest())
-    return _document(chosen.name, reply.switches, reply.seconds, now.program, is_fabric=now.fabric)
+    tables = [*now.switches[0].tables]
+    return _document(chosen.name, reply.switches, reply.seconds, now.program, tables, is_fabric=now.fabric)
 
 
 def _document(
-    network: str, switches: Any, seconds: float, program: str, *, is_fabric: bool
+    network: str, switches: Any, seconds: float, program: str, tables: list[str], *, is_fabric: bool
 ) -> dict[str, Any]:
     return {
         "network": network,
         "program": program,
+        "tables": tables,
         "fabric": is_fabric,
         "seconds": seconds,
         "switches": [

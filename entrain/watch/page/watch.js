@@ -236,7 +236,7 @@ function draw() {
   document.title = `${last.run || last.network}: entrain watch`;
   document.getElementById("what").textContent = last.run ? `run ${last.run}` : `network ${last.network}`;
   document.getElementById("about").textContent = `${last.switches.length} switches (${last.program}), ` +
-    `${last.hosts.length} hosts, ${last.routing} routing; slot ${last.slot} of ${last.slot_ms} ms; ` +
+    `${last.hosts.length} hosts, ${last.lacking ? "" : `${last.routing} routing; `}slot ${last.slot} of ${last.slot_ms} ms; ` +
     new Date(1e3 * last.unix_s).toLocaleTimeString("en-GB");
   say(last.problem || last.lacking);
   drawTopology();
