@@ -126,6 +126,9 @@ class Own(Partly):
 
     pipeline = SimpleNamespace(is_fabric=False)
 
+    def lacking(self, what: str) -> str:
+        return f"no {what}"
+
     async def too_long(self) -> dict[tuple[str, int], int]:
         return {("left", 1): 0, ("left", 2): 3}
 
@@ -133,4 +136,5 @@ class Own(Partly):
 def test_a_program_without_counted_drops_has_queues_and_packets_that_were_too_long() -> None:
     drops = asyncio.run(Own("").ListDrops(api.ListDropsRequest(), None))
     assert not drops.switches and len(drops.queues) == 2
+    assert drops.lacking == "no counters of drops"
     assert [(port.link, port.mtu, port.packets) for port in drops.too_long] == [("left->right", 1500, 3)]
