@@ -69,8 +69,7 @@ def read_cells(address: str, device_id: int, name: str, identity: tls.Identity |
     `address` is the switch's P4Runtime server, in the present network namespace. Raises BadInput if there is
     none of this name, and EntrainError if the switch does not answer or its target does not support reading.
     """
-    options = [("grpc.enable_http_proxy", 0)]
-    with _channel(address, identity, options) as channel:
+    with tls.open_channel(grpc, address, identity=identity) as channel:
         stub = p4r_grpc.P4RuntimeStub(channel)
         try:
             found = stub.GetForwardingPipelineConfig(
@@ -90,14 +89,6 @@ def read_cells(address: str, device_id: int, name: str, identity: tls.Identity |
         except grpc.RpcError as error:
             told = error.details() if isinstance(error, grpc.Call) else error
             raise EntrainError(f"{address}: cannot read {name}: {told}") from error
-
-
-def _channel(address: str, identity: tls.Identity | None, options: list[Any]) -> Any:
-    if identity is None:
-        return grpc.insecure_channel(address, options=options)
-    authority, certificate, key = identity.read()
-    credentials = grpc.ssl_channel_credentials(authority, key, certificate)
-    return grpc.secure_channel(address, credentials, options=options)
 
 
 def _find(p4info: Any, name: str) -> tuple[str, int]:

@@ -141,7 +141,7 @@ def campaign(
         place = Place(Path(directory), record)
         for name in names:
             with SERVERS[name](place) as server:
-                options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+                options = [("grpc.use_local_subchannel_pool", 1)]
                 with open_channel(grpc, server.address, options, server.operator, server.name) as channel:
                     operator = Operator(server, channel)
                     operator.wait()

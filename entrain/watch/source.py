@@ -454,8 +454,7 @@ class Source:
         for host, address in addresses.items():
             if host not in self._channels:
                 identity = self._remote.identity if self._remote and not address.startswith("unix:") else None
-                options = [("grpc.enable_http_proxy", 0)]
-                self._channels[host] = open_channel(grpc, address, options, identity, host)
+                self._channels[host] = open_channel(grpc, address, (), identity, host)
             stub = HostStub(self._channels[host])
             asked[host] = getattr(stub, method).future(request, timeout=TIMEOUT_S)
         answers: dict[str, Any] = {}

@@ -366,12 +366,8 @@ def listen(
         ("grpc.max_receive_message_length", max_request),
         ("grpc.max_send_message_length", _MAX_RESPONSE),
         ("grpc.max_concurrent_streams", _MOST_CALLS_OF_ONE),
-        # Detect controllers whose machine has died: they must not stay primary.
-        ("grpc.keepalive_time_ms", 10_000),
-        ("grpc.keepalive_timeout_ms", 20_000),
-        ("grpc.http2.ping_timeout_ms", 20_000),
         ("grpc.http2.max_ping_strikes", 0),  # controllers may ping as often as they like
-        *SERVER_OPTIONS,
+        *SERVER_OPTIONS,  # a controller whose machine has died must not stay primary
     ]
     operators = Bound(0, 0, _MOST_CALLS)  # nobody else is served
     places = Places(operators, operators, _REFUSALS_PER_S, _REFUSALS_PER_S)
