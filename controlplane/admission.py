@@ -16,7 +16,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -45,6 +45,14 @@ MOST_UNREAD = 10_000
 _MOST_REASONS = 3
 """How many different failures a line names."""
 
+
+def in_one_line(reasons: Iterable[str]) -> str:
+    """Return the first reasons, and how many more there are."""
+    first = [*reasons]
+    more = f", and {len(first) - _MOST_REASONS} more" if len(first) > _MOST_REASONS else ""
+    return ", ".join(first[:_MOST_REASONS]) + more
+
+
 Step = Literal[
     "reserved", "circuits", "tables", "ready", "leaving", "no tables", "no circuits", "over", "back"
 ]
@@ -63,18 +71,17 @@ class Failures:
     ports: Mapping[Port, str]
 
     def __str__(self) -> str:
-        reasons = list(dict.fromkeys((*self.gpus.values(), *self.ports.values())))
-        more = f", and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
-        return ", ".join(reasons[:_MOST_REASONS]) + more
+        return in_one_line(dict.fromkeys((*self.gpus.values(), *self.ports.values())))
 
 
 class Switches(Protocol):
     """The switches of the cluster."""
 
-    async def apply(self, tenants: Sequence[Tenant]) -> None:
+    async def apply(self, tenants: Sequence[Tenant], concerned: Sequence[Tenant]) -> None:
         """Give every switch the tables with which exactly these jobs have networks.
 
-        If one fails, restores all and raises its error (EntrainError).
+        If one fails, restores all and raises its error (EntrainError). A switch that does not answer fails if
+        a job that this concerns needs it; otherwise it gets its tables when it is back.
         """
 
     def failures(self) -> Failures:
@@ -379,7 +386,7 @@ class Admission:
         try:
             await self._look_at_circuits()
             if not self._tables_agree:  # only a start leaves room for doubt
-                await self._switches.apply(self._tenants())
+                await self._switches.apply(self._tenants(), ())
                 self._tables_agree = True
             self._exclude()
             while (failed := await self._round()) is not None:
@@ -470,8 +477,13 @@ class Admission:
         return self._queue.exclude(failures.gpus.keys(), failures.ports.keys())
 
     async def _round(self) -> EntrainError | None:
-        """Release what jobs leave, then admit those that can start, until one fails, which is undone."""
-        await self._leave_all()
+        """Release what jobs leave, then admit those that can start, until one fails, which is undone.
+
+        A job that cannot be released holds nobody up. Returns what has failed.
+        """
+        leaving = list(self._leaving)
+        kept = await self._leave_all(leaving)
+        stuck = {number for number in leaving if number in self._leaving}
         failed: EntrainError | None = None
         for number, outcome in self._queue.start(self._clock()):
             if number in self._leaving:  # cancelled while others were admitted
@@ -485,8 +497,8 @@ class Admission:
                 failed = error if isinstance(error, EntrainError) else EntrainError(repr(error))
                 self._entries[number] = replace(self._entries[number], problem=str(failed))
                 self._leaving.setdefault(number, "waiting")
-        await self._leave_all()
-        return failed
+        rest = await self._leave_all([number for number in self._leaving if number not in stuck])
+        return failed or rest or kept
 
     async def _admit(self, number: int, outcome: Outcome) -> None:
         placement = outcome.placement
@@ -503,20 +515,20 @@ class Admission:
         if self._circuits is not None and placement.circuits:
             await self._circuits.change(entry.name, placement.circuits)
             self._tell(entry, "circuits")
-        await self._switches.apply([*self._tenants(), self._tenant(entry, placement)])
+        tenant = self._tenant(entry, placement)
+        await self._switches.apply([*self._tenants(), tenant], [tenant])
         self._tell(entry, "tables")
         self._put(replace(entry, phase="running", start_s=self._clock()), "ready")
 
-    async def _leave_all(self) -> None:
-        """Release what jobs leave. One that fails does not stop the others."""
+    async def _leave_all(self, numbers: Sequence[int]) -> EntrainError | None:
+        """Release what these jobs leave. One that fails does not stop the others; return its error."""
         failed: EntrainError | None = None
-        for number in list(self._leaving):
+        for number in numbers:
             try:
                 await self._leave(number)
             except EntrainError as error:
                 failed = error
-        if failed is not None:
-            raise failed
+        return failed
 
     async def _leave(self, number: int) -> None:
         entry = self._entries[number]
@@ -524,7 +536,8 @@ class Admission:
             over: Over = "cancelled" if self._leaving[number] == "cancelled" else "ended"
             entry = self._put(replace(entry, phase="leaving", outcome=over), "leaving")
         if entry.placement is not None:  # it has begun to be admitted
-            await self._switches.apply(self._tenants())
+            had = [self._tenant(entry, entry.placement)] if entry.phase == "leaving" else []
+            await self._switches.apply(self._tenants(), had)
             self._tell(entry, "no tables")
         if self._circuits is not None and entry.placement is not None and entry.placement.circuits:
             await self._circuits.release(entry.name)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controlplane.admission import JOBS_PER_SUBMITTER, Failures
+from controlplane.fabric import READY
 from controlplane.network import Topology
 from schedulers.placement.cluster import Cluster, Port
 from schedulers.placement.strategies import Strategy
@@ -105,8 +106,8 @@ def failures(topology: Topology, statuses: Mapping[str, str]) -> Failures:
     hosts = hosts_by_gpu(topology)
     for kind in ("leaf", "spine"):
         for number, switch in enumerate(topology.switches_of(kind)):
-            status = statuses.get(switch.name, "ready")
-            if status == "ready":
+            status = statuses.get(switch.name, READY)
+            if status == READY:
                 continue
             own = {host.name for host in topology.hosts_of(switch.name)}
             gpus |= {gpu: status for gpu, host in enumerate(hosts) if host in own}

@@ -17,7 +17,7 @@ import grpc
 from controlplane import api_pb2 as api
 from controlplane import api_pb2_grpc as api_grpc
 from controlplane import messages, requests, roles
-from controlplane.admission import Admission, Circuits, Failures, Step
+from controlplane.admission import Admission, Circuits, Failures, Step, in_one_line
 from controlplane.cluster import ClusterSetup, failures, hosts_by_gpu
 from controlplane.fabric import Applied, Fabric
 from controlplane.ledger import Entry, Ledger
@@ -180,12 +180,15 @@ class Controller(Readings):
             self._routing = routing
             return applied
 
-    async def give(self, tenants: Sequence[Tenant]) -> None:
-        """Let exactly these jobs have the network. Raises EntrainError, after restoring every switch."""
+    async def give(self, tenants: Sequence[Tenant], concerned: Sequence[Tenant]) -> None:
+        """Let exactly these jobs have the network. Raises EntrainError, after restoring every switch.
+
+        Only switches with entries of a job that this concerns must answer.
+        """
         async with self._deploying:
             if not self._fabric.pipeline.is_fabric:
                 raise EntrainError(self._fabric.lacking("VRFs"))
-            await self._tables.apply(tenants)
+            await self._tables.apply(tenants, concerned)
             self._tenants = tuple(tenants)
 
     async def _apply(self, routing: Routing) -> list[Applied]:
@@ -212,6 +215,10 @@ class Controller(Readings):
                 f"again"
             )
         return self.admission
+
+    def problem(self, admission: Admission) -> str:
+        """Return what keeps jobs from being admitted or released, or else which switches may do so."""
+        return admission.problem or in_one_line(self._fabric.problems())
 
     def failures(self) -> Failures:
         """Return what is lost with the switches that are not ready."""
@@ -248,7 +255,7 @@ class Controller(Readings):
         async with told(context):
             admission = self._jobs()
             found = admission.preview(*self._asked(request), self._owner(context))
-            return messages.plan(self.topology, found, admission.problem)
+            return messages.plan(self.topology, found, self.problem(admission))
 
     async def Cancel(self, request: api.CancelRequest, context: Any) -> api.Job:  # noqa: N802
         async with told(context):
@@ -268,7 +275,7 @@ class Controller(Readings):
             assert self._cluster is not None
             return api.Jobs(
                 jobs=[messages.job(self.topology, status) for status in admission.jobs(past=asked.past)],
-                problem=admission.problem,
+                problem=self.problem(admission),
                 strategy=self._cluster.strategy.name,
                 queue=self._cluster.order,
                 gpus=self._cluster.cluster.gpus,

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ import finsy as fy
 from finsy.proto import p4r
 
 from controlplane import constants as p4
+from controlplane import heartbeat
 from controlplane.constants import DropReason, RefusedReason
 from controlplane.entities import Difference, State, difference, state_of
 from controlplane.network import Host, Switch, Topology
@@ -32,6 +33,7 @@ from machine.patience import patience
 CONNECT_TIMEOUT_S = patience(10.0)
 RETRY_S = 0.2
 """Seconds to wait before reconnecting to a switch."""
+READY = "ready"
 _DROPPED, _WAITING, _TOO_LONG = 0x81, 0x82, 0x83
 """Types of softswitch's extern entries: of queues, and of packets that exceed the MTU of a port's link."""
 
@@ -89,9 +91,10 @@ class _Managed:
 
     In any case it keeps entries of tables that a user has added to the fabric's program.
 
-    `to_change` says whether it was to change when its state was last set.
+    `to_change` says whether `want` has last changed its state.
     `known` is the state that the switch has, as far as this controller can know without reading it: as long
-    as it stays connected and primary.
+    as it stays connected and primary. `election_id` is that of the last session. `slow` says how slowly it
+    answers, if it does.
     """
 
     switch: Switch
@@ -100,11 +103,26 @@ class _Managed:
     to_change: bool = False
     known: State | None = None
     status: str = "not connected"
+    slow: str = ""
+    election_id: int = 0
     pipeline_set: bool = False
     failure: Exception | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def away(self) -> bool:
+        """Whether it gets its state later, when a session has begun."""
+        beginning = self.status != READY and self.lock.locked()
+        return self.client is None or not self.client.connected or beginning
+
+    def want(self, state: State | None) -> None:
+        """Let this be the desired state. A session that is about to begin writes it."""
+        self.to_change = self.desired != state
+        self.desired = state
+        if self.to_change and self.away:
+            self.changed.set()
 
     def doubt(self) -> None:
         """Somebody else may have written to the switch."""
@@ -186,13 +204,28 @@ class Fabric:
         """
         return await self._bring(self.encoded(desired), self._reconcile, facts)
 
-    async def advance(self, states: Mapping[str, State], **facts: object) -> list[Applied]:
+    async def advance(
+        self, states: Mapping[str, State], needed: Collection[str], **facts: object
+    ) -> list[Applied]:
         """Do the same for `encoded` states, without reading what this controller has itself written.
 
-        So the time depends on what changes, and not on what the switches hold. A switch that is not to change
-        may be away: it gets its state when it is back. To undo it, advance to the states before.
+        So the time depends on what changes, and not on what the switches hold. If a `needed` switch is away,
+        raises Unreachable before anything is written. Another one may be away: it gets its state when it is
+        back. To undo it, advance to the states before.
         """
-        return await self._bring(states, self._advance, facts)
+
+        async def step(managed: _Managed) -> _Change:
+            name = managed.switch.name
+            if managed.away and name not in needed:
+                return _Change(Applied(name), {})
+            try:
+                return await self._advance(managed)
+            except Unreachable:
+                if name in needed:
+                    raise
+                return _Change(Applied(name), {})
+
+        return await self._bring(states, step, facts, needed)
 
     def encoded(self, desired: Mapping[str, Iterable[Any]]) -> dict[str, State]:
         """Return the states of finsy entities, by switch. A program without the table of limits gets none."""
@@ -209,19 +242,21 @@ class Fabric:
         states: Mapping[str, State],
         step: Callable[[_Managed], Awaitable[_Change]],
         facts: Mapping[str, object],
+        needed: Collection[str] = (),
     ) -> list[Applied]:
         managed = list(self._managed.values())
         async with self._applying:
+            for one in managed:
+                if one.switch.name in needed and one.away:
+                    raise Unreachable(_named(one.switch.name, one.status))
             before = [one.desired for one in managed]
             for one in managed:
-                wanted = states.get(one.switch.name, {})
-                one.to_change = one.desired != wanted
-                one.desired = wanted
+                one.want(states.get(one.switch.name, {}))
             results = await asyncio.gather(*map(step, managed), return_exceptions=True)
             errors = [result for result in results if isinstance(result, BaseException)]
             if errors:
                 for one, earlier in zip(managed, before, strict=True):
-                    one.desired = earlier
+                    one.want(earlier)
                 await asyncio.gather(*map(_undo, managed, results))
                 raise next((error for error in errors if isinstance(error, EntrainError)), errors[0])
             for one in managed:
@@ -256,6 +291,14 @@ class Fabric:
     def statuses(self) -> dict[str, str]:
         """By switch: "ready", or its error."""
         return {name: managed.status for name, managed in self._managed.items()}
+
+    def problems(self) -> list[str]:
+        """Return a line for each switch that is not ready, or answers slowly."""
+        return [
+            managed.slow if managed.status == READY else _named(name, managed.status)
+            for name, managed in self._managed.items()
+            if managed.status != READY or managed.slow
+        ]
 
     async def drops(self) -> dict[str, dict[DropReason, int]]:
         """Return, by switch, how many packets it has dropped for each reason since its pipeline was set.
@@ -410,7 +453,7 @@ class Fabric:
     def _client(self, switch: str) -> SwitchClient:
         managed = self._managed[switch]
         if managed.client is None or not managed.client.connected:
-            raise Unreachable(f"{switch}: {managed.status}")
+            raise Unreachable(_named(switch, managed.status))
         return managed.client
 
     async def _supervise(self, managed: _Managed) -> None:
@@ -437,7 +480,23 @@ class Fabric:
             for handler in self._packet_handlers:
                 handler(name, packet)
 
-        client = SwitchClient(managed.switch, self.pipeline, on_packet=dispatch, on_change=managed.doubt)
+        def slow(is_slow: bool) -> None:
+            managed.slow = (
+                f"{name}: answers slowly: most of its latest answers took longer than "
+                f"{1000 * heartbeat.SLOW_S:g} ms; look at the link to it"
+                if is_slow
+                else ""
+            )
+            self._on_event(managed.slow or f"{name}: no longer answers slowly")
+
+        client = SwitchClient(
+            managed.switch,
+            self.pipeline,
+            on_packet=dispatch,
+            on_change=managed.doubt,
+            on_slow=slow,
+            earlier=managed.election_id,
+        )
         try:
             await client.connect(timeout_s)
             managed.client = client
@@ -445,7 +504,7 @@ class Fabric:
                 managed.changed.clear()
                 try:
                     await self._reconcile(managed)
-                    self._report(managed, "ready")
+                    self._report(managed, READY)
                     managed.settled.set()
                 except (NotPrimary, Refused, NoPipeline) as error:
                     if not managed.settled.is_set() and self._strict:
@@ -454,9 +513,13 @@ class Fabric:
                     managed.settled.set()
                 if client.connected:
                     await managed.changed.wait()
-            raise Unreachable(f"{name}: the connection broke; waiting for the switch to come back")
+            raise client.ended()
+        except Unreachable as error:
+            self._report(managed, str(error))  # before what is asked of the switch ends with the connection
+            raise
         finally:
             managed.client = managed.known = None
+            managed.slow, managed.election_id = "", client.election_id
             await client.close()
 
     async def _reconcile(self, managed: _Managed) -> _Change:
@@ -469,8 +532,6 @@ class Fabric:
 
     async def _advance(self, managed: _Managed) -> _Change:
         """Write the difference to what is known, or read the state where nothing is."""
-        if not managed.to_change and managed.client is None:
-            return _Change(Applied(managed.switch.name), {})
         async with managed.lock:
             if managed.known is not None:
                 return await _write(managed, managed.known, time.monotonic())
@@ -479,7 +540,11 @@ class Fabric:
     def _report(self, managed: _Managed, status: str) -> None:
         if status != managed.status:
             managed.status = status
-            self._on_event(status if managed.switch.name in status else f"{managed.switch.name}: {status}")
+            self._on_event(_named(managed.switch.name, status))
+
+
+def _named(switch: str, text: str) -> str:
+    return text if switch in text else f"{switch}: {text}"
 
 
 def _refused_index(port: int, reason: RefusedReason) -> int:
@@ -489,7 +554,7 @@ def _refused_index(port: int, reason: RefusedReason) -> int:
 def _primary(managed: _Managed) -> SwitchClient:
     client = managed.client
     if client is None or not client.connected:
-        raise Unreachable(f"{managed.switch.name}: {managed.status}")
+        raise Unreachable(_named(managed.switch.name, managed.status))
     if not client.primary:
         raise client.not_primary()
     return client
