@@ -405,10 +405,10 @@ class Fabric:
                     sizes[name][names[entity.table_entry.table_id]] += 1
         return sizes
 
-    async def refused(self) -> dict[Host, dict[RefusedReason, int]]:
+    async def refused(self, *, besides_away: bool = False) -> dict[Host, dict[RefusedReason, int]]:
         """Return how many carriers of each host its leaf has refused since its pipeline was set, where any.
 
-        Raises the error of a switch that does not answer.
+        With `besides_away` without switches that are away. Raises the error of one that does not answer.
         """
         if not self.pipeline.limits_hosts:
             return {}
@@ -423,7 +423,8 @@ class Fabric:
             counters = (fy.P4CounterEntry.decode(each, self.pipeline.schema) for each in found)
             return {each.index or 0: each.packet_count for each in counters}
 
-        counts = dict(zip(self._managed, await asyncio.gather(*map(of, self._managed)), strict=True))
+        names = [name for name, managed in self._managed.items() if not (besides_away and managed.away)]
+        counts = dict(zip(names, await asyncio.gather(*map(of, names)), strict=True))
         refused = {
             host: {
                 reason: count
@@ -431,6 +432,7 @@ class Fabric:
                 if (count := counts[host.leaf].get(_refused_index(host.leaf_port, reason), 0))
             }
             for host in self.topology.hosts
+            if host.leaf in counts
         }
         return {host: each for host, each in refused.items() if each}
 

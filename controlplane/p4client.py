@@ -174,8 +174,8 @@ class SwitchClient:
                             self._on_packet(fy.P4PacketIn.decode(message, self._pipeline.schema))
                     case "arbitration":
                         self._arbitration(message.arbitration)
-        except grpc.RpcError:
-            pass
+        except grpc.RpcError as error:
+            self._end = f"the connection broke: {error.details()}"
         finally:
             await self._channel.close()  # ends whatever else is asked
             self.primary = False

@@ -119,7 +119,7 @@ class Readings(api_grpc.ControllerServicer):
         before: dict[Host, dict[RefusedReason, int]] | None = None
         while True:
             with contextlib.suppress(EntrainError):
-                refused = await self._fabric.refused()
+                refused = await self._fabric.refused(besides_away=True)
                 for host, counts in refused.items() if before is not None else ():
                     for reason, count in counts.items():
                         new = count - (before or {}).get(host, {}).get(reason, 0)
@@ -128,7 +128,7 @@ class Readings(api_grpc.ControllerServicer):
                                 f"{host.leaf}: {host.name} at port {host.leaf_port}: carriers refused: "
                                 f"{new} {reason.name} ({count} in all)"
                             )
-                before = refused
+                before = {**(before or {}), **refused}
             await asyncio.sleep(REFUSED_INTERVAL_S)
 
     async def GetNetwork(self, request: Any, context: Any) -> api.Network:  # noqa: N802

@@ -223,6 +223,23 @@ def test_a_switch_that_is_away_matters_only_if_it_is_needed(kind: FakeKind) -> N
     run(test)
 
 
+def test_refused_carriers_are_read_though_a_leaf_is_away(kind: FakeKind) -> None:
+    async def test() -> None:
+        async with (
+            switches(kind, leaf_spine(2, 1, 1)) as (topology, fakes),
+            Fabric(topology, kind.pipeline) as fabric,
+        ):
+            await fakes["leaf1"].stop()
+            await until(lambda: fabric.statuses()["leaf1"] != "ready")
+            before = fakes["leaf2"].reads
+            with pytest.raises(Unreachable, match="leaf1"):
+                await fabric.refused()
+            assert await fabric.refused(besides_away=True) == {}
+            assert fakes["leaf2"].reads > before
+
+    run(test)
+
+
 def test_a_restarted_switch_is_set_again_unasked(kind: FakeKind) -> None:
     async def test() -> None:
         events: list[str] = []
