@@ -28,6 +28,8 @@ from machine.errors import EntrainError
 from machine.patience import patience
 
 RPC_TIMEOUT_S = patience(30.0)
+UPDATE_S = patience(0.01)
+"""By how much each update of a batch lengthens the time limit `heartbeat.ANSWER_S`."""
 PIPELINE_TIMEOUT_S = patience(120.0)
 """Time limit for setting a pipeline, which the switch may have to compile."""
 
@@ -307,7 +309,7 @@ class SwitchClient:
             device_id=self.switch.device_id, election_id=U128.encode(self._election_id), updates=updates
         )
         with self._errors(lambda error: self._describe(error, updates)):
-            await self._stub.Write(request, timeout=RPC_TIMEOUT_S)
+            await self._stub.Write(request, timeout=heartbeat.ANSWER_S + UPDATE_S * len(updates))
 
     def send_packet(self, payload: bytes, **metadata: int) -> None:
         """Send a packet-out, with the controller header's fields as `metadata`. Raises Unreachable."""
