@@ -198,8 +198,12 @@ class SwitchClient:
 
     async def _watch(self) -> None:
         """End the connection when the switch is silent."""
-        with contextlib.suppress(Unreachable):
+        try:
             await heartbeat.keep_asking(self._ask, self._on_slow)
+        except Unreachable:
+            pass
+        except Exception as error:  # never stop asking silently
+            self._end = repr(error)
         self._stream.cancel()
 
     async def _ask(self) -> None:
