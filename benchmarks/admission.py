@@ -31,6 +31,7 @@ from controlplane.store import Store
 from controlplane.topology import Topology, leaf_spine
 from machine.record import Record, clean_stale
 from machine.signals import ending_once
+from machine.tls import open_channel
 from mininet_topos.isolation import private_namespace
 from mininet_topos.network import Network
 from schedulers.placement.strategies import STRATEGIES
@@ -53,7 +54,7 @@ async def measure(topology: Topology, directory: Path, count: int, seed: int) ->
             topology, "source", store=Store(directory / "state.sqlite"), cluster=setup, ledger=ledger
         ) as controller,
         serving(controller, directory / "api.sock", controller.access),
-        grpc.aio.insecure_channel(f"unix:{directory}/api.sock") as channel,
+        open_channel(grpc.aio, f"unix:{directory}/api.sock") as channel,
     ):
         stub = api_grpc.ControllerStub(channel)
 

@@ -16,7 +16,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -37,13 +37,21 @@ RETRY_S = 1.0
 LONGEST_RETRY_S = 30.0
 """Seconds until what has failed is tried again: twice as long each time, up to the longest."""
 
-JOBS_PER_OWNER = 256
-"""Jobs that wait or run, of one submitter."""
+JOBS_PER_SUBMITTER = 256
+"""Jobs that wait or run, of one submitter, if a cluster says nothing else."""
 MOST_UNREAD = 10_000
 """Changes that a watcher may leave unread."""
 
 _MOST_REASONS = 3
 """How many different failures a line names."""
+
+
+def in_one_line(reasons: Iterable[str]) -> str:
+    """Return the first reasons, and how many more there are."""
+    first = [*reasons]
+    more = f", and {len(first) - _MOST_REASONS} more" if len(first) > _MOST_REASONS else ""
+    return ", ".join(first[:_MOST_REASONS]) + more
+
 
 Step = Literal[
     "reserved", "circuits", "tables", "ready", "leaving", "no tables", "no circuits", "over", "back"
@@ -63,18 +71,17 @@ class Failures:
     ports: Mapping[Port, str]
 
     def __str__(self) -> str:
-        reasons = list(dict.fromkeys((*self.gpus.values(), *self.ports.values())))
-        more = f", and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
-        return ", ".join(reasons[:_MOST_REASONS]) + more
+        return in_one_line(dict.fromkeys((*self.gpus.values(), *self.ports.values())))
 
 
 class Switches(Protocol):
     """The switches of the cluster."""
 
-    async def apply(self, tenants: Sequence[Tenant]) -> None:
+    async def apply(self, tenants: Sequence[Tenant], concerned: Sequence[Tenant]) -> None:
         """Give every switch the tables with which exactly these jobs have networks.
 
-        If one fails, restores all and raises its error (EntrainError).
+        If one fails, restores all and raises its error (EntrainError). A switch that does not answer fails if
+        a job that this concerns needs it; otherwise it gets its tables when it is back.
         """
 
     def failures(self) -> Failures:
@@ -122,9 +129,9 @@ class Admission:
         async with Admission(empty(cluster), hosts, strategy, ledger, switches) as admission:
             await admission.submit(Request("bert", 8))
 
-    `hosts` has the name of each GPU's host. `order` and `backfill` are those of `Queue`. `clock` returns
-    seconds since 1970. `on_step` is told each step of a job as soon as it is done, `on_event` a line about
-    each failure.
+    `hosts` has the name of each GPU's host. `order`, `backfill` and `share` are those of `Queue`. A submitter
+    has at most `most_jobs` jobs that wait or run. `clock` returns seconds since 1970. `on_step` is told each
+    step of a job as soon as it is done, `on_event` a line about each failure.
     """
 
     def __init__(
@@ -138,6 +145,8 @@ class Admission:
         *,
         order: str = "fifo",
         backfill: bool = False,
+        share: int | None = None,
+        most_jobs: int = JOBS_PER_SUBMITTER,
         clock: Callable[[], float] = time.time,
         on_step: Callable[[Entry, Step], None] = lambda *_: None,
         on_event: Callable[[str], None] = lambda _: None,
@@ -151,7 +160,9 @@ class Admission:
         self._clock = clock
         self._on_step = on_step
         self._on_event = on_event
-        self._queue = Queue(idle, strategy, order, backfill)
+        self._queue = Queue(idle, strategy, order, backfill, share)
+        self._share = share
+        self._most_jobs = most_jobs
         self._entries: dict[int, Entry] = {}
         self._leaving: dict[int, Over | Literal["waiting"]] = {}
         self._tables_agree = False
@@ -201,12 +212,12 @@ class Admission:
         """Let a job of `owner` wait for its turn.
 
         Raises BadInput if it could never start or its name is taken, and TooMany if an owner other than the
-        operator has JOBS_PER_OWNER jobs.
+        operator has as many jobs as a submitter may have.
         """
-        job = self._checked(request, duration_s, deadline_s)
-        if owner and sum(entry.owner == owner for entry in self._entries.values()) >= JOBS_PER_OWNER:
-            raise TooMany(f"{owner} has {JOBS_PER_OWNER} jobs; cancel one, or wait until one is over")
-        entry = self._ledger.add(job, owner)
+        job = self._checked(request, duration_s, deadline_s, owner)
+        if owner and sum(entry.owner == owner for entry in self._entries.values()) >= self._most_jobs:
+            raise TooMany(f"{owner} has {self._most_jobs} jobs; cancel one, or wait until one is over")
+        entry = self._ledger.add(job)
         self._entries[entry.id] = entry
         self._queue.submit(entry.id, job)
         self._wake.set()
@@ -242,10 +253,14 @@ class Admission:
         return [*map(JobStatus, (*(self._ledger.past() if past else ()), *present)), *queued]
 
     def preview(
-        self, request: Request, duration_s: float = math.inf, deadline_s: float | None = None
+        self,
+        request: Request,
+        duration_s: float = math.inf,
+        deadline_s: float | None = None,
+        owner: str = "",
     ) -> Outcome | Waiting:
-        """Return what a job would get if it were submitted now, or why it would wait. Raises BadInput."""
-        job = self._checked(request, duration_s, deadline_s)
+        """Return what a job of `owner` would get now, or why it would wait. Raises BadInput."""
+        job = self._checked(request, duration_s, deadline_s, owner)
         return self._queue.preview(max(self._entries, default=0) + 1, job, self._clock())
 
     async def watch(self, name: str = "") -> AsyncIterator[JobStatus]:
@@ -319,7 +334,7 @@ class Admission:
         gpus = {gpu: why for each in both for gpu, why in each.gpus.items()}
         return Failures(gpus, {port: why for each in both for port, why in each.ports.items()})
 
-    def _checked(self, request: Request, duration_s: float, deadline_s: float | None) -> Job:
+    def _checked(self, request: Request, duration_s: float, deadline_s: float | None, owner: str) -> Job:
         taken = next((each for each in self._entries.values() if each.name == request.job), None)
         if taken is not None:
             raise BadInput(
@@ -331,7 +346,9 @@ class Admission:
             raise BadInput(f"duration_s: is {duration_s:g}; give seconds above 0, or leave it out")
         if reason := self.strategy.refusal(self._idle, request):
             raise BadInput(f"gpus: {reason}")
-        return Job(request, self._clock(), duration_s, deadline_s)
+        if owner and self._share is not None and request.gpus > self._share:
+            raise BadInput(f"gpus: is {request.gpus}; all jobs of a submitter have at most {self._share}")
+        return Job(request, self._clock(), duration_s, deadline_s, owner)
 
     def _find(self, name: str) -> Entry:
         for entry in self._entries.values():
@@ -369,7 +386,7 @@ class Admission:
         try:
             await self._look_at_circuits()
             if not self._tables_agree:  # only a start leaves room for doubt
-                await self._switches.apply(self._tenants())
+                await self._switches.apply(self._tenants(), ())
                 self._tables_agree = True
             self._exclude()
             while (failed := await self._round()) is not None:
@@ -460,8 +477,13 @@ class Admission:
         return self._queue.exclude(failures.gpus.keys(), failures.ports.keys())
 
     async def _round(self) -> EntrainError | None:
-        """Release what jobs leave, then admit those that can start, until one fails, which is undone."""
-        await self._leave_all()
+        """Release what jobs leave, then admit those that can start, until one fails, which is undone.
+
+        A job that cannot be released holds nobody up. Returns what has failed.
+        """
+        leaving = list(self._leaving)
+        kept = await self._leave_all(leaving)
+        stuck = {number for number in leaving if number in self._leaving}
         failed: EntrainError | None = None
         for number, outcome in self._queue.start(self._clock()):
             if number in self._leaving:  # cancelled while others were admitted
@@ -475,8 +497,8 @@ class Admission:
                 failed = error if isinstance(error, EntrainError) else EntrainError(repr(error))
                 self._entries[number] = replace(self._entries[number], problem=str(failed))
                 self._leaving.setdefault(number, "waiting")
-        await self._leave_all()
-        return failed
+        rest = await self._leave_all([number for number in self._leaving if number not in stuck])
+        return failed or rest or kept
 
     async def _admit(self, number: int, outcome: Outcome) -> None:
         placement = outcome.placement
@@ -493,20 +515,20 @@ class Admission:
         if self._circuits is not None and placement.circuits:
             await self._circuits.change(entry.name, placement.circuits)
             self._tell(entry, "circuits")
-        await self._switches.apply([*self._tenants(), self._tenant(entry, placement)])
+        tenant = self._tenant(entry, placement)
+        await self._switches.apply([*self._tenants(), tenant], [tenant])
         self._tell(entry, "tables")
         self._put(replace(entry, phase="running", start_s=self._clock()), "ready")
 
-    async def _leave_all(self) -> None:
-        """Release what jobs leave. One that fails does not stop the others."""
+    async def _leave_all(self, numbers: Sequence[int]) -> EntrainError | None:
+        """Release what these jobs leave. One that fails does not stop the others; return its error."""
         failed: EntrainError | None = None
-        for number in list(self._leaving):
+        for number in numbers:
             try:
                 await self._leave(number)
             except EntrainError as error:
                 failed = error
-        if failed is not None:
-            raise failed
+        return failed
 
     async def _leave(self, number: int) -> None:
         entry = self._entries[number]
@@ -514,7 +536,8 @@ class Admission:
             over: Over = "cancelled" if self._leaving[number] == "cancelled" else "ended"
             entry = self._put(replace(entry, phase="leaving", outcome=over), "leaving")
         if entry.placement is not None:  # it has begun to be admitted
-            await self._switches.apply(self._tenants())
+            had = [self._tenant(entry, entry.placement)] if entry.phase == "leaving" else []
+            await self._switches.apply(self._tenants(), had)
             self._tell(entry, "no tables")
         if self._circuits is not None and entry.placement is not None and entry.placement.circuits:
             await self._circuits.release(entry.name)

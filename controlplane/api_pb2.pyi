@@ -11,7 +11,7 @@ class GetNetworkRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Network(_message.Message):
-    __slots__ = ("name", "routing", "namespace", "process_id", "switches", "topology_hash", "program", "hosts", "events", "run")
+    __slots__ = ("name", "routing", "namespace", "process_id", "switches", "topology_hash", "program", "hosts", "events", "run", "fabric", "ports")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROUTING_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,8 @@ class Network(_message.Message):
     HOSTS_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    FABRIC_FIELD_NUMBER: _ClassVar[int]
+    PORTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     routing: str
     namespace: str
@@ -32,7 +34,21 @@ class Network(_message.Message):
     hosts: _containers.RepeatedCompositeFieldContainer[Host]
     events: _containers.RepeatedCompositeFieldContainer[Event]
     run: str
-    def __init__(self, name: _Optional[str] = ..., routing: _Optional[str] = ..., namespace: _Optional[str] = ..., process_id: _Optional[int] = ..., switches: _Optional[_Iterable[_Union[Switch, _Mapping]]] = ..., topology_hash: _Optional[str] = ..., program: _Optional[str] = ..., hosts: _Optional[_Iterable[_Union[Host, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., run: _Optional[str] = ...) -> None: ...
+    fabric: bool
+    ports: _containers.RepeatedCompositeFieldContainer[Port]
+    def __init__(self, name: _Optional[str] = ..., routing: _Optional[str] = ..., namespace: _Optional[str] = ..., process_id: _Optional[int] = ..., switches: _Optional[_Iterable[_Union[Switch, _Mapping]]] = ..., topology_hash: _Optional[str] = ..., program: _Optional[str] = ..., hosts: _Optional[_Iterable[_Union[Host, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., run: _Optional[str] = ..., fabric: _Optional[bool] = ..., ports: _Optional[_Iterable[_Union[Port, _Mapping]]] = ...) -> None: ...
+
+class Port(_message.Message):
+    __slots__ = ("link", "switch", "peer", "interface")
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    INTERFACE_FIELD_NUMBER: _ClassVar[int]
+    link: str
+    switch: str
+    peer: str
+    interface: str
+    def __init__(self, link: _Optional[str] = ..., switch: _Optional[str] = ..., peer: _Optional[str] = ..., interface: _Optional[str] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ("unix_ns", "text")
@@ -130,16 +146,18 @@ class WatchLoadsRequest(_message.Message):
     def __init__(self, interval_ms: _Optional[int] = ..., counters: _Optional[bool] = ...) -> None: ...
 
 class Loads(_message.Message):
-    __slots__ = ("unix_ns", "ports", "problem", "queues")
+    __slots__ = ("unix_ns", "ports", "problem", "queues", "lacking")
     UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     PORTS_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    LACKING_FIELD_NUMBER: _ClassVar[int]
     unix_ns: int
     ports: _containers.RepeatedCompositeFieldContainer[PortLoad]
     problem: str
     queues: _containers.RepeatedCompositeFieldContainer[Queue]
-    def __init__(self, unix_ns: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[PortLoad, _Mapping]]] = ..., problem: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[Queue, _Mapping]]] = ...) -> None: ...
+    lacking: str
+    def __init__(self, unix_ns: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[PortLoad, _Mapping]]] = ..., problem: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[Queue, _Mapping]]] = ..., lacking: _Optional[str] = ...) -> None: ...
 
 class Queue(_message.Message):
     __slots__ = ("node", "port", "link", "place", "dropped_packets", "backlog_packets", "backlog_bytes", "limit_bytes")
@@ -451,14 +469,16 @@ class ListDropsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Drops(_message.Message):
-    __slots__ = ("switches", "queues", "too_long")
+    __slots__ = ("switches", "queues", "too_long", "lacking")
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     TOO_LONG_FIELD_NUMBER: _ClassVar[int]
+    LACKING_FIELD_NUMBER: _ClassVar[int]
     switches: _containers.RepeatedCompositeFieldContainer[SwitchDrops]
     queues: _containers.RepeatedCompositeFieldContainer[Queue]
     too_long: _containers.RepeatedCompositeFieldContainer[TooLong]
-    def __init__(self, switches: _Optional[_Iterable[_Union[SwitchDrops, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[Queue, _Mapping]]] = ..., too_long: _Optional[_Iterable[_Union[TooLong, _Mapping]]] = ...) -> None: ...
+    lacking: str
+    def __init__(self, switches: _Optional[_Iterable[_Union[SwitchDrops, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[Queue, _Mapping]]] = ..., too_long: _Optional[_Iterable[_Union[TooLong, _Mapping]]] = ..., lacking: _Optional[str] = ...) -> None: ...
 
 class TooLong(_message.Message):
     __slots__ = ("switch", "port", "link", "mtu", "packets")

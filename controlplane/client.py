@@ -87,8 +87,7 @@ def own_identity(option: str) -> Identity:
 @contextlib.contextmanager
 def call(network: RunningNetwork) -> Iterator[Any]:
     """Connect to the network's controller. The controller's errors are raised here unchanged."""
-    options = [("grpc.enable_http_proxy", 0)]
-    with open_channel(grpc, network.address, options, network.identity, CONTROLLER) as channel:
+    with open_channel(grpc, network.address, (), network.identity, CONTROLLER) as channel:
         try:
             yield api_grpc.ControllerStub(channel)
         except grpc.RpcError as error:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controlplane.admission import Failures
+from controlplane.admission import JOBS_PER_SUBMITTER, Failures
+from controlplane.fabric import READY
 from controlplane.network import Topology
 from schedulers.placement.cluster import Cluster, Port
 from schedulers.placement.strategies import Strategy
@@ -19,7 +20,8 @@ from schedulers.placement.strategies import Strategy
 class ClusterSetup:
     """How a network is used as a cluster: see `controlplane.admission.Admission`.
 
-    `patterns` are the collectives that jobs may name; empty allows any.
+    `patterns` are the collectives that jobs may name; empty allows any. The jobs of one submitter have at
+    most `gpus_per_submitter` GPUs (None: all), and `jobs_per_submitter` of them wait or run.
     """
 
     cluster: Cluster
@@ -27,6 +29,8 @@ class ClusterSetup:
     order: str = "fifo"
     backfill: bool = False
     patterns: tuple[str, ...] = ()
+    gpus_per_submitter: int | None = None
+    jobs_per_submitter: int = JOBS_PER_SUBMITTER
 
 
 def cluster_of(topology: Topology, gpus_per_server: int, *, ocs: bool = False) -> Cluster:
@@ -102,8 +106,8 @@ def failures(topology: Topology, statuses: Mapping[str, str]) -> Failures:
     hosts = hosts_by_gpu(topology)
     for kind in ("leaf", "spine"):
         for number, switch in enumerate(topology.switches_of(kind)):
-            status = statuses.get(switch.name, "ready")
-            if status == "ready":
+            status = statuses.get(switch.name, READY)
+            if status == READY:
                 continue
             own = {host.name for host in topology.hosts_of(switch.name)}
             gpus |= {gpu: status for gpu, host in enumerate(hosts) if host in own}

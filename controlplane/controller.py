@@ -17,13 +17,13 @@ import grpc
 from controlplane import api_pb2 as api
 from controlplane import api_pb2_grpc as api_grpc
 from controlplane import messages, requests, roles
-from controlplane.admission import Admission, Circuits, Failures, Step
+from controlplane.admission import Admission, Circuits, Failures, Step, in_one_line
 from controlplane.cluster import ClusterSetup, failures, hosts_by_gpu
 from controlplane.fabric import Applied, Fabric
 from controlplane.ledger import Entry, Ledger
 from controlplane.network import Port, Topology
 from controlplane.pipeline import Pipeline
-from controlplane.readings import Readings, ReadQueues, told
+from controlplane.readings import ReadCounters, Readings, ReadQueues, told
 from controlplane.roles import Access
 from controlplane.routing import ECN_THRESHOLD_PACKETS, FabricPolicy, Routing, desired_state
 from controlplane.store import Store
@@ -57,7 +57,7 @@ class Controller(Readings):
     `circuits` is the cluster's optical circuit switch. If not `strict`, it starts though switches are not
     ready, and `statuses` of the fabric tell. `pipeline` is by default the fabric's program for softswitch and
     BMv2; `deploy` can replace it. `host_processes` has, by emulated host, a process in its network namespace.
-    `access` says who may call. `queues` reads the queues of an emulated network, and `training` what
+    `access` says who may call. `queues` and `counters` read those of an emulated network, and `training` what
     jobs on its hosts have recorded.
     """
 
@@ -80,8 +80,9 @@ class Controller(Readings):
         access: Access = OWNERS,
         queues: ReadQueues = lambda: (),
         training: Callable[[], Sequence[api.TrainingJob]] = lambda: (),
+        counters: ReadCounters = dict,
     ) -> None:
-        super().__init__(topology, routing, namespace, host_processes or {}, on_event, queues)
+        super().__init__(topology, routing, namespace, host_processes or {}, on_event, queues, counters)
         self.access = access
         self._training = training
         self.stopped = asyncio.Event()
@@ -97,6 +98,8 @@ class Controller(Readings):
                 circuits,
                 order=cluster.order,
                 backfill=cluster.backfill,
+                share=cluster.gpus_per_submitter,
+                most_jobs=cluster.jobs_per_submitter,
                 on_step=self._stepped,
                 on_event=self.note,
             )
@@ -169,8 +172,6 @@ class Controller(Readings):
                 if pipeline is not None and pipeline.cookie != before.cookie:
                     await self._fabric.close()
                     await self._open(pipeline)
-                else:
-                    self._fabric.count_anew()
                 applied = await self._apply(routing)
             except EntrainError:
                 if self._fabric.pipeline is not before:
@@ -182,15 +183,15 @@ class Controller(Readings):
             self._routing = routing
             return applied
 
-    async def give(self, tenants: Sequence[Tenant]) -> None:
-        """Let exactly these jobs have the network. Raises EntrainError, after restoring every switch."""
+    async def give(self, tenants: Sequence[Tenant], concerned: Sequence[Tenant]) -> None:
+        """Let exactly these jobs have the network. Raises EntrainError, after restoring every switch.
+
+        Only switches with entries of a job that this concerns must answer.
+        """
         async with self._deploying:
             if not self._fabric.pipeline.is_fabric:
-                raise EntrainError(
-                    f"the switches run {self._fabric.pipeline.name}, which has no VRFs; deploy the fabric's "
-                    f"program"
-                )
-            await self._tables.apply(tenants)
+                raise EntrainError(self._fabric.lacking("VRFs"))
+            await self._tables.apply(tenants, concerned)
             self._tenants = tuple(tenants)
 
     async def _apply(self, routing: Routing) -> list[Applied]:
@@ -218,6 +219,10 @@ class Controller(Readings):
             )
         return self.admission
 
+    def problem(self, admission: Admission) -> str:
+        """Return what keeps jobs from being admitted or released, or else which switches may do so."""
+        return admission.problem or in_one_line(self._fabric.problems())
+
     def failures(self) -> Failures:
         """Return what is lost with the switches that are not ready."""
         return failures(self.topology, self._fabric.statuses())
@@ -229,6 +234,7 @@ class Controller(Readings):
         async with told(context):
             asked = checked(requests.Deploy, request)
             pipeline = Pipeline.load(Path(asked.p4info), Path(asked.program)) if asked.program else None
+            check_routes(asked.routing, pipeline or self._fabric.pipeline)
             applied = await self.deploy(cast("Routing", asked.routing or self._routing), pipeline)
             switches = [_applied(one) for one in applied]
             return api.Deployed(switches=switches, seconds=time.monotonic() - began)
@@ -254,8 +260,8 @@ class Controller(Readings):
     async def Place(self, request: api.JobRequest, context: Any) -> api.Plan:  # noqa: N802
         async with told(context):
             admission = self._jobs()
-            found = admission.preview(*self._asked(request))
-            return messages.plan(self.topology, found, admission.problem)
+            found = admission.preview(*self._asked(request), self._owner(context))
+            return messages.plan(self.topology, found, self.problem(admission))
 
     async def Cancel(self, request: api.CancelRequest, context: Any) -> api.Job:  # noqa: N802
         async with told(context):
@@ -275,7 +281,7 @@ class Controller(Readings):
             assert self._cluster is not None
             return api.Jobs(
                 jobs=[messages.job(self.topology, status) for status in admission.jobs(past=asked.past)],
-                problem=admission.problem,
+                problem=self.problem(admission),
                 strategy=self._cluster.strategy.name,
                 queue=self._cluster.order,
                 gpus=self._cluster.cluster.gpus,
@@ -318,10 +324,19 @@ class _FabricOf:
         return self._controller.failures()
 
 
+def check_routes(routing: str, pipeline: Pipeline) -> None:
+    """Raise BadInput for a routing (empty: none is given) with a program that entrain does not fill."""
+    if routing and not pipeline.is_fabric:
+        raise BadInput(
+            f"--routing {routing}: {pipeline.name} is not the fabric's program, and routes by tables of its "
+            f"own; leave --routing out"
+        )
+
+
 async def apply_routing(fabric: Fabric, policy: FabricPolicy) -> list[Applied]:
     """Bring a fabric into the state of `policy`. If it runs another program, leave its tables alone."""
     if not fabric.pipeline.is_fabric:
-        return list(fabric.last_applied().values())
+        return await fabric.settle()
     return await fabric.apply(desired_state(fabric.topology, policy), routing=policy.routing)
 
 
@@ -343,7 +358,8 @@ async def serving(
     inner = socket.parent / "inner"
     own = inner / "api.sock" if access.for_users else socket
     check_socket(own)
-    server = grpc.aio.server(options=_OPTIONS, interceptors=[Guard(access.admit, roles.PLACES)])
+    guard = Guard(access.admit, roles.PLACES, access.identity if access.listen is not None else None)
+    server = grpc.aio.server(options=_OPTIONS, interceptors=[guard])
     api_grpc.add_ControllerServicer_to_server(service, server)
     port = None
     if access.for_users:

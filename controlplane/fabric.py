@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ import finsy as fy
 from finsy.proto import p4r
 
 from controlplane import constants as p4
+from controlplane import heartbeat
 from controlplane.constants import DropReason, RefusedReason
 from controlplane.entities import Difference, State, difference, state_of
 from controlplane.network import Host, Switch, Topology
@@ -32,6 +33,7 @@ from machine.patience import patience
 CONNECT_TIMEOUT_S = patience(10.0)
 RETRY_S = 0.2
 """Seconds to wait before reconnecting to a switch."""
+READY = "ready"
 _DROPPED, _WAITING, _TOO_LONG = 0x81, 0x82, 0x83
 """Types of softswitch's extern entries: of queues, and of packets that exceed the MTU of a port's link."""
 
@@ -40,7 +42,7 @@ _DROPPED, _WAITING, _TOO_LONG = 0x81, 0x82, 0x83
 class Applied:
     """The changes that brought one switch into the desired state; all zero if it was in it already.
 
-    `pipeline_set` and `seconds` count from the last `Fabric.apply` (or `count_anew`), so that the first one
+    `pipeline_set` and `seconds` count from the last `Fabric.apply` or `settle`, so that the first one
     includes connecting.
     """
 
@@ -86,11 +88,14 @@ class _Change:
 
 @dataclass
 class _Managed:
-    """One switch and its task. Without a `desired` state, the switch's state is left alone.
+    """One switch and its task. Without a `desired` state, the switch keeps its state.
 
-    `to_change` says whether it was to change when its state was last set.
+    In any case it keeps entries of tables that a user has added to the fabric's program.
+
+    `to_change` says whether `want` has last changed its state.
     `known` is the state that the switch has, as far as this controller can know without reading it: as long
-    as it stays connected and primary.
+    as it stays connected and primary. `election_id` is that of the last session. `slow` says how slowly it
+    answers, if it does.
     """
 
     switch: Switch
@@ -99,13 +104,27 @@ class _Managed:
     to_change: bool = False
     known: State | None = None
     status: str = "not connected"
-    applied: Applied | None = None
+    slow: str = ""
+    election_id: int = 0
     pipeline_set: bool = False
     spent_s: float = 0.0
     failure: Exception | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def away(self) -> bool:
+        """Whether it gets its state later, when a session has begun."""
+        beginning = self.status != READY and self.lock.locked()
+        return self.client is None or not self.client.connected or beginning
+
+    def want(self, state: State | None) -> None:
+        """Let this be the desired state. A session that is about to begin writes it."""
+        self.to_change = self.desired != state
+        self.desired = state
+        if self.to_change and self.away:
+            self.changed.set()
 
     def doubt(self) -> None:
         """Somebody else may have written to the switch."""
@@ -187,13 +206,28 @@ class Fabric:
         """
         return await self._bring(self.encoded(desired), self._reconcile, facts)
 
-    async def advance(self, states: Mapping[str, State], **facts: object) -> list[Applied]:
+    async def advance(
+        self, states: Mapping[str, State], needed: Collection[str], **facts: object
+    ) -> list[Applied]:
         """Do the same for `encoded` states, without reading what this controller has itself written.
 
-        So the time depends on what changes, and not on what the switches hold. A switch that is not to change
-        may be away: it gets its state when it is back. To undo it, advance to the states before.
+        So the time depends on what changes, and not on what the switches hold. If a `needed` switch is away,
+        raises Unreachable before anything is written. Another one may be away: it gets its state when it is
+        back. To undo it, advance to the states before.
         """
-        return await self._bring(states, self._advance, facts)
+
+        async def step(managed: _Managed) -> _Change:
+            name = managed.switch.name
+            if managed.away and name not in needed:
+                return _Change(Applied(name), {})
+            try:
+                return await self._advance(managed)
+            except Unreachable:
+                if name in needed:
+                    raise
+                return _Change(Applied(name), {})
+
+        return await self._bring(states, step, facts, needed)
 
     def encoded(self, desired: Mapping[str, Iterable[Any]]) -> dict[str, State]:
         """Return the states of finsy entities, by switch. A program without the table of limits gets none."""
@@ -210,19 +244,21 @@ class Fabric:
         states: Mapping[str, State],
         step: Callable[[_Managed], Awaitable[_Change]],
         facts: Mapping[str, object],
+        needed: Collection[str] = (),
     ) -> list[Applied]:
         managed = list(self._managed.values())
         async with self._applying:
+            for one in managed:
+                if one.switch.name in needed and one.away:
+                    raise Unreachable(_named(one.switch.name, one.status))
             before = [one.desired for one in managed]
             for one in managed:
-                wanted = states.get(one.switch.name, {})
-                one.to_change = one.desired != wanted
-                one.desired = wanted
+                one.want(states.get(one.switch.name, {}))
             results = await asyncio.gather(*map(step, managed), return_exceptions=True)
             errors = [result for result in results if isinstance(result, BaseException)]
             if errors:
                 for one, earlier in zip(managed, before, strict=True):
-                    one.desired = earlier
+                    one.want(earlier)
                 await asyncio.gather(*map(_undo, managed, results))
                 raise next((error for error in errors if isinstance(error, EntrainError)), errors[0])
             for one in managed:
@@ -231,19 +267,40 @@ class Fabric:
                 self._store.save(states, {**facts, "cookie": self.pipeline.cookie})
             return [result.applied for result in results if isinstance(result, _Change)]
 
+    async def settle(self) -> list[Applied]:
+        """Set the pipeline where it is missing, and leave the tables of a program without a desired state.
+
+        Raises the error of a switch that refuses it, or does not answer.
+        """
+        async with self._applying:
+            managed = list(self._managed.values())
+            results = await asyncio.gather(*map(self._reconcile, managed), return_exceptions=True)
+            changes = [result for result in results if isinstance(result, _Change)]
+            if len(changes) < len(managed):
+                raise next(result for result in results if isinstance(result, BaseException))
+            for one in managed:
+                one.pipeline_set, one.spent_s = False, 0.0
+            return [change.applied for change in changes]
+
+    def lacking(self, what: str) -> str:
+        """Return a line that says what the switches' program does not have, and how to get it."""
+        target = self.topology.switches[0].target
+        return (
+            f"the switches run {self.pipeline.name}, which has no {what}; entrain's program has: "
+            f"`entrain deploy --target {target} --program fabric`"
+        )
+
     def statuses(self) -> dict[str, str]:
         """By switch: "ready", or its error."""
         return {name: managed.status for name, managed in self._managed.items()}
 
-    def count_anew(self) -> None:
-        """Let what is applied from now on not include what came before, such as connecting."""
-        for name, managed in self._managed.items():
-            managed.pipeline_set, managed.spent_s = False, 0.0
-            managed.applied = Applied(name)
-
-    def last_applied(self) -> dict[str, Applied]:
-        """Return what the last reconciliation of each switch has written."""
-        return {name: m.applied for name, m in self._managed.items() if m.applied is not None}
+    def problems(self) -> list[str]:
+        """Return a line for each switch that is not ready, or answers slowly."""
+        return [
+            managed.slow if managed.status == READY else _named(name, managed.status)
+            for name, managed in self._managed.items()
+            if managed.status != READY or managed.slow
+        ]
 
     async def drops(self) -> dict[str, dict[DropReason, int]]:
         """Return, by switch, how many packets it has dropped for each reason since its pipeline was set.
@@ -350,10 +407,10 @@ class Fabric:
                     sizes[name][names[entity.table_entry.table_id]] += 1
         return sizes
 
-    async def refused(self) -> dict[Host, dict[RefusedReason, int]]:
+    async def refused(self, *, besides_away: bool = False) -> dict[Host, dict[RefusedReason, int]]:
         """Return how many carriers of each host its leaf has refused since its pipeline was set, where any.
 
-        Raises the error of a switch that does not answer.
+        With `besides_away` without switches that are away. Raises the error of one that does not answer.
         """
         if not self.pipeline.limits_hosts:
             return {}
@@ -368,7 +425,8 @@ class Fabric:
             counters = (fy.P4CounterEntry.decode(each, self.pipeline.schema) for each in found)
             return {each.index or 0: each.packet_count for each in counters}
 
-        counts = dict(zip(self._managed, await asyncio.gather(*map(of, self._managed)), strict=True))
+        names = [name for name, managed in self._managed.items() if not (besides_away and managed.away)]
+        counts = dict(zip(names, await asyncio.gather(*map(of, names)), strict=True))
         refused = {
             host: {
                 reason: count
@@ -376,6 +434,7 @@ class Fabric:
                 if (count := counts[host.leaf].get(_refused_index(host.leaf_port, reason), 0))
             }
             for host in self.topology.hosts
+            if host.leaf in counts
         }
         return {host: each for host, each in refused.items() if each}
 
@@ -398,7 +457,7 @@ class Fabric:
     def _client(self, switch: str) -> SwitchClient:
         managed = self._managed[switch]
         if managed.client is None or not managed.client.connected:
-            raise Unreachable(f"{switch}: {managed.status}")
+            raise Unreachable(_named(switch, managed.status))
         return managed.client
 
     async def _supervise(self, managed: _Managed) -> None:
@@ -425,7 +484,23 @@ class Fabric:
             for handler in self._packet_handlers:
                 handler(name, packet)
 
-        client = SwitchClient(managed.switch, self.pipeline, on_packet=dispatch, on_change=managed.doubt)
+        def slow(is_slow: bool) -> None:
+            managed.slow = (
+                f"{name}: answers slowly: most of its latest answers took longer than "
+                f"{1000 * heartbeat.SLOW_S:g} ms; look at the link to it"
+                if is_slow
+                else ""
+            )
+            self._on_event(managed.slow or f"{name}: no longer answers slowly")
+
+        client = SwitchClient(
+            managed.switch,
+            self.pipeline,
+            on_packet=dispatch,
+            on_change=managed.doubt,
+            on_slow=slow,
+            earlier=managed.election_id,
+        )
         try:
             await client.connect(timeout_s)
             managed.client = client
@@ -433,7 +508,7 @@ class Fabric:
                 managed.changed.clear()
                 try:
                     await self._reconcile(managed)
-                    self._report(managed, "ready")
+                    self._report(managed, READY)
                     managed.settled.set()
                 except (NotPrimary, Refused, NoPipeline) as error:
                     if not managed.settled.is_set() and self._strict:
@@ -442,9 +517,13 @@ class Fabric:
                     managed.settled.set()
                 if client.connected:
                     await managed.changed.wait()
-            raise Unreachable(f"{name}: the connection broke; waiting for the switch to come back")
+            raise client.ended()
+        except Unreachable as error:
+            self._report(managed, str(error))  # before what is asked of the switch ends with the connection
+            raise
         finally:
             managed.client = managed.known = None
+            managed.slow, managed.election_id = "", client.election_id
             await client.close()
 
     async def _reconcile(self, managed: _Managed) -> _Change:
@@ -457,8 +536,6 @@ class Fabric:
 
     async def _advance(self, managed: _Managed) -> _Change:
         """Write the difference to what is known, or read the state where nothing is."""
-        if not managed.to_change and managed.client is None:
-            return _Change(Applied(managed.switch.name), {})
         async with managed.lock:
             if managed.known is not None:
                 return await _write(managed, managed.known, time.monotonic())
@@ -467,7 +544,11 @@ class Fabric:
     def _report(self, managed: _Managed, status: str) -> None:
         if status != managed.status:
             managed.status = status
-            self._on_event(status if managed.switch.name in status else f"{managed.switch.name}: {status}")
+            self._on_event(_named(managed.switch.name, status))
+
+
+def _named(switch: str, text: str) -> str:
+    return text if switch in text else f"{switch}: {text}"
 
 
 def _refused_index(port: int, reason: RefusedReason) -> int:
@@ -477,7 +558,7 @@ def _refused_index(port: int, reason: RefusedReason) -> int:
 def _primary(managed: _Managed) -> SwitchClient:
     client = managed.client
     if client is None or not client.connected:
-        raise Unreachable(f"{managed.switch.name}: {managed.status}")
+        raise Unreachable(_named(managed.switch.name, managed.status))
     if not client.primary:
         raise client.not_primary()
     return client
@@ -486,7 +567,10 @@ def _primary(managed: _Managed) -> SwitchClient:
 async def _write(managed: _Managed, before: State, began: float) -> _Change:
     """Write the difference between `before` and the desired state in one batch. Undo it on failure."""
     client = _primary(managed)
-    desired = before if managed.desired is None else managed.desired
+    desired = before
+    if managed.desired is not None:
+        kept = client.kept(before)
+        desired = {**kept, **managed.desired} if kept else managed.desired
     change = difference(before, desired)
     if change.updates:
         try:
@@ -497,8 +581,7 @@ async def _write(managed: _Managed, before: State, began: float) -> _Change:
     if managed.known is before:  # else somebody has given cause to doubt
         managed.known = desired
     managed.spent_s += time.monotonic() - began
-    managed.applied = _applied(managed.switch.name, managed.pipeline_set, change, managed.spent_s)
-    return _Change(managed.applied, before)
+    return _Change(_applied(managed.switch.name, managed.pipeline_set, change, managed.spent_s), before)
 
 
 async def _undo(managed: _Managed, result: _Change | BaseException) -> None:

@@ -64,7 +64,6 @@ class Entry:
 
     `outcome` is what a leaving job will be. `vrf` isolates it while it holds a `placement`; `changed` counts
     the circuits that were made for it. `waited` are its waits so far, `problem` is what last went wrong.
-    `owner` is the submitter whose job it is; empty for operators.
     """
 
     id: int
@@ -78,12 +77,16 @@ class Entry:
     changed: int = 0
     waited: tuple[Waiting, ...] = ()
     problem: str = ""
-    owner: str = ""
 
     @property
     def name(self) -> str:
         """The job's name, which no other present job has."""
         return self.job.request.job
+
+    @property
+    def owner(self) -> str:
+        """The submitter whose job it is; empty for operators."""
+        return self.job.owner
 
 
 class Ledger:
@@ -126,9 +129,9 @@ class Ledger:
         if columns and "owner" not in columns:
             self._database.execute("ALTER TABLE job ADD COLUMN owner TEXT NOT NULL DEFAULT ''")
 
-    def add(self, job: Job, owner: str = "") -> Entry:
-        """Write a job of `owner` that waits. Raises EntrainError if the file cannot be written."""
-        entry = Entry(0, job, owner=owner)
+    def add(self, job: Job) -> Entry:
+        """Write a job that waits. Raises EntrainError if the file cannot be written."""
+        entry = Entry(0, job)
         with self._errors():
             cursor = self._database.execute(
                 f"INSERT INTO job ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})",
@@ -280,7 +283,7 @@ def _row(entry: Entry) -> tuple[Any, ...]:
 def _entry(row: tuple[Any, ...]) -> Entry:
     number, name, gpus, pattern, arrival, duration, deadline, phase, outcome, vrf, placement, *rest = row
     start, end, changed, waited, problem, owner = rest
-    job = Job(Request(name, gpus, pattern), arrival, duration, deadline)
+    job = Job(Request(name, gpus, pattern), arrival, duration, deadline, owner)
     return Entry(
         number,
         job,
@@ -293,7 +296,6 @@ def _entry(row: tuple[Any, ...]) -> Entry:
         changed,
         tuple(Waiting(**interval) for interval in json.loads(waited)),
         problem,
-        owner,
     )
 
 

@@ -52,11 +52,10 @@ class LoadReader:
         fabric.on_packet(self._answer)
 
     async def read(self) -> list[PortLoad]:
-        """Return the table of every port of every switch. Raises EntrainError if a switch does not answer."""
-        if not self._fabric.pipeline.is_fabric:
-            raise EntrainError(
-                f"the switches run {self._fabric.pipeline.name}, which has no load tables; `entrain deploy`"
-            )
+        """Return the table of every port of every switch, which run the fabric's program.
+
+        Raises EntrainError if a switch does not answer.
+        """
         ports = [(switch, port) for switch in self._fabric.topology.switches for port in switch.ports]
         tables = await asyncio.gather(*(self._table(switch.name, port.number) for switch, port in ports))
         refused = {

@@ -18,6 +18,8 @@ import finsy as fy
 import grpc
 from finsy.proto import U128, p4r, p4r_grpc
 
+from controlplane import constants as p4
+from controlplane import heartbeat
 from controlplane.entities import State, state_of, whole_state
 from controlplane.network import Switch
 from controlplane.pipeline import Pipeline
@@ -26,16 +28,20 @@ from machine.errors import EntrainError
 from machine.patience import patience
 
 RPC_TIMEOUT_S = patience(30.0)
+UPDATE_S = patience(0.01)
+"""By how much each update of a batch lengthens the time limit `heartbeat.ANSWER_S`."""
 PIPELINE_TIMEOUT_S = patience(120.0)
 """Time limit for setting a pipeline, which the switch may have to compile."""
 
 CLOSE_TIMEOUT_S = patience(2.0)
 
+OWN = frozenset(name for name in vars(p4).values() if isinstance(name, str))
+"""Names of tables, action profiles and so on of the fabric's program."""
+
 _CHANNEL_OPTIONS = [
-    ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 15_000),  # limit of an attempt: TLS over a slow link takes seconds
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_metadata_size", 64 * 1024),
@@ -61,8 +67,11 @@ class NoPipeline(EntrainError):
 class SwitchClient:
     """A connection to one switch, which does not reconnect. Use it in one event loop, and `close` it.
 
+    It ends, with all that is asked on it, when it breaks or an answer does not come in time (`heartbeat`).
     `on_packet` receives the payload and metadata of each packet-in. `on_change` is called when `primary`
-    changes and when the connection ends. `identity`, by default our process id, is part of the election ids.
+    changes and when the connection ends, `on_slow` with True when answers become slow, and with False when
+    they no longer are. `identity`, by default our process id, is part of the election ids. `earlier` is the
+    election id of our last connection: the switch may not have noticed that it has ended.
     """
 
     def __init__(
@@ -72,7 +81,9 @@ class SwitchClient:
         *,
         on_packet: Callable[[fy.P4PacketIn], None] = lambda _: None,
         on_change: Callable[[], None] = lambda: None,
+        on_slow: Callable[[bool], None] = lambda _: None,
         identity: int | None = None,
+        earlier: int = 0,
     ) -> None:
         self.switch = switch
         self.primary = False
@@ -80,8 +91,11 @@ class SwitchClient:
         self._pipeline = pipeline
         self._on_packet = on_packet
         self._on_change = on_change
+        self._on_slow = on_slow
         self._identity = os.getpid() if identity is None else identity
         self._election_id = self._identity
+        self._earlier = earlier
+        self._end = "the connection broke"
         self._channel = tls.open_channel(
             grpc.aio, switch.grpc_address, _CHANNEL_OPTIONS, switch.operator, switch.name
         )
@@ -113,7 +127,11 @@ class SwitchClient:
             ) from None
         except grpc.RpcError as error:
             raise self._broken(error) from None
-        self._tasks = [asyncio.create_task(self._read_stream()), asyncio.create_task(self._write_stream())]
+        self._tasks = [
+            asyncio.create_task(self._read_stream()),
+            asyncio.create_task(self._write_stream()),
+            asyncio.create_task(self._watch()),
+        ]
 
     async def _open(self) -> None:
         self._stream = self._stub.StreamChannel(wait_for_ready=True)
@@ -131,8 +149,9 @@ class SwitchClient:
             if message.arbitration.status.code == grpc.StatusCode.ALREADY_EXISTS.value[0]:
                 if claimed and self.primary_id < self._election_id:
                     continue  # another controller asks too, but our claim is under way and wins
-                return
-            # There is no primary, or we are, by the bare id, which nobody can undercut.
+                if claimed or self.primary_id != self._earlier:
+                    return
+            # There is no primary, or we are: by the bare id, which nobody can undercut, or by the last one.
             await self._stream.write(self._claim())
 
     def _bid(self) -> p4r.StreamMessageRequest:
@@ -157,9 +176,10 @@ class SwitchClient:
                             self._on_packet(fy.P4PacketIn.decode(message, self._pipeline.schema))
                     case "arbitration":
                         self._arbitration(message.arbitration)
-        except grpc.RpcError:
-            pass
+        except grpc.RpcError as error:
+            self._end = f"the connection broke: {error.details()}"
         finally:
+            await self._channel.close()  # ends whatever else is asked
             self.primary = False
             self._on_change()
 
@@ -176,10 +196,35 @@ class SwitchClient:
         elif before != self.primary:
             self._on_change()
 
+    async def _watch(self) -> None:
+        """End the connection when the switch is silent."""
+        try:
+            await heartbeat.keep_asking(self._ask, self._on_slow)
+        except Unreachable:
+            pass
+        except Exception as error:  # never stop asking silently
+            self._end = repr(error)
+        self._stream.cancel()
+
+    async def _ask(self) -> None:
+        """Return when the switch answers, whatever it says. Raises Unreachable."""
+        request = p4r.CapabilitiesRequest(device_id=self.switch.device_id)
+        with contextlib.suppress(NotPrimary, Refused, NoPipeline), self._errors():
+            await self._stub.Capabilities(request, timeout=heartbeat.ANSWER_S)
+
+    @property
+    def election_id(self) -> int:
+        """The id by which it is primary, or has asked to be."""
+        return self._election_id
+
     @property
     def connected(self) -> bool:
         """Whether the stream is open."""
         return bool(self._tasks) and not self._tasks[0].done()
+
+    def ended(self) -> Unreachable:
+        """Return the error that says why the connection has ended."""
+        return Unreachable(f"{self._name}: {self._end}; waiting for the switch to come back")
 
     def not_primary(self) -> NotPrimary:
         """Return the error that says who is primary."""
@@ -191,9 +236,10 @@ class SwitchClient:
         Wait for the switch to notice, so that the next client does not find us still primary.
         """
         if self.connected:
-            reader, writer = self._tasks
-            writer.cancel()
-            await asyncio.wait([writer])
+            reader, *others = self._tasks
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
             with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
                 await self._stream.done_writing()
                 await asyncio.wait([reader], timeout=CLOSE_TIMEOUT_S)
@@ -244,18 +290,35 @@ class SwitchClient:
         schema = self._pipeline.schema
         return state_of(await self.read(tuple(whole_state(schema))), schema)
 
+    def kept(self, state: State) -> State:
+        """Return the part of a state that is in tables and action profiles unknown to entrain."""
+        schema = self._pipeline.schema
+        tables = {table.id for table in schema.tables if table.name not in OWN}
+        profiles = {profile.id for profile in schema.action_profiles if profile.name not in OWN}
+        if not tables and not profiles:
+            return {}
+
+        def is_kept(entity: p4r.Entity) -> bool:
+            if entity.HasField("table_entry"):
+                return entity.table_entry.table_id in tables
+            if entity.HasField("action_profile_member"):
+                return entity.action_profile_member.action_profile_id in profiles
+            return entity.action_profile_group.action_profile_id in profiles
+
+        return {key: entity for key, entity in state.items() if is_kept(entity)}
+
     async def write(self, updates: Sequence[p4r.Update]) -> None:
         """Write one batch. Raises Refused, naming each refused update and the switch's reason."""
         request = p4r.WriteRequest(
             device_id=self.switch.device_id, election_id=U128.encode(self._election_id), updates=updates
         )
         with self._errors(lambda error: self._describe(error, updates)):
-            await self._stub.Write(request, timeout=RPC_TIMEOUT_S)
+            await self._stub.Write(request, timeout=heartbeat.ANSWER_S + UPDATE_S * len(updates))
 
     def send_packet(self, payload: bytes, **metadata: int) -> None:
         """Send a packet-out, with the controller header's fields as `metadata`. Raises Unreachable."""
         if not self.connected:
-            raise Unreachable(f"{self._name}: the connection broke")
+            raise self.ended()
         packet = fy.P4PacketOut(payload, **metadata)
         self._outgoing.put_nowait(packet.encode_update(self._pipeline.schema))
 
@@ -271,8 +334,8 @@ class SwitchClient:
     ) -> Iterator[None]:
         """Raise our errors for gRPC's.
 
-        When the connection breaks, `close` ends what others still ask on it. For them gRPC raises
-        CancelledError, which would end their tasks as if somebody had cancelled these.
+        When the connection ends, so does what others still ask on it. For them gRPC raises CancelledError,
+        which would end their tasks as if somebody had cancelled these.
         """
         try:
             yield
@@ -282,7 +345,7 @@ class SwitchClient:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise Unreachable(f"{self._name}: the connection broke") from None
+            raise self.ended() from None
 
     def _broken(self, error: grpc.RpcError, what: str = "refused the request") -> EntrainError:
         assert isinstance(error, grpc.aio.AioRpcError)
@@ -290,7 +353,9 @@ class SwitchClient:
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
             return Unreachable(f"{self._name}: the connection broke: {details}")
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-            return Unreachable(f"{self._name}: gave no answer in time")
+            self._end = "gave no answer in time"
+            self._stream.cancel()
+            return self.ended()
         if code == grpc.StatusCode.PERMISSION_DENIED:
             if self.primary_id != self._election_id:
                 return self.not_primary()

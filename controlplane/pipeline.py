@@ -18,6 +18,8 @@ from controlplane.network import TOFINOS, Target
 from machine.errors import BadInput
 
 BUILD = Path(__file__).resolve().parents[1] / "p4src/build"
+FABRIC = Path("fabric")
+"""As a program without a P4Info: the fabric's own."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,8 @@ class Pipeline:
     @classmethod
     def of_target(cls, target: Target) -> Pipeline:
         """The fabric's own program for `target`. Raises BadInput if its files are missing."""
-        if target not in TOFINOS:
-            return cls.load()
-        return cls.load(BUILD / target / "fabric.p4info.txtpb", BUILD / target / "fabric.conf")
+        program, p4info = _fabric_files(target)
+        return cls.load(p4info, program)
 
     @property
     def cookie(self) -> int:
@@ -76,6 +77,11 @@ class Pipeline:
         return {p4.TABLE_VRF, p4.TABLE_ROUTE, p4.TABLE_LINK} <= names
 
     @property
+    def counts_ports(self) -> bool:
+        """Whether the program counts what each port receives and sends, as the fabric's does."""
+        return {p4.COUNTER_PORT_IN, p4.COUNTER_PORT_OUT} <= {counter.name for counter in self.schema.counters}
+
+    @property
     def limits_hosts(self) -> bool:
         """Whether the program limits what hosts do by carriers."""
         return any(table.name == p4.TABLE_LIMITS for table in self.schema.tables)
@@ -84,6 +90,29 @@ class Pipeline:
     def checks_slots(self) -> bool:
         """Whether the program compares carriers' slots with its clock (a Tofino cannot)."""
         return any(table.name == p4.TABLE_CLOCK for table in self.schema.tables)
+
+
+def given_files(program: Path | None, p4info: Path | None, target: Target) -> tuple[Path, Path] | None:
+    """Return the absolute paths of a program and its P4Info, or None if neither is given.
+
+    `FABRIC` without a P4Info stands for the fabric's own program for `target`. Raises BadInput if one is
+    missing.
+    """
+    if program == FABRIC and p4info is None:
+        return _fabric_files(target)
+    if program is None and p4info is None:
+        return None
+    if program is None or p4info is None:
+        raise BadInput(
+            "program and p4info: give both or neither; they come from the same compilation. Only the program "
+            "`fabric`, entrain's own, needs no P4Info"
+        )
+    return program.resolve(), p4info.resolve()
+
+
+def _fabric_files(target: Target) -> tuple[Path, Path]:
+    folder, program = (BUILD / target, "fabric.conf") if target in TOFINOS else (BUILD, "fabric.json")
+    return folder / program, folder / "fabric.p4info.txtpb"
 
 
 def _schema(p4info: Path, config: bytes) -> fy.P4Schema:

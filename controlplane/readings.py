@@ -29,19 +29,21 @@ from controlplane.slot_clock import forget_clocks, keep_clocks, set_clocks
 from machine.callers import Denied
 from machine.errors import BadInput, EntrainError
 from machine.requests import checked
+from machine.text import escaped, sendable
 
 EVENTS = 200
 """How many of the latest events are kept."""
 REFUSED_INTERVAL_S = 2.0
 
 ReadQueues = Callable[[], Sequence[Queue]]
+ReadCounters = Callable[[], Mapping[tuple[str, int], PortCounters]]
 
 
 class Readings(api_grpc.ControllerServicer):
     """Answers what can be read of the switches that `_read` was last given.
 
-    `on_event` receives a line for each event. `queues` reads the queues of the machine's own interfaces and
-    relays, if it emulates the network.
+    `on_event` receives a line for each event. If this machine emulates the network, `queues` reads the queues
+    of its interfaces and relays, and `counters` what the interfaces of switches count.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Readings(api_grpc.ControllerServicer):
         host_processes: Mapping[str, int],
         on_event: Callable[[str], None] = lambda _: None,
         queues: ReadQueues = lambda: (),
+        counters: ReadCounters = dict,
     ) -> None:
         self.topology = topology
         self._routing: Routing = routing
@@ -59,6 +62,7 @@ class Readings(api_grpc.ControllerServicer):
         self._host_processes = host_processes
         self._on_event = on_event
         self._emulated_queues = queues
+        self._emulated_counters = counters
         self._events: deque[api.Event] = deque(maxlen=EVENTS)
         self._fabric: Fabric
         self._loads: LoadReader
@@ -70,6 +74,7 @@ class Readings(api_grpc.ControllerServicer):
 
     def note(self, event: str) -> None:
         """Keep an event for those who watch, and pass it on."""
+        event = escaped(event)
         self._events.append(api.Event(unix_ns=time.time_ns(), text=event))
         self._on_event(event)
 
@@ -94,6 +99,12 @@ class Readings(api_grpc.ControllerServicer):
         """Return all queues that can be read. Raises the error of a switch that does not answer."""
         return [*await self._fabric.queues(), *self._emulated_queues()]
 
+    async def _counters(self) -> Mapping[tuple[str, int], PortCounters]:
+        """Return what the ports have counted: by the switches' program, or else by the kernel, if at all."""
+        if self._fabric.pipeline.counts_ports:
+            return await self._fabric.counters()
+        return self._emulated_counters()
+
     async def set_clocks(self, slot_ms: float) -> None:
         """Let the switches know the present slot. Raises the errors of `slot_clock.set_clocks`."""
         await set_clocks(self._fabric, self._loads, slot_ms)
@@ -108,7 +119,7 @@ class Readings(api_grpc.ControllerServicer):
         before: dict[Host, dict[RefusedReason, int]] | None = None
         while True:
             with contextlib.suppress(EntrainError):
-                refused = await self._fabric.refused()
+                refused = await self._fabric.refused(besides_away=True)
                 for host, counts in refused.items() if before is not None else ():
                     for reason, count in counts.items():
                         new = count - (before or {}).get(host, {}).get(reason, 0)
@@ -117,7 +128,7 @@ class Readings(api_grpc.ControllerServicer):
                                 f"{host.leaf}: {host.name} at port {host.leaf_port}: carriers refused: "
                                 f"{new} {reason.name} ({count} in all)"
                             )
-                before = refused
+                before = {**(before or {}), **refused}
             await asyncio.sleep(REFUSED_INTERVAL_S)
 
     async def GetNetwork(self, request: Any, context: Any) -> api.Network:  # noqa: N802
@@ -129,6 +140,17 @@ class Readings(api_grpc.ControllerServicer):
             process_id=os.getpid(),
             topology_hash=topology_hash(self.topology),
             program=self._fabric.pipeline.name,
+            fabric=self._fabric.pipeline.is_fabric,
+            ports=[
+                api.Port(
+                    link=switch.link(port.number),
+                    switch=switch.name,
+                    peer=port.peer,
+                    interface=switch.interface(port.number),
+                )
+                for switch in self.topology.switches
+                for port in switch.ports
+            ],
             events=self._events,
             switches=[
                 api.Switch(
@@ -164,22 +186,26 @@ class Readings(api_grpc.ControllerServicer):
         due = time.monotonic()
         while True:
             loads: list[PortLoad] = []
-            counted: dict[tuple[str, int], PortCounters] = {}
+            counted: Mapping[tuple[str, int], PortCounters] = {}
             queues: list[Queue] = []
-            problem = ""
+            problem = lacking = ""
             try:
-                loads = await self._loads.read()
+                if self._fabric.pipeline.is_fabric:
+                    loads = await self._loads.read()
             except EntrainError as error:
                 problem = str(error)
             read_ns = time.time_ns()
             try:
                 if asked.counters:
-                    counted, queues = await asyncio.gather(self._fabric.counters(), self.read_queues())
+                    counted, queues = await asyncio.gather(self._counters(), self.read_queues())
             except EntrainError as error:
                 problem = problem or str(error)
             if problem and not asked.interval_ms:
-                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, problem)
-            if not loads and counted:  # what the ports count is known without the load tables
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, sendable(problem))
+            if not self._fabric.pipeline.is_fabric:
+                unread = " and no counters of ports" if asked.counters and not counted else ""
+                lacking = self._fabric.lacking(f"load tables{unread}")
+            if not loads and (counted or lacking):  # the rest is known without the load tables
                 loads = [
                     PortLoad(switch.name, port.number, port.peer, port.rate_mbps, {})
                     for switch in self.topology.switches
@@ -190,6 +216,7 @@ class Readings(api_grpc.ControllerServicer):
                 problem=problem,
                 ports=[self._port(load, counted.get((load.switch, load.port))) for load in loads],
                 queues=[queue.message() for queue in queues],
+                lacking=lacking,
             )
             if not asked.interval_ms:
                 return
@@ -210,8 +237,9 @@ class Readings(api_grpc.ControllerServicer):
 
     async def ListDrops(self, request: Any, context: Any) -> api.Drops:  # noqa: N802
         async with told(context):
-            drops = await self._fabric.drops() if self._fabric.pipeline.is_fabric else {}
             queues, too_long = await asyncio.gather(self.read_queues(), self._fabric.too_long())
+            is_fabric = self._fabric.pipeline.is_fabric
+            drops = await self._fabric.drops() if is_fabric else {}
         return api.Drops(
             switches=[
                 api.SwitchDrops(name=name, packets={reason.name: count for reason, count in found.items()})
@@ -230,6 +258,7 @@ class Readings(api_grpc.ControllerServicer):
                 for port in switch.ports
                 if (packets := too_long.get((switch.name, port.number)))
             ],
+            lacking="" if is_fabric else self._fabric.lacking("counters of drops"),
         )
 
     async def ListTraining(self, request: Any, context: Any) -> api.Training:  # noqa: N802
@@ -242,7 +271,7 @@ async def told(context: Any) -> AsyncIterator[None]:
     try:
         yield
     except EntrainError as error:
-        await context.abort(code(error), str(error))
+        await context.abort(code(error), sendable(str(error)))
 
 
 def code(error: EntrainError) -> grpc.StatusCode:

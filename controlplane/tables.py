@@ -33,24 +33,31 @@ class Tables:
         self._own = self._layer(desired_state(fabric.topology, cluster_policy(policy)))
         self._layers: dict[Tenant, _Layer] = {}
 
-    async def apply(self, tenants: Collection[Tenant]) -> list[Applied]:
+    async def apply(self, tenants: Collection[Tenant], concerned: Collection[Tenant]) -> list[Applied]:
         """Give every switch the tables with which exactly these jobs have networks.
 
-        All switches are written at once. If one fails, restores all and raises its error. Raises BadInput as
-        `cluster_state`, before anything is written.
+        All switches are written at once. If one fails, restores all and raises its error. Raises Unreachable
+        if one is away that has, or is to have, entries of a job that this concerns; others get theirs when
+        they are back. Raises BadInput as `cluster_state`, before anything is written.
         """
         check_tenants(tenants)
-        layers = {
-            tenant: self._layers.get(tenant) or self._layer(tenant_entries(self._fabric.topology, tenant))
-            for tenant in tenants
-        }
+        layers = {tenant: self._layer_of(tenant) for tenant in tenants}
         for switch in self._own.entries:
             parts = (layer.entries.get(switch, ()) for layer in (self._own, *layers.values()))
             check_sizes(switch, chain.from_iterable(parts))
         states = merged(self._own.states, *(layer.states for layer in layers.values()))
-        applied = await self._fabric.advance(states, routing=self._routing)
+        needed = {
+            switch
+            for tenant in concerned
+            for switch, own in (layers.get(tenant) or self._layer_of(tenant)).entries.items()
+            if own
+        }
+        applied = await self._fabric.advance(states, needed, routing=self._routing)
         self._layers = layers
         return applied
+
+    def _layer_of(self, tenant: Tenant) -> _Layer:
+        return self._layers.get(tenant) or self._layer(tenant_entries(self._fabric.topology, tenant))
 
     def _layer(self, entries: Mapping[str, Entities]) -> _Layer:
         return _Layer(entries, self._fabric.encoded(entries))

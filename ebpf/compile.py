@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import logging
 import os
 import platform
+import resource
 import shutil
+import signal
 import subprocess
 import sysconfig
 import tempfile
@@ -19,6 +23,15 @@ from machine import cache
 from machine.errors import MissingTool
 
 log = logging.getLogger(__name__)
+
+PROCESSOR_S = 300
+"""Processor time that clang may take; the largest programs take a few seconds."""
+
+MEMORY = 4 << 30
+"""Bytes of address space that clang may have."""
+
+LARGEST = 256 << 20
+"""Bytes of an object."""
 
 _CACHED = 8
 """Number of compiled versions of one program in the cache."""
@@ -49,7 +62,8 @@ def compile_bpf(
 
     The compiler is $CLANG, or `clang`. It can open only `source`, `includes`, the system's headers and its
     own files: `#include` of any other file fails, even for root. This needs Landlock. On a kernel without it,
-    clang runs with the caller's rights, and the log has a warning.
+    clang runs with the caller's rights, and the log has a warning. It ends beyond `PROCESSOR_S`, `MEMORY` or
+    `LARGEST`.
 
     Raises MissingTool without clang, and CompilerError with clang's message.
     """
@@ -69,26 +83,55 @@ def compile_bpf(
         *("-c", source.name, "-o", "-"),
     ]
 
-    def run() -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(command, cwd=source.parent, input=b"", capture_output=True, check=False)
-
-    if landlock.version():
-        prefix = Path(clang).resolve().parent.parent
-        result = landlock.confined(run, [source, *includes, prefix, *_SYSTEM])
-    else:
-        log.warning("this kernel has no Landlock: clang can read every file that this process can")
-        result = run()
-    if result.returncode != 0:
-        message = result.stderr.decode(errors="replace").strip()
-        raise CompilerError(f"{source}: clang failed\n{message}{_header_remedy(message)}")
     output.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
+    run = functools.partial(_run, command, source.parent, descriptor)
     try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(result.stdout)
+        if landlock.version():
+            prefix = Path(clang).resolve().parent.parent
+            status, message = landlock.confined(run, [source, *includes, prefix, *_SYSTEM])
+        else:
+            log.warning("this kernel has no Landlock: clang can read every file that this process can")
+            status, message = run()
+        if status != 0:
+            remedy = _header_remedy(message) or _limit_remedy(status, message, os.fstat(descriptor).st_size)
+            raise CompilerError(f"{source}: clang failed\n{message}{remedy}")
         Path(temporary).replace(output)
     finally:
+        os.close(descriptor)
         Path(temporary).unlink(missing_ok=True)
+
+
+def _run(command: Sequence[str], directory: Path, output: int) -> tuple[int, str]:
+    """Run a compiler within limits. Return its status, and what it says."""
+    with subprocess.Popen(
+        command, cwd=directory, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.PIPE
+    ) as compiler:
+        for limit, most in (
+            (resource.RLIMIT_CPU, PROCESSOR_S),
+            (resource.RLIMIT_AS, MEMORY),
+            (resource.RLIMIT_FSIZE, LARGEST),
+            (resource.RLIMIT_CORE, 0),
+        ):
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                _, hard = resource.prlimit(compiler.pid, limit)
+                allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+                resource.prlimit(compiler.pid, limit, (allowed, allowed))  # a hard one cannot be caught
+        _, said = compiler.communicate(b"")
+    return compiler.returncode, said.decode(errors="replace").strip()
+
+
+def _limit_remedy(status: int, message: str, size: int) -> str:
+    """Return what to do about a limit that clang has reached; empty if none."""
+    if status == -signal.SIGKILL:
+        reached = f"it took more than {PROCESSOR_S} s of processor time"
+    elif size >= LARGEST:
+        reached = f"the object has more than {LARGEST >> 20} MiB"
+    elif "out of memory" in message or "bad_alloc" in message:
+        reached = f"it needed more than {MEMORY >> 20} MiB of memory"
+    else:
+        return ""
+    return f"\n{reached}; make the program smaller"
 
 
 def _header_remedy(message: str) -> str:

@@ -12,13 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from controlplane.network import Topology
 from machine.errors import BadInput, EntrainError
+from machine.revocation import SUFFIX, serials
 from machine.tls import AUTHORITY, CONTROLLER, OPERATOR, OPERATORS, READER, SUBMITTER
+from machine.whole import whole
 
 Key = ec.EllipticCurvePrivateKey
 Naming = tuple[tuple[str, ...], tuple[x509.ObjectIdentifier, ...]]
@@ -82,6 +85,62 @@ def issue(
     except OSError as error:
         raise EntrainError(f"{directory}: {error.strerror}; choose another directory") from error
     return missing
+
+
+def revoke(directory: Path, names: Sequence[str]) -> Path:
+    """Add clients' certificates in `directory` to the authority's list of revoked ones; return its file.
+
+    They and their keys are removed, so that `issue` makes others. Raises BadInput, before anything changes,
+    if the authority or a certificate is not there, or is a server's, which clients would still accept; and
+    EntrainError if the list cannot be written.
+    """
+    if not (directory / AUTHORITY).exists():
+        raise BadInput(f"{directory}: has no authority ({AUTHORITY}); give the directory of `entrain certs`")
+    authority, key = _authority(directory, "", 0)
+    path = (directory / AUTHORITY).with_suffix(SUFFIX)
+    now = datetime.datetime.now(datetime.UTC)
+    revoked = {name: _to_revoke(directory, name, authority) for name in names}
+    made = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(authority.subject)
+        .last_update(now)
+        .next_update(max(authority.not_valid_after_utc, now + datetime.timedelta(days=1)))
+    )
+    known = serials(path, directory / AUTHORITY) if path.exists() else frozenset()
+    for before in x509.load_pem_x509_crl(path.read_bytes()) if known else ():
+        made = made.add_revoked_certificate(before)
+    for serial in sorted(set(revoked.values()) - known):
+        one = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+        made = made.add_revoked_certificate(one)
+    try:
+        with whole(path) as draft:
+            draft.write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        for name in names:
+            for suffix in ("crt", "key"):
+                (directory / f"{name}.{suffix}").unlink(missing_ok=True)
+    except OSError as error:
+        raise EntrainError(f"{path}: {error.strerror}; let this user write there") from error
+    return path
+
+
+def _to_revoke(directory: Path, name: str, authority: x509.Certificate) -> int:
+    """Return the serial number of a client's certificate. Raises BadInput."""
+    path = directory / f"{name}.crt"
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        certificate.verify_directly_issued_by(authority)
+        uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except OSError as error:
+        there = ", ".join(sorted(file.stem for file in directory.glob("*.crt") if file.name != AUTHORITY))
+        raise BadInput(f"--revoke {name}: {path}: {error.strerror}; there are {there}") from error
+    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound) as error:
+        raise BadInput(f"--revoke {name}: {path}: is no certificate of {directory / AUTHORITY}") from error
+    if _CLIENT not in uses:
+        raise BadInput(
+            f"--revoke {name}: {path}: is a server's, and clients do not read the list; remove {directory}, "
+            f"and make all certificates anew"
+        )
+    return certificate.serial_number
 
 
 def _authority(directory: Path, name: str, days: int) -> tuple[x509.Certificate, Key]:

@@ -242,7 +242,7 @@ def _tools() -> list[Need]:
             "p4c-bm2-ss",
             "changing the P4 programs (the repository includes its output)",
             False,
-            "build p4c from github.com/p4lang/p4c",
+            "docs/softswitch-programs.md says how to build it on Debian",
             _program("p4c-bm2-ss"),
         ),
         Need(

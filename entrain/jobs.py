@@ -87,6 +87,8 @@ def waits_for(wait: Any) -> str:
         return f"behind {wait.behind}"
     if wait.cause == "failure":
         return "something that has failed"
+    if wait.cause == "share":
+        return "other jobs of its submitter, who has no more GPUs"
     if wait.cause == "gpus":
         return "GPUs: too few are free"
     return "network: GPUs would suffice, but no free links join them"

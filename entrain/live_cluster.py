@@ -15,6 +15,7 @@ from typing import Annotated, get_args
 
 from pydantic import BeforeValidator, Field
 
+from controlplane.admission import JOBS_PER_SUBMITTER
 from controlplane.cluster import ClusterSetup, cluster_of, hosts_by_gpu
 from controlplane.optics import Optics
 from controlplane.routing import Routing
@@ -62,6 +63,8 @@ class NetworkClusterTable(Strict):
     locality: bool | None = None
     server_rate_mbps: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)] | None = None
     """Of the link between two GPUs of a server in an emulated network; without it there is none."""
+    gpus_per_submitter: Annotated[int, Field(ge=1)] | None = None
+    jobs_per_submitter: Annotated[int, Field(ge=1)] = JOBS_PER_SUBMITTER
 
 
 class _File(Strict):
@@ -88,7 +91,15 @@ def load_setup(path: Path, topology: Topology) -> ClusterSetup | None:
         cluster = cluster_of(topology, table.gpus_per_server, ocs=strategy.ocs)
     except ValueError as error:
         raise BadInput(f"{path}: [cluster], {error}") from None
-    return ClusterSetup(cluster, strategy, table.queue, table.backfill, tuple(collectives()))
+    return ClusterSetup(
+        cluster,
+        strategy,
+        table.queue,
+        table.backfill,
+        tuple(collectives()),
+        table.gpus_per_submitter,
+        table.jobs_per_submitter,
+    )
 
 
 def servers_of(path: Path, topology: Topology) -> Servers:

@@ -89,6 +89,24 @@ def insisting(method: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def naming_absence(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the client's `get_p4info`: say that there is none, so that the shell knows no tables."""
+
+    @functools.wraps(method)
+    def wrapped(client: Any) -> Any:
+        p4info = method(client)
+        if not p4info.ByteSize():
+            print(
+                "entrain shell: the switch has no P4Info, so no table is known here. A program from its "
+                "command line has none; docs/softswitch.md sets both by hand",
+                file=sys.stderr,
+                flush=True,
+            )
+        return p4info
+
+    return wrapped
+
+
 def end(problem: str) -> NoReturn:
     """Print `problem` and exit at once: the client's threads would keep the process alive."""
     sys.stdout.flush()
@@ -109,6 +127,7 @@ def main(address: str, device_id: str, access: str, *files: str) -> None:
             client.get_stream_packet = insisting(client.get_stream_packet)
     except grpc.RpcError as error:
         end(f"{address}: {error.details()}")
+    client.get_p4info = naming_absence(client.get_p4info)
     for name in ("write", "write_update"):
         setattr(client, name, noting_refusals(getattr(client, name)))
     sys.argv = ["p4runtime_sh", "--grpc-addr", address, "--device-id", device_id]

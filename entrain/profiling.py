@@ -23,6 +23,7 @@ from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc.agent_pb2_grpc import HostStub
 from hostbpf.rpc.counts import counts_of
 from machine.errors import EntrainError
+from machine.tls import open_channel
 from schedulers.cassini.affinity import Link
 from schedulers.cassini.estimate import Estimate, estimate
 from schedulers.cassini.profile import Profile
@@ -71,7 +72,7 @@ class Counting:
         with contextlib.ExitStack() as stack:
             calls = {}
             for host, address in self._addresses.items():
-                channel = stack.enter_context(grpc.insecure_channel(address))
+                channel = stack.enter_context(open_channel(grpc, address))
                 calls[host] = HostStub(channel).WatchFlows(pb.WatchFlowsRequest(bin_ms=self._bin_ms))
                 stack.callback(calls[host].cancel)
             for host, call in calls.items():

@@ -14,7 +14,7 @@ import inspect
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import grpc
@@ -22,10 +22,15 @@ import grpc.aio
 
 from machine.errors import EntrainError
 from machine.patience import patience
-from machine.tls import names_of
+from machine.revocation import Revocations
+from machine.text import sendable
+from machine.tls import Identity, names_of
 
 MESSAGE_S = 5.0
 """Seconds (times `patience`) from a call's headers to its message."""
+
+REVOKED_S = 1.0
+"""Seconds between looks whether the certificate of a stream's caller has been revoked."""
 
 REFUSAL_S = 0.1
 """Seconds that a refused call adds until its caller's next turn: few refusals suffice."""
@@ -134,12 +139,17 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     `who` returns the caller of a method, from the call's context and the method's name. A call is refused
     with PERMISSION_DENIED where the caller has a refusal, and with RESOURCE_EXHAUSTED where there is no
-    place. It ends with DEADLINE_EXCEEDED where its message does not come within `MESSAGE_S`.
+    place. It ends with DEADLINE_EXCEEDED where its message does not come within `MESSAGE_S`. With the
+    server's `identity`, certificates that its authority has revoked are refused, and their streams end.
     """
 
-    def __init__(self, who: Callable[[Any, str], Caller], places: Places) -> None:
+    def __init__(
+        self, who: Callable[[Any, str], Caller], places: Places, identity: Identity | None = None
+    ) -> None:
+        """Raises BadInput where the authority's list of revoked certificates cannot be read."""
         self._who = who
         self._places = places
+        self._revocations = Revocations(identity.authority) if identity is not None else None
         self._accounts: dict[str, _Account] = {}
         self._open: Counter[tuple[Kind, bool]] = Counter()  # by kind, and whether operators'
         self._handlers: dict[str, Any] = {}
@@ -158,9 +168,9 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     def _unknown(self, path: str) -> Any:
         async def answer(_: Any, context: Any) -> None:
-            account = await self._turn(self._who(context, path))
+            account = await self._turn(self._caller(context, path))
             account.refused()
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{path}: there is no such method")
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, sendable(f"{path}: there is no such method"))
 
         return grpc.stream_unary_rpc_method_handler(answer)
 
@@ -180,7 +190,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return grpc.stream_unary_rpc_method_handler(call, *coders)
 
         async def stream(messages: Any, context: Any) -> Any:
-            async with self._admitted(method, "streams", context):
+            async with self._admitted(method, "streams", context), self._until_revoked(method, context):
                 asked = await _first(method, messages, context)
                 if handler.request_streaming:
                     asked = _chain(asked, messages)
@@ -198,17 +208,49 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     @contextlib.asynccontextmanager
     async def _admitted(self, method: str, kind: Kind, context: Any) -> AsyncIterator[None]:
-        caller = self._who(context, method)
+        caller = self._caller(context, method)
         account = await self._turn(caller)
         if caller.refusal:
             account.refused()
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, caller.refusal)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, sendable(caller.refusal))
         if taken := self._taken(caller, kind, account):
             account.refused()
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{method}: {taken}")
         with self._counted(caller, kind, account):
             _present.set(caller)
             yield
+
+    def _caller(self, context: Any, method: str) -> Caller:
+        caller, revoked = self._who(context, method), self._revoked(context)
+        return replace(caller, operator=False, refusal=f"{method}: {revoked}") if revoked else caller
+
+    def _revoked(self, context: Any) -> str:
+        return self._revocations.refusal(context) if self._revocations is not None else ""
+
+    @contextlib.asynccontextmanager
+    async def _until_revoked(self, method: str, context: Any) -> AsyncIterator[None]:
+        """Within, the call ends with PERMISSION_DENIED once the caller's certificate is revoked."""
+        answering = asyncio.current_task()
+        assert answering is not None
+
+        async def look() -> str:
+            while not (revoked := self._revoked(context)):
+                await asyncio.sleep(REVOKED_S)
+            answering.cancel()
+            return revoked
+
+        if self._revocations is None:
+            yield
+            return
+        looking = asyncio.create_task(look())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not looking.done() or answering.uncancel():  # the caller has left, or the server stops
+                raise
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{method}: {looking.result()}")
+        finally:
+            looking.cancel()
 
     async def _turn(self, caller: Caller) -> _Account:
         if caller.name not in self._accounts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import struct
 from collections.abc import Iterator
 
@@ -11,6 +13,7 @@ REQUEST, DUMP = 1, 0x300
 """Flags."""
 ERROR, DONE = 2, 3
 """Kinds that end a dump."""
+_ANSWER_BYTES = 1 << 16
 
 
 def request(kind: int, body: bytes, flags: int = 0) -> bytes:
@@ -32,3 +35,16 @@ def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         length, kind = struct.unpack_from("=HH", data)
         yield kind & 0x3FFF, data[4:length]
         data = data[length + -length % 4 :] if length >= 4 else b""
+
+
+def dump(socket_: socket.socket, kind: int, body: bytes) -> Iterator[bytes]:
+    """Yield the body of each message with which the kernel answers a dump. Raises OSError."""
+    socket_.send(request(kind, body, DUMP))
+    while True:
+        for answer, content in messages(socket_.recv(_ANSWER_BYTES)):
+            if answer == ERROR:
+                code = -struct.unpack_from("=i", content)[0]
+                raise OSError(code, f"rtnetlink refused request {kind}: {os.strerror(code)}")
+            if answer == DONE:
+                return
+            yield content

@@ -14,6 +14,7 @@ from typing import Any
 
 from machine.errors import BadInput
 from machine.limits import allow_many_files
+from machine.patience import patience
 
 AUTHORITY = "ca.crt"
 """The authority's certificate, in a directory of certificates."""
@@ -34,9 +35,18 @@ MOST_CONNECTIONS = 4096
 SERVER_OPTIONS = (
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),  # `open_channel` lets clients ping
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
 )
-"""Options of gRPC's servers: who connects and does not prove who he is does not stay, and all connections
-together take a bounded part of memory."""
+"""Options of gRPC's servers: who connects and does not prove who he is does not stay, all connections
+together take a bounded part of memory, and a client behind a link that is cut does not keep its places."""
+
+KEEPALIVE_S = 5.0
+"""After so long without data (times `patience`), a connection with a call is tried with a ping. If the answer
+takes as long again, the connection ends."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +99,31 @@ def add_port(server: Any, address: str, identity: Identity | None) -> int:
     return int(server.add_secure_port(address, credentials))
 
 
+def _channel_options() -> list[tuple[str, Any]]:
+    limit_ms = round(1000 * patience(KEEPALIVE_S))
+    return [
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.keepalive_time_ms", limit_ms),
+        ("grpc.keepalive_timeout_ms", limit_ms),  # TCP, too, waits so long for an acknowledgement
+        ("grpc.http2.ping_timeout_ms", limit_ms),
+        ("grpc.http2.max_pings_without_data", 0),  # no limit
+    ]
+
+
 def open_channel(
-    library: Any, address: str, options: Sequence[tuple[str, Any]], identity: Identity | None, server: str
+    library: Any,
+    address: str,
+    options: Sequence[tuple[str, Any]] = (),
+    identity: Identity | None = None,
+    server: str = "",
 ) -> Any:
     """Return a channel of `library` (grpc or grpc.aio) to `address`: over TLS with an `identity`.
 
     It then accepts only the server whose certificate has the name `server`, whatever its address: switches of
-    one machine share an address. An empty name stands for the address. Raises BadInput.
+    one machine share an address. An empty name stands for the address. Calls over a link that is cut end with
+    UNAVAILABLE (`KEEPALIVE_S`). Raises BadInput.
     """
+    options = [*_channel_options(), *options]
     if identity is None:
         return library.insecure_channel(address, options=options)
     import grpc

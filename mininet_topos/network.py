@@ -24,6 +24,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from controlplane.fabric import PortCounters
 from controlplane.mtu import too_long
 from controlplane.queues import Queue
 from controlplane.topology import Host, Link, Topology
@@ -37,6 +38,7 @@ from mininet_topos.base import Host as MininetHost
 from mininet_topos.base import Intf as MininetIntf
 from mininet_topos.base import Link as MininetLink
 from mininet_topos.base import Mininet
+from mininet_topos.counters import Counters
 from mininet_topos.isolation import inhabitants
 from mininet_topos.links import (
     Shaping,
@@ -159,6 +161,7 @@ class Network:
         self._watched: list[Child] = []
         self._relays: list[Relay] = []
         self._queues: Queues | None = None
+        self._counters: Counters | None = None
         self.net = _empty_mininet()
         self.agents: dict[str, str] = {}
         """The gRPC addresses of hosts' agents, by host, while they run."""
@@ -203,6 +206,7 @@ class Network:
         wait_ready(self.switches.values())
         processes = {host.name: self.net[host.name].pid for host in self.topology.hosts}
         self._queues = Queues(self.topology, processes, self._relays)
+        self._counters = Counters(self.topology)
         self.net.built = True
 
     def stop(self) -> None:
@@ -210,6 +214,9 @@ class Network:
         if self._queues is not None:
             self._queues.close()
             self._queues = None
+        if self._counters is not None:
+            self._counters.close()
+            self._counters = None
         self.end(list(self._children))
         for stranger in inhabitants(host.pid for host in self.net.hosts):  # that a user left on a host
             records.remove(records.process(stranger))
@@ -301,6 +308,11 @@ class Network:
         """Return the queues of interfaces and relays. A controller reads those in the switches."""
         assert self._queues is not None, "the network runs"
         return self._queues.read()
+
+    def counters(self) -> dict[tuple[str, int], PortCounters]:
+        """Return what the interfaces of the switches' ports have counted, by switch and port."""
+        assert self._counters is not None, "the network runs"
+        return self._counters.read()
 
     def fabric_ports(self) -> Iterator[FabricPort]:
         """Yield both directions of every link between switches."""

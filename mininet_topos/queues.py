@@ -25,7 +25,6 @@ _KIND, _OPTIONS, _STATS2 = 1, 2, 7  # TCA_...
 _QUEUE = 3  # TCA_STATS_QUEUE
 _COUNTS = struct.Struct("=III")  # struct gnet_stats_queue: packets, bytes, drops
 _LIMIT_AT = {"bfifo": 0, "tbf": 4 + 24}  # of the limit in bytes among the options
-_ANSWER_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -121,13 +120,6 @@ def _qdiscs(namespace: _Namespace) -> Iterator[Queue]:
 
 def _dump(socket_: socket.socket) -> Iterator[tuple[int, int, dict[int, bytes]]]:
     """Yield the interface, parent and attributes of each qdisc. Raises OSError."""
-    socket_.send(netlink.request(_GET_QDISC, _TC.pack(socket.AF_UNSPEC, 0, 0, 0, 0), netlink.DUMP))
-    while True:
-        for kind, body in netlink.messages(socket_.recv(_ANSWER_BYTES)):
-            if kind == netlink.ERROR:
-                code = -struct.unpack_from("=i", body)[0]
-                raise OSError(code, "the kernel does not list queueing disciplines")
-            if kind == netlink.DONE:
-                return
-            _, ifindex, _, parent, _ = _TC.unpack_from(body)
-            yield ifindex, parent, dict(netlink.attributes(body[_TC.size :]))
+    for body in netlink.dump(socket_, _GET_QDISC, _TC.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
+        _, ifindex, _, parent, _ = _TC.unpack_from(body)
+        yield ifindex, parent, dict(netlink.attributes(body[_TC.size :]))

@@ -31,6 +31,9 @@ _END = re.compile(rb"^[ \t]*[;<][ \t]*(?:\r?\n|$)", re.MULTILINE)
 _LOGGED_OUT = re.compile(r"\bPLNA\b|login not active", re.IGNORECASE)
 """How a switch denies a command after a session has been idle for too long."""
 
+_SPECIAL = re.compile(r'[;:,"]|[^!-~]')
+"""What a part of a command cannot have: TL1's own characters, white space, and what is not ASCII."""
+
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
@@ -69,10 +72,10 @@ class Tl1Driver:
         group: str = "entrain",
         timeout_s: float = 5.0,
     ) -> None:
-        if re.search(r'[;:,"\s]', password):
+        if _SPECIAL.search(password):
             raise BadInput(
-                'the password of the optical circuit switch has ; : , " or white space, which '
-                "TL1 does not carry"
+                'the password of the optical circuit switch has ; : , " or white space, or is not ASCII, '
+                "which TL1 does not carry"
             )
         self._names = [*names[:ports], *map(str, range(len(names) + 1, ports + 1))]
         self._numbers = {name: number for number, name in enumerate(self._names, 1)}
@@ -85,7 +88,7 @@ class Tl1Driver:
     async def read(self) -> Reading:
         """Return the circuits in service, and the ports of which one direction has failed."""
         there = await self._cross_connects()
-        lines = _lines(await self._ask("RTRV-PORT::0:{tag};"))
+        lines = _lines(await self._ask("RTRV-PORT", "0"))
         failed = {
             self._numbers[port]
             for port, fields in lines
@@ -103,13 +106,14 @@ class Tl1Driver:
             if each.ends & touched and each.ends not in kept:
                 await self._delete(each)
         for circuit in (circuit for ends, circuit in wanted.items() if ends not in kept):
-            source, destination = map(self._name, circuit.ports)
-            await self._ask(f"ENT-CRS::{source},{destination}:{{tag}}::{self._group},2WAY;", circuit)
+            aids = ",".join(map(self._name, circuit.ports))
+            await self._ask("ENT-CRS", aids, f"{self._group},2WAY", circuit)
         for each in await self._cross_connects() if wanted else ():
             if each.ends in wanted and not each.active:
+                circuit = wanted[each.ends]
+                self._check_names(each, circuit)
                 aids = f"{each.source},{each.destination}"
-                command = f"ACT-CRS::{aids}:{{tag}}::{each.name},{each.group};"
-                await self._ask(command, wanted[each.ends])
+                await self._ask("ACT-CRS", aids, f"{each.name},{each.group}", circuit)
 
     async def close(self) -> None:
         """Close the connection. The circuits stay."""
@@ -118,14 +122,25 @@ class Tl1Driver:
     # -- commands
 
     async def _delete(self, each: _CrossConnect) -> None:
-        rest = f"{each.source},{each.destination}:{{tag}}::,{each.group},{each.name};"
         circuit = self._circuit(each)
+        self._check_names(each, circuit)
+        aids, which = f"{each.source},{each.destination}", f",{each.group},{each.name}"
         if each.active:
-            await self._ask(f"CANC-CRS::{rest}", circuit)
-        await self._ask(f"DLT-CRS::{rest}", circuit)
+            await self._ask("CANC-CRS", aids, which, circuit)
+        await self._ask("DLT-CRS", aids, which, circuit)
+
+    def _check_names(self, connect: _CrossConnect, circuit: Circuit | None) -> None:
+        """Raise Refused for names, which the switch has given, that would not stay one part of a command."""
+        for name in (connect.source, connect.destination, connect.group, connect.name):
+            if _SPECIAL.search(name):
+                raise Refused(
+                    f"{self._connection.address} has a cross-connect with the name {name!r}, which no "
+                    f"command can carry; rename or delete it at the switch",
+                    circuit,
+                )
 
     async def _cross_connects(self) -> list[_CrossConnect]:
-        answer = await self._ask("RTRV-CRS:::{tag}::ALL;")
+        answer = await self._ask("RTRV-CRS", "", "ALL")
         return [
             _CrossConnect(
                 fields.get("CONNNAME", name),
@@ -140,25 +155,28 @@ class Tl1Driver:
         ]
 
     async def _log_in(self) -> None:
-        command = f"ACT-USER::{self._user}:{{tag}}::{self._password};"
+        assert self._user is not None
         try:
-            await self._ask(command, shown=f"ACT-USER::{self._user}")
+            await self._ask("ACT-USER", self._user, self._password, shown=f"ACT-USER::{self._user}")
         except Refused as error:
             if "already logged in" not in str(error).lower():
                 raise
 
-    async def _ask(self, command: str, circuit: Circuit | None = None, shown: str = "") -> str:
+    async def _ask(
+        self, verb: str, aid: str, data: str = "", circuit: Circuit | None = None, shown: str = ""
+    ) -> str:
+        """Return the answer to a command. Errors show it as `shown`, if given. Raises Refused, Unanswered."""
         tag = next(self._tags)
+        command = f"{verb}::{aid}:{tag}{data and f'::{data}'};"
         answered = re.compile(rf"^[ \t]*M\s+{tag}\s+(\w+)(.*)", re.MULTILINE | re.DOTALL)
         answer = await self._connection.ask(
-            command.format(tag=tag), lambda message: answered.search(message) is not None, shown
+            command, lambda message: answered.search(message) is not None, shown
         )
         found = answered.search(answer)
         assert found is not None
         if found[1] != "COMPLD":
             why = " ".join(found[2].replace("/*", "").replace("*/", "").rstrip("; \r\n\t").split())
-            asked = shown or command.format(tag=tag)
-            problem = f"{self._connection.address} answers {asked!r} with {found[1]}: {why}"
+            problem = f"{self._connection.address} answers {shown or command!r} with {found[1]}: {why}"
             if _LOGGED_OUT.search(why):  # the next connection logs in again
                 await self._connection.close()
                 raise Unanswered(problem)

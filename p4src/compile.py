@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parent
 FABRIC = ROOT / "v1model/fabric.p4"
 BUILD = ROOT / "build"
 P4C = "p4c-bm2-ss"
+HOW_TO_BUILD = "docs/softswitch-programs.md says how to build it on Debian"
 
 _INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
 
@@ -70,10 +72,17 @@ def sources_hash(program: Path) -> str:
     return digest.hexdigest() + "\n"
 
 
+def check_p4c() -> None:
+    """Raise MissingTool without p4c."""
+    if shutil.which(P4C) is None:
+        raise MissingTool(
+            f"{P4C} is not on PATH: it is needed only to change P4 programs, not to run them; {HOW_TO_BUILD}"
+        )
+
+
 def compile_program(program: Path) -> Compiled:
     """Run p4c on a v1model program; raises MissingTool without p4c, EntrainError with p4c's own words."""
-    if shutil.which(P4C) is None:
-        raise MissingTool(f"{P4C} is not on PATH: it is needed only to change P4 programs, not to run them")
+    check_p4c()
     with tempfile.TemporaryDirectory() as scratch:
         # p4c knows the P4Info format by the suffix .txt alone.
         outputs = [Path(scratch) / "out.json", Path(scratch) / "out.txt"]
@@ -97,5 +106,8 @@ def _without_fragments(node: Any) -> Any:
 
 
 if __name__ == "__main__":
-    compile_program(FABRIC).write(BUILD, "fabric")
+    try:
+        compile_program(FABRIC).write(BUILD, "fabric")
+    except EntrainError as error:
+        sys.exit(str(error))
     print(f"wrote {BUILD}/fabric.*")

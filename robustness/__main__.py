@@ -6,4 +6,8 @@ import sys
 
 from machine.choice import run_chosen
 
-sys.exit(run_chosen("robustness", sys.argv[1:], besides=["attackers"]))
+sys.exit(
+    run_chosen(
+        "robustness", sys.argv[1:], besides=["attackers", "found", "fuzz_servers", "mutations", "servers"]
+    )
+)

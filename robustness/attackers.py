@@ -89,7 +89,7 @@ class Attacker:
 
     @contextlib.asynccontextmanager
     async def _channel(self) -> AsyncIterator[Any]:
-        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+        options = [("grpc.use_local_subchannel_pool", 1)]
         task = self._task
         async with open_channel(grpc.aio, task.address, options, task.identity, task.server) as channel:
             await channel.channel_ready()

@@ -24,8 +24,6 @@ import argparse
 import contextlib
 import json
 import os
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,63 +36,24 @@ from typing import Any
 import grpc
 import numpy as np
 
-from controlplane import api_pb2 as api
-from controlplane.topology import load_topology
-from entrain.certificates import issue
-from hostbpf.rpc import agent_pb2 as agent_pb
-from hostbpf.rpc import emulated_switch_pb2 as switch_pb
 from machine import origin
 from machine.errors import EntrainError
 from machine.packages import run_module
 from machine.patience import patience
 from machine.process import Child, launch
-from machine.record import Record, Resource
-from machine.tls import CONTROLLER, OPERATORS, Identity, identity_of, open_channel
+from machine.record import Record
+from machine.tls import open_channel
 from robustness.attackers import Task
+from robustness.servers import SERVERS, START_S, Place, Server
 
 ATTACKS = ("silent", "slow", "flood")
 GOALS = {"ratio": 2.0, "refused": 0}
-NOBODY = 65534
-HOST, VICTIM, READER, SWITCH = "h1", "h2", "eve", "leaf1"
-START_S = 60.0
-"""Seconds (times `patience`) in which a server must answer, and an attacker must have its calls open."""
 ANSWER_S = 5.0
 """Seconds (times `patience`) in which a call of the operator must be answered."""
 PAUSE_S = 0.02
 """Seconds between calls of the operator."""
 WARM_UP = 20
 """Calls of the operator before the first that is measured."""
-NETWORK = """
-[topology]
-kind = "leaf-spine"
-leaves = 1
-spines = 1
-hosts_per_leaf = 2
-certificates = "certs"
-
-[cluster]
-gpus_per_server = 1
-strategy = "vclos"
-
-[controller]
-listen = "127.0.0.1:{port}"
-"""
-
-
-@dataclass(frozen=True)
-class Server:
-    """A server that runs, and what operator and attacker call.
-
-    `name` is the server's in its certificate. The attacker is the user `user`, or has a certificate.
-    """
-
-    address: str
-    method: str
-    request: bytes
-    operator: Identity | None = None
-    attacker: Identity | None = None
-    user: int | None = None
-    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,122 +75,6 @@ class Measured:
     def p99_ms(self) -> float:
         """The 99th percentile of the latency; NaN if none was answered."""
         return 1e3 * float(np.percentile(self.latencies_s, 99)) if self.latencies_s else float("nan")
-
-
-class Place:
-    """The directory of a campaign: certificates, files and logs. Processes belong to `record`."""
-
-    def __init__(self, directory: Path, record: Record) -> None:
-        self._directory, self.record = directory, record
-        self._port = free_port()
-        self.file = directory / f"callers{os.getpid()}.toml"
-        self.file.write_text(NETWORK.format(port=self._port), encoding="utf-8")
-        issue(load_topology(self.file), directory / "certs", 1, readers=[READER])
-
-    def identity(self, name: str) -> Identity:
-        """Return the identity with that file name."""
-        return identity_of(self._directory / "certs", name)
-
-    @contextlib.contextmanager
-    def _running(self, what: str, command: Sequence[str]) -> Iterator[Child]:
-        child = launch(self.record, f"the {what}", command, log=self._directory / f"{what}.log")
-        try:
-            yield child
-        finally:
-            child.end()
-
-    @contextlib.contextmanager
-    def emulated(self) -> Iterator[Server]:
-        """Run an emulated switch."""
-        address = f"127.0.0.1:{free_port()}"
-        file = self._directory / "switch.toml"
-        file.write_text(
-            f'name = "{SWITCH}"\nlisten = "{address}"\ncertificates = "certs"\n'
-            "[[port]]\nnumber = 1\nrate_mbps = 1000\n",
-            encoding="utf-8",
-        )
-        server = Server(
-            address,
-            "/entrain.emulated.v1.EmulatedSwitch/ForgetFlow",
-            switch_pb.ForgetFlowRequest().SerializeToString(),
-            self.identity(VICTIM),
-            self.identity(HOST),
-            name=SWITCH,
-        )
-        with self._running("emulated switch", [*run_module("entrain.cli"), "emulated-switch", str(file)]):
-            yield server
-
-    @contextlib.contextmanager
-    def agent(self) -> Iterator[Server]:
-        """Run an agent of a network namespace's loopback interface, for all users."""
-        namespace = f"callers{os.getpid()}"
-        self.record.own(Resource("netns", namespace))
-        subprocess.run(["ip", "netns", "add", namespace], check=True)
-        subprocess.run(["ip", "-n", namespace, "link", "set", "lo", "up"], check=True)
-        address = f"unix:{self._directory}/agent.sock"
-        options = ["--interface", "lo", "--listen", address, "--allow-users"]
-        command = ["ip", "netns", "exec", namespace, *run_module("hostbpf"), *options]
-        request = agent_pb.ListJobsRequest().SerializeToString()
-        with self._running("agent", command):
-            yield Server(address, "/entrain.host.v1.Host/ListJobs", request, user=NOBODY)
-
-    @contextlib.contextmanager
-    def softswitch(self) -> Iterator[Server]:
-        """Run a switch without ports and without a program."""
-        from finsy.proto import p4r
-
-        address, own = f"127.0.0.1:{free_port()}", self.identity(SWITCH)
-        command = [
-            *(*run_module("softswitch"), "--no-p4", "--grpc-server-addr", address, "--grpc-server-ssl"),
-            *("--grpc-server-cacert", str(own.authority), "--grpc-server-cert", str(own.certificate)),
-            *("--grpc-server-key", str(own.key), "--grpc-server-with-client-auth"),
-            *("--client-name", "entrain:operator"),
-        ]
-        server = Server(
-            address,
-            "/p4.v1.P4Runtime/Capabilities",
-            p4r.CapabilitiesRequest().SerializeToString(),
-            self.identity(OPERATORS),
-            self.identity(HOST),
-            name=SWITCH,
-        )
-        with self._running("softswitch", command):
-            yield server
-
-    @contextlib.contextmanager
-    def controller(self, attacker: str = HOST) -> Iterator[Server]:
-        """Run the controller of a cluster."""
-        state = self._directory / f"state-{attacker}"
-        server = Server(
-            f"127.0.0.1:{self._port}",
-            "/entrain.v1.Controller/ListJobs",
-            api.ListJobsRequest().SerializeToString(),
-            self.identity(OPERATORS),
-            self.identity(attacker),
-            name=CONTROLLER,
-        )
-        command = [*run_module("entrain.cli"), "controller", str(self.file), "--state", str(state)]
-        with self._running("controller", command):
-            yield server
-
-    def controller_for_reader(self) -> contextlib.AbstractContextManager[Server]:
-        """Run the same, attacked by a reader."""
-        return self.controller(READER)
-
-
-SERVERS: dict[str, Callable[[Place], contextlib.AbstractContextManager[Server]]] = {
-    "emulated": Place.emulated,
-    "agent": Place.agent,
-    "softswitch": Place.softswitch,
-    "controller": Place.controller,
-    "controller-reader": Place.controller_for_reader,
-}
-
-
-def free_port() -> int:
-    """Return a TCP port of loopback that nobody has."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 class Operator:
@@ -298,7 +141,7 @@ def campaign(
         place = Place(Path(directory), record)
         for name in names:
             with SERVERS[name](place) as server:
-                options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+                options = [("grpc.use_local_subchannel_pool", 1)]
                 with open_channel(grpc, server.address, options, server.operator, server.name) as channel:
                     operator = Operator(server, channel)
                     operator.wait()

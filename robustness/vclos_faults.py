@@ -1,13 +1,19 @@
-"""Kill one part of a cluster at a time, by its process id, and measure the jobs that do not need it.
+"""Kill one part of a cluster at a time, or cut a switch off, and measure the jobs that do not need it.
 
 A network of softswitches under OCS-vClos, with 20 hosts on 5 leaves. Job `near` runs on 4 GPUs of one leaf,
 job `wide` on 8 GPUs of two leaves, over circuits; both iterate all the time. A job `third` comes and goes on
 the other two leaves. The controller and the optical circuit switch are processes of their own: `entrain
-controller`'s, and a server that speaks SCPI and moves the circuits of the emulated panel.
+controller`'s, and a server that speaks SCPI and moves the circuits of the emulated panel. The controller
+reaches both kinds of switches over a management network (`robustness.management`).
 
 For each fault, iteration times of `near` and `wide` are compared: from the fault until what was killed runs
 again and `third` has what it asked for, and for a while afterwards, against a while before. The fault `none`
 kills nothing, so it shows how much times differ by themselves. Times are wall-clock times.
+
+While a link is cut, `third` needs the switch behind it. Jobs that do not are submitted and cancelled, at once
+and when the controller has named the switch as its problem. `named_s` says when that was, `delays_s` how long
+each took to be admitted or released. `delayed_jobs` counts those over SILENCE_S, the deadline by which the
+controller notices that a switch is silent. `wrong_entries` are counted when the link is whole again.
 """
 
 from __future__ import annotations
@@ -27,31 +33,43 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from controlplane.api_pb2 import CancelRequest, DeployRequest, JobRequest, ListJobsRequest
+from controlplane.api_pb2 import (
+    CancelRequest,
+    DeployRequest,
+    GetNetworkRequest,
+    JobRequest,
+    ListJobsRequest,
+)
 from controlplane.client import NETWORKS, RunningNetwork, call
+from controlplane.heartbeat import SILENCE_S
 from controlplane.ledger import Entry
 from controlplane.topology import load_topology
+from entrain.certificates import issue
 from entrain.live_cluster import load_setup
 from entrain.run.controller import control
 from machine.errors import EntrainError
 from machine.process import Child, give_way, launch
 from machine.record import Record, clean_stale
 from machine.signals import ending_once
-from mininet_topos.isolation import private_namespace
+from mininet_topos.isolation import NETNS, private_namespace
 from mininet_topos.network import Network
 from ocs.crossbar import Change, Circuit
 from ocs.emulated import Panel
+from robustness.management import OTHER_HOST, Management, managed
 from tests.ocs.server import ScpiServer
 from workloads.jobs import JobSpec, parse_job
 
 LEAVES, SPINES, HOSTS = 5, 2, 4
 RATE_MBPS = 50.0
+CUT_OFF = f"leaf{LEAVES}"
+"""The switch whose link is cut."""
+CERTIFICATES = "certificates"
 PORTS = 2 * LEAVES * HOSTS
 """Ports of the optical circuit switch: as many uplinks as hosts, and as many ports of spines."""
 
@@ -102,8 +120,8 @@ class PanelServer(ScpiServer):
         return text
 
 
-def serve_circuits(port: str, state: str) -> None:
-    """Be the optical circuit switch, on a TCP port, until a signal."""
+def serve_circuits(host: str, port: str, state: str) -> None:
+    """Be the optical circuit switch, at a TCP address, until a signal."""
 
     async def serve() -> None:
         circuits = [Circuit(*each) for each in json.loads(Path(state).read_text(encoding="utf-8"))]
@@ -112,16 +130,21 @@ def serve_circuits(port: str, state: str) -> None:
         server.state = Path(state)
         interfaces = {number: socket.if_nametoindex(f"ocs-eth{number}") for number in range(1, PORTS + 1)}
         server.panel = Panel(interfaces, circuits)
-        async with server.serving(int(port)):
+        async with server.serving(int(port), host):
             print("ready", flush=True)
             await asyncio.Event().wait()
 
     asyncio.run(serve())
 
 
-def serve_jobs(file: str, state: str) -> None:
-    """Be the controller. The file `fault` in `state` has the step of job `third` at which it kills itself."""
+def serve_jobs(file: str, state: str, certificates: str = "") -> None:
+    """Be the controller, of switches in the management network if there are `certificates`.
+
+    The file `fault` in `state` has the step of job `third` at which it kills itself.
+    """
     topology = load_topology(file)
+    if certificates:
+        topology = managed(topology, Path(certificates))
     setup = load_setup(Path(file), topology)
     assert setup is not None, "the file has [cluster]"
 
@@ -141,16 +164,26 @@ def serve_jobs(file: str, state: str) -> None:
 
 
 @dataclass
+class Reading:
+    """When the controller named a fault, and how long jobs that it does not concern took, in seconds."""
+
+    named_s: float | None = None
+    delays_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
 class Cluster:
-    """The running cluster. What can be killed can be started again."""
+    """The running cluster. What can be killed can be started again. `reading` is of the present fault."""
 
     network: Network
     record: Record
     directory: Path
     file: Path
-    ocs_port: int
+    ocs_address: tuple[str, int]
+    management: Management | None = None
     controller: Child | None = None
     ocs: Child | None = None
+    reading: Reading = field(default_factory=Reading)
 
     @property
     def state(self) -> Path:
@@ -158,14 +191,19 @@ class Cluster:
 
     def start_controller(self) -> None:
         """Start the controller, and return when it controls the switches."""
-        self.controller = self._start("controller", str(self.file), str(self.state))
+        arguments, inside = [str(self.file), str(self.state)], []
+        if self.management is not None:
+            arguments.append(str(self.directory / CERTIFICATES))
+            inside = ["nsenter", f"--net={NETNS / self.management.namespace}"]
+        self.controller = self._start("controller", *arguments, inside=inside)
 
     def start_ocs(self) -> None:
         """Start the optical circuit switch, with the circuits that it had."""
-        self.ocs = self._start("ocs", str(self.ocs_port), str(self.directory / "circuits.json"))
+        host, port = self.ocs_address
+        self.ocs = self._start("ocs", host, str(port), str(self.directory / "circuits.json"))
 
-    def _start(self, what: str, *arguments: str) -> Child:
-        command = [sys.executable, "-m", "robustness.vclos_faults", "--part", what, *arguments]
+    def _start(self, what: str, *arguments: str, inside: Sequence[str] = ()) -> Child:
+        command = [*inside, sys.executable, "-m", "robustness.vclos_faults", "--part", what, *arguments]
         child = launch(self.record, f"the {what}", command, log=self.directory / f"{what}.log", tells=True)
         child.wait_ready(TIMEOUT_S)
         threading.Thread(target=_drain, args=(child,), daemon=True).start()
@@ -200,6 +238,36 @@ class Cluster:
     def running(self, name: str) -> None:
         """Return when a job has the network."""
         self.until(lambda: self.phases().get(name) == "running", f"{name} to be admitted")
+
+    def admitted(self, name: str, gpus: int) -> None:
+        """Submit a job that the fault does not concern, and note how long it takes until it runs."""
+        began = time.monotonic()
+        self.submit(name, gpus)
+        self.running(name)
+        self.reading.delays_s[f"{name} admitted"] = time.monotonic() - began
+
+    def released(self, name: str) -> None:
+        """Cancel a job that the fault does not concern, and note how long it takes until it has nothing."""
+        began = time.monotonic()
+        self.cancel(name)
+        self.reading.delays_s[f"{name} released"] = time.monotonic() - began
+
+    def named(self, what: str, since_ns: int) -> None:
+        """Return when the controller has named something in its `problem` and an event; note how long it took
+        since then (nanoseconds since 1970)."""
+
+        def holds() -> bool:
+            events = self.ask("GetNetwork", GetNetworkRequest()).events
+            return what in self.ask("ListJobs", ListJobsRequest()).problem and any(
+                what in event.text for event in events if event.unix_ns >= since_ns
+            )
+
+        self.until(holds, f"{what} to be named")
+        self.reading.named_s = (time.time_ns() - since_ns) / 1e9
+
+    def whole(self) -> None:
+        """Return when the controller has no problem."""
+        self.until(lambda: not self.ask("ListJobs", ListJobsRequest()).problem, "all to be well")
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait. Raises EntrainError after a minute."""
@@ -254,8 +322,8 @@ def _drain(child: Child) -> None:
 
 
 @contextlib.contextmanager
-def cluster() -> Iterator[Cluster]:
-    """Bring the cluster up, with nothing in it."""
+def cluster(*, cuts: bool = False) -> Iterator[Cluster]:
+    """Bring the cluster up, with nothing in it. With `cuts` it has a management network."""
     name = f"faults{os.getpid() % 10000}"
     with (
         ending_once(),
@@ -269,15 +337,21 @@ def cluster() -> Iterator[Cluster]:
         emulated.write_text(f'{NETWORK}driver = "emulated"\n', encoding="utf-8")
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
+        host = OTHER_HOST if cuts else "127.0.0.1"
         file.write_text(
-            f'{NETWORK}driver = "scpi"\naddress = "127.0.0.1:{port}"\ntimeout_s = 0.5\n', encoding="utf-8"
+            f'{NETWORK}driver = "scpi"\naddress = "{host}:{port}"\ntimeout_s = 0.5\n', encoding="utf-8"
         )
         topology = load_topology(emulated)
+        management = None
+        if cuts:
+            topology = managed(topology, directory / CERTIFICATES)
+            issue(topology, directory / CERTIFICATES, days=1)
+            management = Management(topology, CUT_OFF, record, directory, f"{namespace}-controller")
         (directory / "circuits.json").write_text(
             json.dumps(sorted(each.ports for each in topology.circuits)), encoding="utf-8"
         )
         with Network(topology, record, directory, namespace=namespace) as network:
-            found = Cluster(network, record, directory, file, port)
+            found = Cluster(network, record, directory, file, (host, port), management)
             found.state.mkdir(0o700)
             (found.state / "fault").write_text("", encoding="utf-8")
             found.start_ocs()
@@ -286,6 +360,9 @@ def cluster() -> Iterator[Cluster]:
 
 
 # -- faults
+
+Fault = Callable[[Cluster, Callable[[], None]], None]
+"""What happens to the cluster; it calls the second one while something is broken."""
 
 
 def _kill(child: Child | None) -> None:
@@ -342,17 +419,18 @@ def ocs_admitting(cluster: Cluster, window: Callable[[], None]) -> None:
     """The optical circuit switch is dead when `third` needs it. A job without circuits is admitted."""
     _kill(cluster.ocs)
     cluster.submit("third", 8)
-    cluster.submit("small", 2)
-    cluster.running("small")
+    cluster.admitted("small", 2)
     window()
-    cluster.cancel("small")
+    cluster.released("small")
     cluster.start_ocs()
     cluster.running("third")
 
 
 def spine(cluster: Cluster, window: Callable[[], None]) -> None:
     """A spine dies while jobs run."""
+    since_ns = time.time_ns()
     _kill_switch(cluster, "spine1")
+    cluster.named("spine1", since_ns)
     window()
     cluster.start_switch("spine1")
     cluster.submit("third", 8)
@@ -363,20 +441,23 @@ def leaf(cluster: Cluster, window: Callable[[], None]) -> None:
     """A leaf of `third` dies while it has the network."""
     cluster.submit("third", 8)
     cluster.running("third")
-    _kill_switch(cluster, f"leaf{LEAVES}")
+    since_ns = time.time_ns()
+    _kill_switch(cluster, CUT_OFF)
+    cluster.named(CUT_OFF, since_ns)
     window()
-    cluster.start_switch(f"leaf{LEAVES}")
+    cluster.start_switch(CUT_OFF)
 
 
 def leaf_admitting(cluster: Cluster, window: Callable[[], None]) -> None:
     """A leaf is dead when `third` needs it. A job that does not is admitted."""
-    _kill_switch(cluster, f"leaf{LEAVES}")
+    since_ns = time.time_ns()
+    _kill_switch(cluster, CUT_OFF)
     cluster.submit("third", 8)
-    cluster.submit("small", 2)
-    cluster.running("small")
+    cluster.admitted("small", 2)
+    cluster.named(CUT_OFF, since_ns)
     window()
-    cluster.cancel("small")
-    cluster.start_switch(f"leaf{LEAVES}")
+    cluster.released("small")
+    cluster.start_switch(CUT_OFF)
     cluster.running("third")
 
 
@@ -396,7 +477,32 @@ def job(cluster: Cluster, window: Callable[[], None]) -> None:
     ranks.end()
 
 
-FAULTS: dict[str, Callable[[Cluster, Callable[[], None]], None]] = {
+def _cut(how: Callable[[Management], contextlib.AbstractContextManager[None]]) -> Fault:
+    def fault(cluster: Cluster, window: Callable[[], None]) -> None:
+        assert cluster.management is not None
+        cluster.submit("early", 2)
+        cluster.running("early")
+        with how(cluster.management), ThreadPoolExecutor() as at_once:
+            since_ns = time.time_ns()
+            cluster.submit("third", 6)  # which only fit on both leaves that have GPUs
+            meanwhile = [
+                at_once.submit(cluster.named, CUT_OFF, since_ns),
+                at_once.submit(cluster.released, "early"),
+                at_once.submit(cluster.admitted, "small", 2),
+            ]
+            for done in meanwhile:
+                done.result()
+            cluster.released("small")
+            cluster.admitted("late", 2)
+            window()
+        cluster.whole()
+        cluster.running("third")
+        cluster.released("late")
+
+    return fault
+
+
+FAULTS: dict[str, Fault] = {
     "none": nothing,
     "controller": controller,
     "controller, admitting": controller_admitting,
@@ -406,6 +512,11 @@ FAULTS: dict[str, Callable[[Cluster, Callable[[], None]], None]] = {
     "leaf of third": leaf,
     "leaf, admitting": leaf_admitting,
     "rank of third": job,
+    "link down": _cut(Management.down),
+    "nothing to the switch": _cut(lambda links: links.losing(to_switch=1, from_switch=0)),
+    "nothing from the switch": _cut(lambda links: links.losing(to_switch=0, from_switch=1)),
+    "50 % loss": _cut(lambda links: links.losing(to_switch=0.5, from_switch=0.5)),
+    "2 s delay": _cut(lambda links: links.late(2)),
 }
 
 
@@ -459,6 +570,7 @@ def measure(cluster: Cluster, faults: Sequence[str], window_s: float) -> Iterato
         edges = [time.monotonic_ns()]
         window()
         edges.append(time.monotonic_ns())
+        cluster.reading = Reading()
         FAULTS[fault](cluster, window)
         edges.append(time.monotonic_ns())
         window()
@@ -471,8 +583,21 @@ def measure(cluster: Cluster, faults: Sequence[str], window_s: float) -> Iterato
             "seconds": (edges[2] - edges[1]) / 1e9,
             "jobs": {spec.name: compare(spec, edges) for spec in specs},
             "phases": phases,
+            "named_s": cluster.reading.named_s,
+            "delays_s": cluster.reading.delays_s,
             "wrong_entries": wrong,
         }
+
+
+def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what all faults have shown together; None where no fault was measured."""
+    delays_s = [delay_s for each in found for delay_s in each["delays_s"].values()]
+    return {
+        "named_s_max": max((each["named_s"] for each in found if each["named_s"] is not None), default=None),
+        "delay_s_max": max(delays_s, default=None),
+        "delayed_jobs": sum(delay_s > SILENCE_S for delay_s in delays_s),
+        "wrong_entries": sum(each["wrong_entries"] for each in found),
+    }
 
 
 def main(argv: Sequence[str]) -> None:
@@ -484,13 +609,15 @@ def main(argv: Sequence[str]) -> None:
     options = parser.parse_args(argv)
     clean_stale()
     found = []
-    with cluster() as running:
+    with cluster(cuts=True) as running:
         for each in measure(running, options.faults, options.window):
             found.append(each)
             if not options.json:
                 _show(each)
     if options.json:
-        print(json.dumps({"faults": found, "load_average": os.getloadavg()[0]}))
+        print(json.dumps({**summary(found), "faults": found, "load_average": os.getloadavg()[0]}))
+    else:
+        print(", ".join(f"{name} {value}" for name, value in summary(found).items()))
 
 
 def _show(found: dict[str, Any]) -> None:
@@ -502,5 +629,7 @@ def _show(found: dict[str, Any]) -> None:
         print(f"{found['fault']:22} {name:5} {job['before_ms']:6.1f} ms   {parts}", flush=True)
 
 
+PARTS: dict[str, Callable[..., None]] = {"ocs": serve_circuits, "controller": serve_jobs}
+
 if __name__ == "__main__":
-    {"ocs": serve_circuits, "controller": serve_jobs}[sys.argv[2]](*sys.argv[3:])
+    PARTS[sys.argv[2]](*sys.argv[3:])

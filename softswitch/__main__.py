@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from machine.address import check_address
 from machine.errors import BadInput, EntrainError
 from machine.limits import check_limits, limits_named
+from machine.text import escaped
 from machine.tls import Identity, check_local
 
 if TYPE_CHECKING:
@@ -50,9 +51,7 @@ class _Formatter(logging.Formatter):
     """Escapes control characters and indents continuation lines, so controllers cannot forge log entries."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
-        shown = (c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
-        return "".join(shown).replace("\n", "\n\t")
+        return escaped(super().format(record), but="\n\t").replace("\n", "\n\t")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -248,7 +247,10 @@ async def _serve(options: argparse.Namespace, name: str) -> None:
         )
         owned.push_async_callback(grpc_server.stop, None)
         if program is not None:
-            switch.start(program)
+            try:
+                switch.start(program)
+            except EntrainError as error:
+                raise type(error)(f"{options.program}: {error}") from error
         loop.add_reader(ports.fileno(), ports.poll)
         owned.callback(loop.remove_reader, ports.fileno())
         if cpu is not None:

@@ -15,6 +15,12 @@ class Flow(NamedTuple):
     destination_port: int
     protocol: int = socket.IPPROTO_TCP
 
+    def __str__(self) -> str:
+        protocol = {socket.IPPROTO_TCP: "", socket.IPPROTO_UDP: " (UDP)"}.get(
+            self.protocol, f" (protocol {self.protocol})"
+        )
+        return f"{self.source}:{self.source_port} to {self.destination}:{self.destination_port}{protocol}"
+
     @classmethod
     def of(cls, connected: socket.socket) -> Flow:
         """The flow that a connected socket sends."""

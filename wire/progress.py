@@ -20,6 +20,7 @@ they did (`Publisher.started`). A process that does not ask starts when it likes
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import mmap
 import os
@@ -37,6 +38,8 @@ from machine.errors import BadInput, EntrainError
 DIRECTORY_VARIABLE = "ENTRAIN_PROGRESS"
 JOB_VARIABLE = "ENTRAIN_JOB"
 DIRECTORY = Path("/run/entrain/progress")
+ROOM = "size=64m,nr_inodes=16k,mode=1777"
+"""Of the tmpfs that `DIRECTORY` is: what users write there takes nothing from the rest of /run."""
 SUFFIX = ".progress"
 
 MAGIC = b"ENTRPROG"
@@ -51,6 +54,7 @@ STARTS = struct.Struct("<QQQQqQQQ")
 JOB_BYTES = 63
 """The longest name of a job in a file; a zero byte follows."""
 
+_CONFINED = 2 | 4 | 8  # MS_NOSUID, MS_NODEV, MS_NOEXEC (linux/mount.h)
 _SO_NETNS_COOKIE = 71
 # The 8-byte words of an entry that change; each is written by one store.
 _KEY, _PHASE, _ITERATION, _TOTAL, _READY, _DONE, _CARRIED, _CHUNK, _UPDATED = range(2, 11)
@@ -160,7 +164,8 @@ def progress_directory() -> Path:
 def make_directory(directory: Path) -> None:
     """Make the directory in which any user may publish and nobody can remove another user's file.
 
-    A directory that exists stays as it is. Raises EntrainError where it cannot be made.
+    A directory that exists stays as it is. `DIRECTORY` is a tmpfs of its own, where root may mount one.
+    Raises EntrainError where it cannot be made.
     """
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -170,11 +175,27 @@ def make_directory(directory: Path) -> None:
             if not directory.is_dir():
                 raise
         else:
+            if directory == DIRECTORY:
+                try:
+                    _mount(directory)
+                except PermissionError:  # in a container, whose /run is its own
+                    pass
+                except OSError:
+                    directory.rmdir()
+                    raise
             directory.chmod(0o1777)  # whatever the umask
     except OSError as error:
         raise EntrainError(
             f"{directory}: cannot be made: {error.strerror}; let root make it, or set {DIRECTORY_VARIABLE}"
         ) from error
+
+
+def _mount(directory: Path) -> None:
+    """Mount a tmpfs. Raises OSError."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.mount(b"entrain", os.fsencode(directory), b"tmpfs", _CONFINED, ROOM.encode()):
+        number = ctypes.get_errno()
+        raise OSError(number, f"a tmpfs cannot be mounted: {os.strerror(number)}")
 
 
 class Entry:

@@ -19,6 +19,7 @@ import struct
 import sys
 import time
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,11 @@ until the rank has woken up and read."""
 _SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes in the send queue that were never sent
 _PORT_ATTEMPTS = 64
 _HELLO_TIMEOUT_S = patience(5.0)
+_SILENT = "it does not say which rank it is"
+_MOST_CALLERS = 256
+"""Connections that have yet to say which rank they are from. A rank says so as soon as it is connected."""
+_BACKLOG = 4096
+"""Connections that wait until the rank has connected itself; Linux allows no more."""
 _SECRET_BYTES = 32
 """Length of a job's secret, which rank 0 draws and tells the others over the rendezvous."""
 
@@ -59,10 +65,6 @@ _TOLD = 10
 
 class PeerLost(EntrainError):
     """A connection to another rank broke."""
-
-
-class Stranger(EntrainError):
-    """Who connects is no rank of the job from which one is missing."""
 
 
 def source_port(job: JobSpec, src: int, dst: int, attempt: int) -> int:
@@ -309,29 +311,119 @@ def connect_all(
             )
             for peer in receivers
         }
-        incoming: dict[int, Incoming] = {}
-        strangers = 0
-        deadline = time.monotonic() + job.timeout_s
-        poll = select.poll()
-        for sock in (listener, *control.sockets):
-            poll.register(sock, select.POLLIN)
-        while missing := senders - set(incoming):
-            events = poll.poll(max(0.0, deadline - time.monotonic()) * 1e3)
-            control.check()
-            if not events:
-                peers = ", ".join(f"{peer} at {job.hosts[peer]}" for peer in sorted(missing))
-                raise JobFailed(f"rank {rank}: no connection from rank {peers} within {job.timeout_s:g} s")
-            if any(fd == listener.fileno() for fd, _ in events):
-                try:
-                    sock, peer, address = _accept(listener, rank, missing, secret)
-                except Stranger as error:
-                    strangers += 1
-                    if strangers <= _TOLD:
-                        print(f"workloads: job {job.name}, rank {rank}: {error}", file=sys.stderr, flush=True)
-                else:
-                    incoming[peer] = Incoming(sock, peer, address, job.dtype, epoll)
+        with Callers(listener, job, rank, secret) as callers:
+            incoming = {
+                peer: Incoming(sock, peer, address, job.dtype, epoll)
+                for peer, (sock, address) in callers.wait_for(senders, control).items()
+            }
     control.barrier("connected")
     return outgoing, incoming
+
+
+@dataclass
+class _Caller:
+    """A connection that has yet to say which rank it is from."""
+
+    sock: socket.socket
+    address: tuple[str, int]
+    until: float
+    said: bytes = b""
+
+
+class Callers:
+    """Who connects to a rank. All are listened to at the same time, so that none holds up another."""
+
+    def __init__(self, listener: socket.socket, job: JobSpec, rank: int, secret: bytes) -> None:
+        self._listener, self._job, self._rank, self._secret = listener, job, rank, secret
+        self._pending: dict[int, _Caller] = {}  # by descriptor, the oldest first
+        self._poll = select.poll()
+        self._strangers = 0
+
+    def __enter__(self) -> Callers:
+        self._listener.setblocking(False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for caller in self._pending.values():
+            caller.sock.close()
+
+    def wait_for(
+        self, senders: Collection[int], control: Control
+    ) -> dict[int, tuple[socket.socket, tuple[str, int]]]:
+        """Return the connection and the address of each of `senders`. Raises JobFailed after the timeout."""
+        accepted: dict[int, tuple[socket.socket, tuple[str, int]]] = {}
+        deadline = time.monotonic() + self._job.timeout_s
+        for sock in (self._listener, *control.sockets):
+            self._poll.register(sock, select.POLLIN)
+        while missing := set(senders) - set(accepted):
+            now = time.monotonic()
+            if now >= deadline:
+                peers = ", ".join(f"{peer} at {self._job.hosts[peer]}" for peer in sorted(missing))
+                limit = f"{self._job.timeout_s:g} s"
+                raise JobFailed(f"rank {self._rank}: no connection from rank {peers} within {limit}")
+            until = min([deadline, *(caller.until for caller in self._pending.values())])
+            ready = {fd for fd, _ in self._poll.poll(max(0.0, until - now) * 1e3)}
+            control.check()
+            for fd in ready & self._pending.keys():
+                if (peer := self._hear(self._pending[fd], missing)) is not None:
+                    caller = self._pending.pop(fd)
+                    self._poll.unregister(fd)
+                    accepted[peer] = caller.sock, caller.address
+                    missing.discard(peer)
+            self._end_late()
+            if self._listener.fileno() in ready:
+                self._accept()
+        return accepted
+
+    def _accept(self) -> None:
+        """Take connections that wait. Beyond the most, the oldest that have said nothing are closed."""
+        with contextlib.suppress(OSError):  # no more, or one that has gone
+            for _ in range(_MOST_CALLERS):
+                sock, address = self._listener.accept()
+                sock.setblocking(False)
+                until = time.monotonic() + _HELLO_TIMEOUT_S
+                self._pending[sock.fileno()] = _Caller(sock, (address[0], address[1]), until)
+                self._poll.register(sock, select.POLLIN)
+                if len(self._pending) > _MOST_CALLERS:
+                    self._refuse(next(iter(self._pending.values())), "too many connect")
+
+    def _hear(self, caller: _Caller, missing: Collection[int]) -> int | None:
+        """Return which of the `missing` ranks a caller is, if it has said so; refuse it if it is none."""
+        try:
+            heard = caller.sock.recv(_HELLO.size - len(caller.said))
+        except BlockingIOError:
+            return None
+        except OSError:
+            heard = b""
+        caller.said += heard
+        if not heard or not caller.said.startswith(_MAGIC[: len(caller.said)]):
+            self._refuse(caller, _SILENT)
+            return None
+        if len(caller.said) < _HELLO.size:
+            return None
+        _, peer, proof = _HELLO.unpack(caller.said)
+        if not hmac.compare_digest(proof, _proof(self._secret, peer, self._rank)):
+            self._refuse(caller, f"it says it is rank {peer}, and does not know the job's secret")
+        elif peer not in missing:
+            self._refuse(caller, f"no connection of rank {peer} is expected")
+        else:
+            return int(peer)
+        return None
+
+    def _end_late(self) -> None:
+        now = time.monotonic()
+        for caller in [caller for caller in self._pending.values() if caller.until <= now]:
+            self._refuse(caller, _SILENT)
+
+    def _refuse(self, caller: _Caller, why: str) -> None:
+        del self._pending[caller.sock.fileno()]
+        self._poll.unregister(caller.sock)
+        caller.sock.close()
+        self._strangers += 1
+        if self._strangers <= _TOLD:
+            where = f"workloads: job {self._job.name}, rank {self._rank}"
+            address = f"{caller.address[0]}:{caller.address[1]}"
+            print(f"{where}: refused a connection from {address}: {why}", file=sys.stderr, flush=True)
 
 
 def _where(job: JobSpec, rank: int) -> str:
@@ -373,7 +465,7 @@ def _listen(job: JobSpec, rank: int) -> socket.socket:
             errno.EADDRNOTAVAIL: "this host lacks that address; start the rank on the host that has it",
         }.get(error.errno or 0, error.strerror)
         raise JobFailed(f"rank {rank} cannot listen on {_where(job, rank)}: {remedy}") from error
-    listener.listen()
+    listener.listen(_BACKLOG)
     return listener
 
 
@@ -421,24 +513,3 @@ def _set_mark(sock: socket.socket, mark: int) -> None:
             f"mark: sockets cannot be marked ({error.strerror}): run as root or with CAP_NET_ADMIN, or leave "
             f"the key out"
         ) from error
-
-
-def _accept(
-    listener: socket.socket, rank: int, senders: Collection[int], secret: bytes
-) -> tuple[socket.socket, int, tuple[str, int]]:
-    """Accept a connection. Return it with rank and address. Raises Stranger if it is none of `senders`."""
-    sock, address = listener.accept()
-    sock.settimeout(_HELLO_TIMEOUT_S)
-    why = "it does not say which rank it is"
-    with contextlib.suppress(OSError):
-        hello = sock.recv(_HELLO.size, socket.MSG_WAITALL)
-        if len(hello) == _HELLO.size and hello.startswith(_MAGIC):
-            _, peer, proof = _HELLO.unpack(hello)
-            if not hmac.compare_digest(proof, _proof(secret, peer, rank)):
-                why = f"it says it is rank {peer}, and does not know the job's secret"
-            elif peer not in senders:
-                why = f"no connection of rank {peer} is expected"
-            else:
-                return sock, peer, (address[0], address[1])
-    sock.close()
-    raise Stranger(f"refused a connection from {address[0]}:{address[1]}: {why}")

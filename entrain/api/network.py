@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from controlplane.api_pb2 import DeployRequest, GetNetworkRequest
 from controlplane.client import RunningNetwork, call, choose
+from controlplane.pipeline import given_files
 from controlplane.queues import by_link, queue_of
 from entrain.api.commands import error_of
 from entrain.run.starting import prepared, start, stop
@@ -133,7 +134,8 @@ class Network:
         """Return what each port sends, and what is planned on it, from the switches' counters and registers.
 
         A row has `switch`, `port`, `peer`, `capacity_mbps`, `measured_mbps`, and in `slots` the planned
-        Mbit/s by slot, counted from the present one. `backlog_bytes` and `dropped` (packets) are of its
+        Mbit/s by slot, counted from the present one; none with a program of switches that has no load tables.
+        `backlog_bytes` and `dropped` (packets) are of its
         queues, None where they cannot be read. What is measured is the mean over `interval_ms`, for which the
         call waits. `slot_ms` is the length of a slot. Raises EntrainError.
         """
@@ -156,12 +158,16 @@ class Network:
             for port in reading.ports
         ]
 
-    def counter(self, switch: str, name: str) -> dict[int, tuple[int, int]]:
+    def counter(self, switch: str, name: str) -> dict[int | str, tuple[int, int]]:
         """Return the packets and bytes of the cells of a counter of the switch's program that are not zero.
 
-        Raises BadInput if there is no such switch or counter, and EntrainError.
+        They are by index, or of a direct counter by table and match. Raises BadInput if there is no such
+        switch or counter, and EntrainError.
         """
-        return {cell["index"]: (cell["packets"], cell["bytes"]) for cell in self._cells(switch, name)}
+        return {
+            cell["entry"] or cell["index"]: (cell["packets"], cell["bytes"])
+            for cell in self._cells(switch, name)
+        }
 
     def register(self, switch: str, name: str) -> dict[int, int]:
         """Return the values of the cells of a register of the switch's program that are not zero.
@@ -187,13 +193,14 @@ class Network:
     ) -> None:
         """Set the switches' routing, or another program: what p4c wrote for BMv2, and its P4Info.
 
-        Raises BadInput and EntrainError.
+        `program="fabric"`, without a P4Info, is entrain's own. Raises BadInput and EntrainError.
         """
-        if (program is None) != (p4info is None):
-            raise BadInput("program and p4info: give both or neither; they come from the same compilation")
-        files = {
-            key: str(Path(path).resolve()) for key, path in (("program", program), ("p4info", p4info)) if path
-        }
+        given = given_files(
+            None if program is None else Path(program),
+            None if p4info is None else Path(p4info),
+            self._description.switches[0].target,
+        )
+        files = {} if given is None else {"program": str(given[0]), "p4info": str(given[1])}
         with call(self._running) as stub:
             stub.Deploy(DeployRequest(routing=routing or "", **files))
 

@@ -29,7 +29,7 @@ def command(where: str, network: str | None, slot_headers: bool, count: int | No
     entrain capture h1 --slot-headers --out carriers.pcap
     entrain capture leaf1-spine1 --out - | wireshark -k -i -
     """
-    from controlplane.api_pb2 import GetNetworkRequest, WatchLoadsRequest
+    from controlplane.api_pb2 import GetNetworkRequest
     from controlplane.client import RUNS, call, choose
     from mininet_topos.isolation import enter
     from wire.slot_header import ETHERTYPE
@@ -39,8 +39,7 @@ def command(where: str, network: str | None, slot_headers: bool, count: int | No
     chosen = choose(network, runs=RUNS)
     with call(chosen) as stub:
         running = stub.GetNetwork(GetNetworkRequest())
-        (loads,) = stub.WatchLoads(WatchLoadsRequest())
-    namespace, interface, direction = _place(where, chosen.name, running, loads)
+    namespace, interface, direction = _place(where, chosen.name, running)
     command = ["tcpdump", "-i", interface, "-n", "-U"]
     command += ["-Q", direction] if direction else []
     command += ["-c", str(count)] if count else []
@@ -55,18 +54,16 @@ def command(where: str, network: str | None, slot_headers: bool, count: int | No
     os.execvp("tcpdump", command)
 
 
-def _place(where: str, name: str, running: Any, loads: Any) -> tuple[Path, str, str]:
+def _place(where: str, name: str, running: Any) -> tuple[Path, str, str]:
     """Return the network namespace, the interface, and the direction of what is to be captured."""
     hosts = {host.name: host for host in running.hosts}
     if not running.namespace or not all(host.process_id for host in running.hosts):
         raise BadInput(f"network {name} is not emulated here; run tcpdump on the host itself")
     if where in hosts:
         return Path(f"/proc/{hosts[where].process_id}/ns/net"), hosts[where].interface, ""
-    links = {port.link: (f"{port.switch}-eth{port.port}", "out") for port in loads.ports}
+    links = {port.link: (port.interface, "out") for port in running.ports}
     links |= {
-        f"{port.peer}->{port.switch}": (f"{port.switch}-eth{port.port}", "in")
-        for port in loads.ports
-        if port.peer in hosts
+        f"{port.peer}->{port.switch}": (port.interface, "in") for port in running.ports if port.peer in hosts
     }
     for link, (interface, direction) in links.items():
         if where in (link, link.replace("->", "-")):

@@ -19,6 +19,7 @@ import click
 @click.option(
     "--reader", "readers", multiple=True, help="A user who may look at everything; may be repeated."
 )
+@click.option("--revoke", multiple=True, help="Revoke this certificate and make none; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     file: Path,
@@ -26,6 +27,7 @@ def command(
     days: int,
     submitters: tuple[str, ...],
     readers: tuple[str, ...],
+    revoke: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Make an authority, and certificates of a network: switches, hosts, controller, operator and users.
@@ -33,24 +35,34 @@ def command(
     What DIR holds already stays, so that a network can grow. With `certificates = "DIR"` in [topology],
     switches serve operators alone, and the controller serves no switch under another's name.
     """
-    from entrain.certificates import certificates, issue
+    from entrain import certificates as authority
     from entrain.experiment import load_network
     from machine.errors import BadInput
     from machine.toml import NAME_PATTERN, NAME_WORDS
 
     topology = load_network(file)
-    for option, names in (("--submitter", submitters), ("--reader", readers)):
+    for option, names in (("--submitter", submitters), ("--reader", readers), ("--revoke", revoke)):
         for name in names:
             if not re.fullmatch(NAME_PATTERN, name):
                 raise BadInput(f"{option} {name!r}: {NAME_WORDS}")
-    made = issue(topology, directory, days, submitters, readers)
+    if revoke:
+        path = authority.revoke(directory, revoke)
+        if as_json:
+            click.echo(json.dumps({"revoked": revoke, "list": str(path)}))
+        else:
+            click.echo(
+                f"{path}: revokes {', '.join(revoke)}; copy it beside ca.crt on every machine; "
+                f"without --revoke, this command makes new certificates"
+            )
+        return
+    made = authority.issue(topology, directory, days, submitters, readers)
     if as_json:
         click.echo(
             json.dumps(
                 {
                     "directory": str(directory),
                     "made": made,
-                    "all": list(certificates(topology, submitters, readers)),
+                    "all": list(authority.certificates(topology, submitters, readers)),
                 }
             )
         )

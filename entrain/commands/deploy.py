@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 @click.option(
     "--program",
     type=click.Path(path_type=Path),
-    help="Another program: p4c's output for the target; for tofino, the .conf that names it all.",
+    help="Another program: p4c's output for the target; for tofino, the .conf that names it all. "
+    "`fabric` is entrain's own.",
 )
 @click.option("--p4info", type=click.Path(path_type=Path), help="Its P4Info.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -60,14 +61,18 @@ def command(
         from entrain.experiment import load_network
 
         topology = load_network(file).with_target(target)  # type: ignore[arg-type]
-        result = _deploy_directly(topology, routing or "ecmp", given_pipeline(topology, program, p4info))
+        result = _deploy_directly(topology, routing, given_pipeline(topology, program, p4info))
     else:
-        _check_pair(program, p4info)
         result = _deploy_to_network(target, network, routing or "", program, p4info)
     if as_json:
         click.echo(json.dumps(result))
     else:
         print_whole(deploy_table(result))
+        if not result["fabric"] and result["tables"]:
+            click.echo(
+                f"{result['program']} is not the fabric's program: entrain writes no entries into its "
+                f"tables; `entrain shell {result['switches'][0]['name']} --write` does"
+            )
 
 
 def given_pipeline(topology: Topology, program: Path | None, p4info: Path | None) -> Pipeline:
@@ -77,12 +82,12 @@ def given_pipeline(topology: Topology, program: Path | None, p4info: Path | None
     same configuration.
     """
     from controlplane.network import TOFINOS
-    from controlplane.pipeline import Pipeline
+    from controlplane.pipeline import FABRIC, Pipeline, given_files
 
-    _check_pair(program, p4info)
-    if program is not None and p4info is not None:
-        return Pipeline.load(p4info, program)
     targets = sorted({switch.target for switch in topology.switches})
+    files = given_files(program, p4info, targets[0])
+    if files is not None and program != FABRIC:
+        return Pipeline.load(files[1], files[0])
     if len(targets) > 1 and not {*targets}.isdisjoint(TOFINOS):
         raise BadInput(
             f"{topology.name}: its switches have targets {', '.join(targets)}, whose configurations differ; "
@@ -91,23 +96,21 @@ def given_pipeline(topology: Topology, program: Path | None, p4info: Path | None
     return Pipeline.of_target(targets[0])
 
 
-def _check_pair(program: Path | None, p4info: Path | None) -> None:
-    if (program is None) != (p4info is None):
-        raise BadInput("--program and --p4info: give both or neither; they come from the same compilation")
-
-
-def _deploy_directly(topology: Topology, routing: str, pipeline: Pipeline) -> dict[str, Any]:
-    from controlplane.controller import apply_routing
+def _deploy_directly(topology: Topology, routing: str | None, pipeline: Pipeline) -> dict[str, Any]:
+    from controlplane.controller import apply_routing, check_routes
     from controlplane.fabric import Applied, Fabric
     from controlplane.routing import FabricPolicy
 
     async def deploy() -> list[Applied]:
         async with Fabric(topology, pipeline) as fabric:
-            return await apply_routing(fabric, FabricPolicy(routing=routing))  # type: ignore[arg-type]
+            return await apply_routing(fabric, FabricPolicy(routing=routing or "ecmp"))  # type: ignore[arg-type]
 
+    check_routes(routing or "", pipeline)
     began = time.monotonic()
     applied = asyncio.run(deploy())
-    return _document(topology.name, applied, time.monotonic() - began)
+    took = time.monotonic() - began
+    tables = [table.name for table in pipeline.schema.tables]
+    return _document(topology.name, applied, took, pipeline.name, tables, is_fabric=pipeline.is_fabric)
 
 
 def _deploy_to_network(
@@ -115,7 +118,9 @@ def _deploy_to_network(
 ) -> dict[str, Any]:
     from controlplane.api_pb2 import DeployRequest, GetNetworkRequest
     from controlplane.client import call, choose
+    from controlplane.pipeline import given_files
 
+    files = given_files(program, p4info, target)  # type: ignore[arg-type]
     chosen = choose(network)
     with call(chosen) as stub:
         running = {switch.target for switch in stub.GetNetwork(GetNetworkRequest()).switches}
@@ -124,16 +129,21 @@ def _deploy_to_network(
                 f"--target {target}: network {chosen.name} runs {', '.join(sorted(running))}; "
                 f"take it down and bring it up with --target {target}"
             )
-        paths = (
-            {"program": str(program.resolve()), "p4info": str(p4info.resolve())} if program and p4info else {}
-        )
+        paths = {} if files is None else {"program": str(files[0]), "p4info": str(files[1])}
         reply = stub.Deploy(DeployRequest(routing=routing, **paths))
-    return _document(chosen.name, reply.switches, reply.seconds)
+        now = stub.GetNetwork(GetNetworkRequest())
+    tables = [*now.switches[0].tables]
+    return _document(chosen.name, reply.switches, reply.seconds, now.program, tables, is_fabric=now.fabric)
 
 
-def _document(network: str, switches: Any, seconds: float) -> dict[str, Any]:
+def _document(
+    network: str, switches: Any, seconds: float, program: str, tables: list[str], *, is_fabric: bool
+) -> dict[str, Any]:
     return {
         "network": network,
+        "program": program,
+        "tables": tables,
+        "fabric": is_fabric,
         "seconds": seconds,
         "switches": [
             {

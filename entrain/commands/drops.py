@@ -37,10 +37,9 @@ def command(network: str | None, as_json: bool) -> None:
             {field.name: getattr(row, field.name) for field in row.DESCRIPTOR.fields}
             for row in found.too_long
         ]
-        click.echo(json.dumps({"switches": switches, "queues": queues, "too_long": too_long}))
+        lacking = {"lacking": found.lacking} if found.lacking else {}
+        click.echo(json.dumps({"switches": switches, "queues": queues, "too_long": too_long, **lacking}))
         return
-    if not found.switches:
-        click.echo("the switches run a program that does not count drops by reason")
     table = drops_table(found)
     if table.rows:
         print_whole(table)
@@ -49,11 +48,14 @@ def command(network: str | None, as_json: bool) -> None:
                 f"{row.link}: switches do not fragment; raise mtu = {row.mtu} of this link in the topology, "
                 f"or lower mtu of the hosts by the bytes of the headers that the switches add"
             )
+    elif found.lacking:
+        click.echo("no queue has been full" if found.queues else "the switches' queues cannot be read")
     elif found.queues:
-        counted = "no switch has dropped anything, and " if found.switches else ""
-        click.echo(f"{counted}no queue has been full")
+        click.echo("no switch has dropped anything, and no queue has been full")
     else:
         click.echo("no switch has dropped anything by a rule of the network; their queues cannot be read")
+    if found.lacking:
+        click.echo(found.lacking)
 
 
 def drops_table(found: Any) -> Table:

@@ -47,7 +47,7 @@ def command(context: click.Context, past: bool, network: str | None, as_json: bo
         highlight=False,
     )
     if found.problem:
-        console.print(f"some jobs wait for this: {found.problem}", highlight=False, style="bold")
+        console.print(f"problem: {found.problem}", highlight=False, style="bold")
 
 
 @command.command()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
@@ -61,11 +61,18 @@ def command(
                 click.echo(json.dumps(_document(reading, clock.slot(), used)))
         elif not watch:
             for reading, used in readings:
-                print_whole(loads_table(reading, clock.slot(), every, used))
+                table = loads_table(reading, clock.slot(), every, used)
+                if table.rows or not reading.lacking:
+                    print_whole(table)
+                elif any(sent is not None for sent, _ in used.values()):
+                    click.echo(f"nothing is sent on any of {len(reading.ports)} ports")
+                if reading.lacking:
+                    click.echo(reading.lacking)
         else:
             with Live(console=Console(), auto_refresh=False) as live:
                 for reading, used in readings:
-                    live.update(loads_table(reading, clock.slot(), every, used), refresh=True)
+                    table = loads_table(reading, clock.slot(), every, used)
+                    live.update(Group(table, reading.lacking) if reading.lacking else table, refresh=True)
 
 
 def _queues(reading: Any) -> dict[str, Queue]:
@@ -85,6 +92,7 @@ def _document(reading: Any, present: int, used: Used) -> dict[str, Any]:
         "unix_ns": reading.unix_ns,
         "present_slot": present,
         **({"problem": reading.problem} if reading.problem else {}),
+        **({"lacking": reading.lacking} if reading.lacking else {}),
         "ports": [
             {
                 "switch": port.switch,
@@ -116,7 +124,8 @@ def loads_table(reading: Any, present: int, every: bool, used: Used) -> Table:
     waiting = any(backlogs.get(port.link) for port in reading.ports)
     columns = ["switch", "port", "to", "capacity\nMbit/s", "measured\nMbit/s"]
     table = plain_table(*columns, *(["queue\nKB"] if waiting else []), text=3)
-    table.add_column("planned Mbit/s by slot", overflow="fold")
+    if not reading.lacking:
+        table.add_column("planned Mbit/s by slot", overflow="fold")
     refusing = any(port.refused for port in reading.ports)
     if refusing:
         table.add_column("carriers refused", overflow="fold")
@@ -129,7 +138,8 @@ def loads_table(reading: Any, present: int, every: bool, used: Used) -> Table:
             measured = "-" if sent is None else f"{sent:.1f}"
             row = [port.switch, str(port.port), port.peer, f"{port.capacity_mbps:g}", measured]
             row += [f"{held / 1e3:.1f}" if port.link in backlogs else "-"] if waiting else []
-            row.append(text or "-")
+            if not reading.lacking:
+                row.append(text or "-")
             if refusing:
                 row.append("  ".join(f"{reason}:{count}" for reason, count in sorted(port.refused.items())))
             table.add_row(*row)

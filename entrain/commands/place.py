@@ -89,7 +89,7 @@ def _dry_run(file: Path, network: str | None, as_json: bool) -> None:
             table.add_row(f"{word}  ", values)
         console.print(table)
     if plan.problem:
-        console.print(f"some jobs wait for this: {plan.problem}", highlight=False, style="bold")
+        console.print(f"problem: {plan.problem}", highlight=False, style="bold")
 
 
 def _on_paper(

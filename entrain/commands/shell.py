@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -24,34 +25,52 @@ def command(switch: str, network: str | None, address: str | None, write: bool, 
     """Open p4runtime-shell on SWITCH. It reads commands from the terminal or standard input.
 
     While a controller is primary, the shell can only read. With --write it takes over the switch. When it
-    exits, the controller takes the switch back and restores its state. The exit status is 1 if the switch
-    refused a write.
+    exits, the controller takes the switch back. It restores the tables that it fills. What you write to
+    others, such as those of another program than entrain's, stays until a program is set. The exit status is
+    1 if the switch refused a write.
     """
     from entrain.p4shell import command as session
     from entrain.p4shell import ensure, environment
 
-    namespace, certificates = "", None
     if address is None:
-        address, device_id, namespace, certificates = find(switch, network)
+        place = find(switch, network)
     elif switch.isdecimal():
-        device_id = int(switch)
+        place = Place(address, int(switch))
     else:
         raise BadInput(f"{switch}: with --address, SWITCH must be the device id, a number")
     python = ensure(lambda: click.echo("installing p4runtime-shell in its own environment", err=True))
-    operator = tls.identity_of(certificates, tls.OPERATORS) if certificates else None
-    line = session(python, address, device_id, write=write, identity=operator)
+    line = session(python, place.address, place.device_id, write=write, identity=place.operator)
     if as_json:
-        click.echo(json.dumps({"command": line, "namespace": namespace}))
+        click.echo(json.dumps({"command": line, "namespace": place.namespace}))
         return
-    if namespace:
+    if write and place.keeps:
+        click.echo(f"note: {place.keeps}", err=True)
+    if place.namespace:
         from mininet_topos.isolation import NETNS, enter
 
-        enter(NETNS / namespace)
+        enter(NETNS / place.namespace)
     os.execve(line[0], line, environment())
 
 
-def find(switch: str, network: str | None) -> tuple[str, int, str, Path | None]:
-    """Return gRPC address, device id, network namespace and certificates of a switch of a running network."""
+@dataclass(frozen=True)
+class Place:
+    """Where a switch serves P4Runtime; `namespace` is empty for this one."""
+
+    address: str
+    device_id: int
+    namespace: str = ""
+    certificates: Path | None = None
+    keeps: str = ""
+    """What happens to entries that a shell writes, once it ends."""
+
+    @property
+    def operator(self) -> tls.Identity | None:
+        """Who may call, with certificates."""
+        return tls.identity_of(self.certificates, tls.OPERATORS) if self.certificates else None
+
+
+def find(switch: str, network: str | None) -> Place:
+    """Return where a switch of a running network serves P4Runtime. Raises BadInput and EntrainError."""
     from controlplane.api_pb2 import GetNetworkRequest
     from controlplane.client import call, choose
 
@@ -61,6 +80,12 @@ def find(switch: str, network: str | None) -> tuple[str, int, str, Path | None]:
     for known in running.switches:
         if known.name == switch:
             certificates = Path(known.certificates) if known.certificates else None
-            return known.grpc_address, known.device_id, running.namespace, certificates
+            keeps = (
+                "the controller restores the tables that it fills when this shell ends"
+                if running.fabric
+                else f"{switch} runs {running.program}, which the controller does not fill: what you write "
+                f"stays until a program is set or the switch restarts"
+            )
+            return Place(known.grpc_address, known.device_id, running.namespace, certificates, keeps)
     names = ", ".join(known.name for known in running.switches)
     raise BadInput(f"{switch}: no such switch in network {chosen.name}; it has {names}")

@@ -28,6 +28,8 @@ def command(file: Path, target: str | None, routing: str | None, as_json: bool) 
     All keys of the experiment's [network] apply, but for gap_ms, which says how a run is measured.
     With a [cluster] table it admits jobs: see `entrain submit`, and docs/vclos.md.
     """
+    from controlplane.api_pb2 import GetNetworkRequest
+    from controlplane.client import call, choose
     from entrain.doctor import check_network
     from entrain.run.emulation import features
     from entrain.run.starting import prepared, start
@@ -46,8 +48,11 @@ def command(file: Path, target: str | None, routing: str | None, as_json: bool) 
     with console.status(f"bringing up {topology.name}"):
         ready = start(plan)
     if ready is None:
-        result: dict[str, Any] = {"network": topology.name, "already_up": True}
-        click.echo(json.dumps(result) if as_json else f"network {topology.name} is already up")
+        with call(choose(topology.name)) as stub:
+            running = stub.GetNetwork(GetNetworkRequest())
+        result: dict[str, Any] = {"network": topology.name, "already_up": True, "program": running.program}
+        other = "" if running.fabric else f", and its switches run {running.program}"
+        click.echo(json.dumps(result) if as_json else f"network {topology.name} is already up{other}")
         return
     if removed := ready.pop("removed"):
         console.print(f"removed {removed} resources left by a crashed run", highlight=False)

@@ -25,6 +25,7 @@ from hostbpf.rpc.agent_pb2_grpc import HostStub
 from machine.errors import EntrainError
 from machine.interval import percentile
 from machine.patience import patience
+from machine.tls import open_channel
 from machine.toml import Strict
 from mininet_topos.agents import agents
 from schedulers.cassini.affinity import THRESHOLD
@@ -142,7 +143,7 @@ class Pacing(Working):
         self._table = CassiniTable.model_validate(run.table)
         self._specs: dict[str, JobSpec] = {}
         self._hosts_of = {job.name: job.hosts for job in run.jobs}
-        self._channels = {host: grpc.insecure_channel(address) for host, address in addresses.items()}
+        self._channels = {host: open_channel(grpc, address) for host, address in addresses.items()}
         self._hosts = {host: AgentOf(host, HostStub(channel)) for host, channel in self._channels.items()}
         self._solved_for: frozenset[str] = frozenset()
         self._profiles: dict[str, Profile] = {}  # alone in the network

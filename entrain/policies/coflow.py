@@ -22,6 +22,7 @@ from entrain.shared_links import crossed, directions
 from hostbpf.rpc.agent_pb2_grpc import HostStub
 from hostbpf.urgent import urgent
 from machine.errors import EntrainError
+from machine.tls import open_channel
 from machine.toml import Strict
 from mininet_topos.agents import agents
 from schedulers.slots.host import PAYLOAD
@@ -126,7 +127,7 @@ class Coflows(Policy):
         )
         with asking as addresses, contextlib.ExitStack() as stack:
             stubs = {
-                host: HostStub(stack.enter_context(grpc.insecure_channel(address)))
+                host: HostStub(stack.enter_context(open_channel(grpc, address)))
                 for host, address in addresses.items()
             }
             coordinator = Coordinator(stubs, self._decider(run), interval_ms / 1e3)

@@ -24,6 +24,7 @@ from hostbpf.rpc.agent_pb2_grpc import HostStub
 from hostbpf.scheduling.thread import slot_schedulers
 from machine.errors import BadInput
 from machine.patience import patience
+from machine.tls import open_channel
 from machine.toml import Strict, one_of
 from mininet_topos.agents import agents
 from mininet_topos.emulated_switches import emulated_switches
@@ -94,7 +95,7 @@ class Schedulers(Session):
 
 def look(address: str) -> Seen | str:
     """Return the status of the agent at `address`, or the reason why it does not answer."""
-    with grpc.insecure_channel(address) as channel:
+    with open_channel(grpc, address) as channel:
         try:
             status = HostStub(channel).GetStatus(pb.GetStatusRequest(), timeout=TIMEOUT_S)
             spent = psutil.Process(status.process_id).cpu_times()

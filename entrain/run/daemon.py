@@ -128,6 +128,7 @@ async def _serve(
         host_processes={host.name: network.net[host.name].pid for host in topology.hosts},
         access=access,
         queues=network.queues,
+        counters=network.counters,
         training=Trainings(topology, directory),
     ) as controller:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -188,7 +188,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A network at one time. `problem` says what could not be read; then `links` may be empty."""
+    """A network at one time. `problem` says what could not be read; then `links` may be empty.
+
+    `lacking` says what cannot be shown of the program that the switches run.
+    """
 
     unix_s: float
     network: str
@@ -208,6 +211,7 @@ class Snapshot:
     history: Mapping[str, tuple[Sample, ...]]
     relays: tuple[Queue, ...] = ()
     """Of links with a delay: one for both directions."""
+    lacking: str = ""
 
     def document(self) -> dict[str, Any]:
         """Return the snapshot as JSON data."""
@@ -238,12 +242,17 @@ class Rates:
 
     def __init__(self) -> None:
         self._before: dict[tuple[str, int], Any] = {}
+        self._lacking = ""
 
     def of(self, loads: Any) -> Used:
         """Return the rates since the reading before.
 
-        None: there was none, or the switch has started again since, and counts from 0.
+        None: there was none, or the switch has started again since, and counts from 0, or with another
+        program it is somebody else who counts.
         """
+        if loads.lacking != self._lacking:
+            self._before.clear()
+            self._lacking = loads.lacking
         return {(port.switch, port.port): self._of(port) for port in loads.ports}
 
     def _of(self, port: Any) -> tuple[float | None, float | None]:
@@ -344,7 +353,7 @@ class Source:
         hosts = {host.name: host for host in slow.network.hosts}
         used = self._rates.of(loads)
         queues = {queue.link: queue for queue in by_link(map(queue_of, loads.queues))}
-        read = not loads.problem or any(port.slots for port in loads.ports)
+        read = not (loads.problem or loads.lacking) or any(port.slots for port in loads.ports)
         for port in loads.ports:
             sent, received = used[port.switch, port.port]
             planned = {slot_near(present, slot.slot): slot.load_mbps for slot in port.slots}
@@ -388,6 +397,7 @@ class Source:
             slot_ms=slow.slot_ms,
             problem=loads.problem,
             relays=tuple(queue for queue in queues.values() if queue.place == "relay"),
+            lacking=loads.lacking,
             links=tuple(links),
             switches=tuple(
                 SwitchView(
@@ -444,8 +454,7 @@ class Source:
         for host, address in addresses.items():
             if host not in self._channels:
                 identity = self._remote.identity if self._remote and not address.startswith("unix:") else None
-                options = [("grpc.enable_http_proxy", 0)]
-                self._channels[host] = open_channel(grpc, address, options, identity, host)
+                self._channels[host] = open_channel(grpc, address, (), identity, host)
             stub = HostStub(self._channels[host])
             asked[host] = getattr(stub, method).future(request, timeout=TIMEOUT_S)
         answers: dict[str, Any] = {}

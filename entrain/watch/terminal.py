@@ -314,13 +314,15 @@ VIEWS = (
 
 
 def headline(snapshot: Snapshot) -> Text:
-    """Return what is watched, in one line."""
+    """Return what is watched, in one line, and below it what cannot be read or shown."""
     what = f"run {snapshot.run}" if snapshot.run else f"network {snapshot.network}"
-    text = Text(
-        f"{what}, {snapshot.routing} routing, slot {snapshot.slot}", no_wrap=True, overflow="ellipsis"
-    )
+    how = f"program {snapshot.program}" if snapshot.lacking else f"{snapshot.routing} routing"
+    text = Text(f"{what}, {how}, slot {snapshot.slot}", overflow="ellipsis")
+    text.no_wrap = not (snapshot.problem or snapshot.lacking)
     if snapshot.problem:
         text.append(f"\n{snapshot.problem}", style="bold")
+    elif snapshot.lacking:
+        text.append(f"\n{snapshot.lacking}", style="not bold")
     return text
 
 

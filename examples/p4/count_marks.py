@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 import p4src
-from p4src.compile import compile_program
+from machine.errors import EntrainError
+from p4src.compile import check_p4c, compile_program
 
 PROGRAM = Path(p4src.__file__).parent
 
@@ -54,10 +55,19 @@ def change(directory: Path) -> Path:
 
 
 def build(out: Path) -> tuple[Path, Path]:
-    """Compile the changed program to `out`. Return the files that `entrain deploy` takes."""
+    """Compile the changed program to `out`. Return the files that `entrain deploy` takes.
+
+    Raises EntrainError; without p4c, nothing is written.
+    """
+    check_p4c()
     compile_program(change(out / "p4")).write(out, "fabric")
     return out / "fabric.json", out / "fabric.p4info.txtpb"
 
 
 if __name__ == "__main__":
-    print(*build(Path(sys.argv[1])))
+    if len(sys.argv) != 2:
+        sys.exit("usage: python examples/p4/count_marks.py OUT")
+    try:
+        print(*build(Path(sys.argv[1])))
+    except EntrainError as error:
+        sys.exit(str(error))

@@ -40,6 +40,7 @@ from hostbpf.scheduling.thread import HostScheduler, slot_scheduler
 from hostbpf.urgent import urgent
 from machine.errors import BadInput, EntrainError, MissingTool
 from machine.record import AlreadyRuns, Record, clean_stale, records
+from machine.text import escaped
 from schedulers.slots.host import BEGIN, SMALLEST_FIRST
 from wire.flow import Flow
 from wire.slot_header import LANES
@@ -423,7 +424,7 @@ class Agent:
         if self.scheduler is not None:
             self.scheduler.say(text)
         else:
-            print(f"entrain-agent: {text}", file=sys.stderr, flush=True)
+            print(f"entrain-agent: {escaped(text)}", file=sys.stderr, flush=True)
 
     def _clear(self) -> None:
         for flow in list(self._numbers):

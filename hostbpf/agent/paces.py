@@ -165,8 +165,10 @@ class Paces:
             os.close(self._followed.pop(fd).file)
         for fd, process in there.items():
             if fd not in self._followed:
-                with contextlib.suppress(OSError):
-                    file = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+                with contextlib.suppress(
+                    OSError
+                ):  # with a lease, opening fails until the kernel takes it back
+                    file = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
                     self._followed[fd] = _Followed(process, file)
         for each in self._followed.values():
             each.look()

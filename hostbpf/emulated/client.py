@@ -37,7 +37,6 @@ from wire.flow import Flow
 from wire.slot_header import LANES
 
 _CHANNEL = (
-    ("grpc.enable_http_proxy", 0),
     # A switch that is away is tried again soon: the default goes up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import secrets
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -101,12 +102,16 @@ class EmulatedSwitch:
     def __init__(self, name: str, capacities: Mapping[int, int], present: Callable[[], int]) -> None:
         """`capacities` by port number, in rate units; `present` tells the present slot."""
         self.name = name
-        self.instance = secrets.randbits(64)
         self._present = present
         self._rows = {port: row for row, port in enumerate(capacities)}
         self._capacities = list(capacities.values())
-        # The window reaches as far as hosts may be behind or ahead.
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin without plans. Hosts see another `instance`, and plan anew."""
+        self.instance = secrets.randbits(64)
         self._flows: Counter[str] = Counter()  # by source
+        # The window reaches as far as hosts may be behind or ahead.
         self._table = LoadTable(np.array(self._capacities, float), LANES + 2 * TOLERANCE)
 
     def load(self, hops: Iterable[tuple[Flow, int]], slot: int) -> list[tuple[int, Floats]]:
@@ -155,7 +160,15 @@ class EmulatedSwitch:
 
     def _offset(self, slot: int) -> int:
         """Bring the table to the present, and tell where in its window `slot` is."""
-        begin = max(self._present() - TOLERANCE, self._table.slot)  # the clock may step back
+        present = self._present()
+        if present < self._table.slot:
+            back = self._table.slot + TOLERANCE - present
+            print(
+                f"{self.name}: the clock has been set back by {back} slots; plans are dropped",
+                file=sys.stderr,
+            )
+            self._begin()
+        begin = max(present - TOLERANCE, self._table.slot)  # the clock may step back a little
         if begin != self._table.slot:
             self._table.advance(begin)
             self._flows = Counter(flow.source for flow in self._table.flows() if isinstance(flow, Flow))
@@ -206,13 +219,11 @@ class _Service(EmulatedSwitchServicer):
     @rpc.answers(requests.FetchFeedback)
     def FetchFeedback(self, request: Any, context: Any) -> Any:  # noqa: N802
         hops = ((hop.flow, hop.port) for hop in request.hops)
-        return pb.FetchFeedbackResponse(
-            instance=self._switch.instance,
-            loads=[
-                pb.LinkLoad(capacity=capacity, load=np.minimum(load, MAX_U32).astype(int).tolist())
-                for capacity, load in self._switch.load(hops, request.slot)
-            ],
-        )
+        loads = [
+            pb.LinkLoad(capacity=capacity, load=np.minimum(load, MAX_U32).astype(int).tolist())
+            for capacity, load in self._switch.load(hops, request.slot)
+        ]
+        return pb.FetchFeedbackResponse(instance=self._switch.instance, loads=loads)
 
     @rpc.answers(requests.UpdateSchedule)
     def UpdateSchedule(self, request: Any, context: Any) -> Any:  # noqa: N802

@@ -23,6 +23,7 @@ from machine.errors import BadInput, EntrainError
 from machine.patience import patience
 from machine.peers import somebody_listens
 from machine.requests import Request, checked
+from machine.text import sendable
 from machine.tls import SERVER_OPTIONS, Identity, add_port, check_local
 from wire.flow import Flow
 
@@ -84,7 +85,7 @@ def abort(context: Any, error: EntrainError) -> NoReturn:
     """End the call: INVALID_ARGUMENT for bad input, PERMISSION_DENIED, RESOURCE_EXHAUSTED, or else
     FAILED_PRECONDITION.
     """
-    context.abort(_STATUSES.get(type(error), grpc.StatusCode.FAILED_PRECONDITION), str(error))
+    context.abort(_STATUSES.get(type(error), grpc.StatusCode.FAILED_PRECONDITION), sendable(str(error)))
     raise AssertionError("abort raises")
 
 
@@ -128,8 +129,9 @@ def serving(
         check_local(address, "", "give certificates (`entrain certs`), or an address on loopback")
     if _somebody_listens(address):
         raise EntrainError(f"{address}: another process listens there; end it, or choose another address")
+    guard = Guard(who, places, identity)
     with _loop() as loop, _pool(threads) as operators, _pool(threads) as others:
-        interceptors = (Guard(who, places), Threads(operators, others))
+        interceptors = (guard, Threads(operators, others))
         server, port = _in(loop, _start(add, address, identity, interceptors))
         try:
             yield port

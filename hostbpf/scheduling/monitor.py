@@ -33,6 +33,7 @@ from hostbpf.flow import netns_cookie
 from hostbpf.rates.sockets import SocketDiag
 from hostbpf.scheduling import quota
 from hostbpf.scheduling.quota import ROOT, Quota, Quotas
+from machine.text import escaped
 from schedulers.slots.roles import Role
 from wire.flow import Flow
 from wire.progress import (
@@ -138,7 +139,7 @@ class _File:
     def __init__(self, fd: int, pid: int, process: int, header: Header, uid: int) -> None:
         self.fd, self.pid, self.process, self.uid = fd, pid, process, uid
         self.capacity = header.capacity
-        self.job = header.job.rstrip(b"\0").decode(errors="replace")
+        self.job = escaped(header.job.rstrip(b"\0").decode(errors="replace"))
         self.count = 0  # of its entries that are read
         self.last: dict[int, _Claim] = {}  # by entry
         self.seen: dict[int, bytes] = {}  # what stands there, as far as it is judged

@@ -33,6 +33,7 @@ from hostbpf.urgent import urgent
 from machine.errors import BadInput, EntrainError
 from machine.explain import suggestion
 from machine.plugins import extended
+from machine.text import escaped
 from schedulers.compiled import Floats
 from schedulers.slots.host import (
     BEGIN,
@@ -668,8 +669,8 @@ class HostScheduler:
 
     def say(self, text: str) -> None:
         """Tell the user what has happened."""
-        self.events.append(text)
-        print(f"entrain-agent: {text}", file=sys.stderr, flush=True)
+        self.events.append(escaped(text))
+        print(f"entrain-agent: {escaped(text)}", file=sys.stderr, flush=True)
 
     def status(self) -> Mapping[str, int]:
         """All counters, those of refused progress among them."""
@@ -701,5 +702,4 @@ def _upstream(entry: FlowProgress, received: _Received) -> Sequence[FlowProgress
 
 
 def _name(each: FlowProgress) -> str:
-    flow = each.flow
-    return f"{each.job}, {flow.source}:{flow.source_port} to {flow.destination}:{flow.destination_port}"
+    return f"{each.job}, {each.flow}"

@@ -18,13 +18,15 @@ from schedulers.placement.strategies import Strategy
 class Job:
     """A request that arrives at `arrival_s` and runs for `duration_s` once it is placed.
 
-    Without a deadline of its own a job is due when it would end if it began at once.
+    Without a deadline of its own a job is due when it would end if it began at once. `owner` is the submitter
+    whose job it is; empty for operators.
     """
 
     request: Request
     arrival_s: float
     duration_s: float
     deadline_s: float | None = None
+    owner: str = ""
 
     @property
     def due_s(self) -> float:
@@ -43,8 +45,9 @@ ORDERS: dict[str, Callable[[Job], Key]] = {
 Source: vClos, 9.7 (FIFO, EDF, FF)."""
 
 
-Reason = Cause | Literal["failure", "queue"]
-"""Why a job waits: for GPUs, for the network, for something that has failed, or for a job in front of it."""
+Reason = Cause | Literal["failure", "queue", "share"]
+"""Why a job waits: for GPUs, for the network, for something that has failed, for a job in front of it, or for
+other jobs of its owner, who has as many GPUs as an owner may have."""
 
 
 @dataclass(frozen=True)
@@ -115,15 +118,24 @@ class Queue:
 
     Only the first job in the order is tried, unless `backfill`: then those behind it may start if the first
     one can still start as early as without them (EASY backfilling), where running jobs end when they said.
-    A job that waits for something that has failed holds nobody up: those behind it are tried as if it were
-    not there.
+    A job that waits for something that has failed, or for its owner's share, holds nobody up: those behind it
+    are tried as if it were not there.
 
     On paper `release` ends jobs at the end that they said. A live system calls `end` when a job does end,
     `put_back` when it could not get what was placed, and `exclude` when something has failed.
     """
 
-    def __init__(self, state: State, strategy: Strategy, order: str = "fifo", backfill: bool = False) -> None:
+    def __init__(
+        self,
+        state: State,
+        strategy: Strategy,
+        order: str = "fifo",
+        backfill: bool = False,
+        share: int | None = None,
+    ) -> None:
+        """`share` is how many GPUs the running jobs of one owner may have together."""
         self.state = self._idle = state
+        self._share = share
         self.failed_attempts: dict[Cause, int] = {"gpus": 0, "network": 0}
         self._strategy = strategy
         self._key = ORDERS[order]
@@ -226,7 +238,7 @@ class Queue:
                 shadow = None
                 continue
             waiter.waits(now, attempt)
-            if first is None and attempt != "failure":
+            if first is None and attempt not in ("failure", "share"):
                 first = waiter
         return started
 
@@ -234,6 +246,9 @@ class Queue:
         if waiter.index in self._refused:
             return self._refused[waiter.index]
         request = waiter.job.request
+        if self._exceeds_share(waiter.job):
+            self._refused[waiter.index] = "share"
+            return "share"
         placement = self._place(self.state, request)
         if isinstance(placement, Placement):
             return placement
@@ -241,6 +256,16 @@ class Queue:
         reason: Reason = "failure" if self._waits_for_failure(request) else placement
         self._refused[waiter.index] = reason
         return reason
+
+    def _exceeds_share(self, job: Job) -> bool:
+        if self._share is None or not job.owner:
+            return False
+        held = sum(
+            running.waiter.job.request.gpus
+            for running in self._running
+            if running.waiter.job.owner == job.owner
+        )
+        return job.request.gpus + held > self._share
 
     def _waits_for_failure(self, request: Request) -> bool:
         """Whether a job that cannot start could if nothing had failed, or could not though no job ran."""

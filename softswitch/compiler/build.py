@@ -189,7 +189,7 @@ def build(code: Code) -> Path:
     directory = cache.directory()
     stem = directory / f"softswitch-{digest.hexdigest()[:24]}"
     output = stem.with_suffix(".o")
-    with locked(directory / "softswitch.lock"):
+    with locked(directory / f"softswitch-{digest.hexdigest()[0]}.lock"):  # most others can go on
         if not output.exists():
             source = stem.with_suffix(".c")
             source.write_text(code.source, encoding="utf-8")

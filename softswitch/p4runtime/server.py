@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Any
 
 import grpc
@@ -19,6 +19,7 @@ from grpc import StatusCode
 from machine.address import check_address
 from machine.callers import ANYBODY, Bound, Caller, Guard, Places, certificate_of
 from machine.errors import EntrainError
+from machine.text import MOST_METADATA, sendable
 from machine.tls import SERVER_OPTIONS, Identity, add_port, names_of
 from softswitch.p4runtime import packet_io
 from softswitch.p4runtime.arbitration import Arbitration, Notification
@@ -40,7 +41,6 @@ log = logging.getLogger(__name__)
 API_VERSION = "1.4.1"
 MAX_REQUEST = 16 << 20  # bytes
 _MAX_RESPONSE = 128 << 20
-_MOST_METADATA = 7200  # bytes of a status message as gRPC sends it
 _MOST_BESIDES = 600  # beside the details of a batch
 _READ_CHUNK = 500  # entities per ReadResponse, which stays far below clients' limit of 4 MiB
 _MOST_CALLS = 1024  # that are answered at a time, and as many streams
@@ -214,7 +214,7 @@ class P4RuntimeService:
         try:
             while (message := await stream.waiting.get()) is not None:
                 if isinstance(message, Refused):
-                    await context.abort(message.code, _sendable(message.message))
+                    await context.abort(message.code, sendable(message.message))
                 await context.write(message)
         finally:
             receiving.cancel()
@@ -342,18 +342,8 @@ class _Answering:
     async def abort(self) -> Any:
         """End the call. Does not return."""
         trailers = ((DETAILS_KEY, self._details),) if self._details is not None else ()
-        room = _MOST_BESIDES if trailers else _MOST_METADATA
-        await self._context.abort(self._code, _sendable(self.message, room), trailers)
-
-
-def _sendable(message: str, room: int = _MOST_METADATA) -> str:
-    """Return a message that gRPC can send: valid UTF-8, within the 8 KiB of metadata that clients accept.
-
-    gRPC sends all but printable ASCII as three bytes for each.
-    """
-    kept = message.encode(errors="replace").decode()
-    sizes = accumulate(1 if " " <= c <= "~" and c != "%" else 3 * len(c.encode()) for c in kept)
-    return kept[: sum(size <= room for size in sizes)]
+        room = _MOST_BESIDES if trailers else MOST_METADATA
+        await self._context.abort(self._code, sendable(self.message, room), trailers)
 
 
 def listen(
@@ -376,15 +366,12 @@ def listen(
         ("grpc.max_receive_message_length", max_request),
         ("grpc.max_send_message_length", _MAX_RESPONSE),
         ("grpc.max_concurrent_streams", _MOST_CALLS_OF_ONE),
-        # Detect controllers whose machine has died: they must not stay primary.
-        ("grpc.keepalive_time_ms", 10_000),
-        ("grpc.keepalive_timeout_ms", 20_000),
-        ("grpc.http2.ping_timeout_ms", 20_000),
         ("grpc.http2.max_ping_strikes", 0),  # controllers may ping as often as they like
-        *SERVER_OPTIONS,
+        *SERVER_OPTIONS,  # a controller whose machine has died must not stay primary
     ]
     operators = Bound(0, 0, _MOST_CALLS)  # nobody else is served
-    guard = Guard(service.caller, Places(operators, operators, _REFUSALS_PER_S, _REFUSALS_PER_S))
+    places = Places(operators, operators, _REFUSALS_PER_S, _REFUSALS_PER_S)
+    guard = Guard(service.caller, places, identity)
     server = grpc.aio.server(options=options, interceptors=[guard])
     p4r_grpc.add_P4RuntimeServicer_to_server(service, server)
     try:

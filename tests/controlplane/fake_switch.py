@@ -32,6 +32,10 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):  # type: ignore[misc]
         self.answer: Callable[[Any], Any | None] = lambda _: None
         self.hangs = False
         """Whether writes stay without an answer."""
+        self.silent = False
+        """Whether it says nothing at all."""
+        self.questions = 0
+        self.streams = 0
         self.port = 0
         self._highest = 0
         self._streams: dict[asyncio.Queue[Any], int] = {}
@@ -67,13 +71,17 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):  # type: ignore[misc]
     # -- P4Runtime
 
     async def Capabilities(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self.questions += 1
+        await self._said()
         return p4r.CapabilitiesResponse(p4runtime_api_version="1.4.0")
 
     async def StreamChannel(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
         queue: asyncio.Queue[Any] = asyncio.Queue()
+        self.streams += 1
 
         async def receive() -> None:
             async for request in requests:
+                await self._said()
                 if request.HasField("arbitration"):
                     self._arbitrate(queue, request.arbitration)
                 elif request.HasField("packet") and (reply := self._packet(request.packet)) is not None:
@@ -127,7 +135,12 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):  # type: ignore[misc]
         )
         queue.put_nowait(p4r.StreamMessageResponse(arbitration=update))
 
+    async def _said(self) -> None:
+        while self.silent:
+            await asyncio.sleep(0.01)
+
     async def _check(self, request: Any, context: Any, *, pipeline: bool = True) -> None:
+        await self._said()
         if hasattr(request, "election_id") and (
             self._primary() is None or U128.decode(request.election_id) != self._highest
         ):

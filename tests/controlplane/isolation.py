@@ -91,7 +91,7 @@ def main(target: str) -> None:
         fabric = Fabric(topology, Pipeline.load())
         loop.run(fabric.__aenter__())
         stack.callback(lambda: loop.run(fabric.close()))
-        loop.run(Tables(fabric, FabricPolicy()).apply(TENANTS))
+        loop.run(Tables(fabric, FabricPolicy()).apply(TENANTS, TENANTS))
         hosts = topology.host_by_name
         taps = {
             name: Tap(stack, f"/proc/{network.net[name].pid}/ns/net", host) for name, host in hosts.items()

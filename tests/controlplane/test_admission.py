@@ -53,6 +53,7 @@ class World:
         self.light: set[Circuit] = set()
         self.failed = Failures({}, {})
         self.dead: Callable[[Tenant], bool] = lambda _: False
+        self.unreachable: Callable[[Tenant], bool] = lambda _: False
         self.broken: set[Port] = set()
         self.silence = ""
         self.at_point: Callable[[str], None] = lambda _: None
@@ -63,8 +64,10 @@ class World:
 
     # -- Switches
 
-    async def apply(self, tenants: Sequence[Tenant]) -> None:
+    async def apply(self, tenants: Sequence[Tenant], concerned: Sequence[Tenant]) -> None:
         before = dict(self.tables)
+        if any(map(self.unreachable, concerned)):
+            raise EntrainError("switch1: does not answer")
         for name in self.tables:
             await asyncio.sleep(0)  # others may ask meanwhile
             try:
@@ -555,6 +558,31 @@ def test_a_job_keeps_its_gpus_until_its_network_is_undone(tmp_path: Path) -> Non
             world.at_point = lambda _: None
             await admission.settled()
             assert phases(admission) == {"b": "running"}
+            world.agrees(admission)
+
+    run(test)
+
+
+def test_a_job_that_cannot_be_released_holds_nobody_up(tmp_path: Path) -> None:
+    """Its switch is silent. The others are admitted and released, also by the next controller."""
+
+    async def test() -> None:
+        world = World(tmp_path / "jobs", "vclos")
+        async with world.controller() as admission:
+            await submit(admission, "a", 4)
+            await submit(admission, "b", 4)
+            world.unreachable = lambda tenant: tenant.name == "a"
+            assert (await admission.end("a")).entry.phase == "leaving"
+            assert (await admission.end("b")).entry.phase == "ended"
+            await submit(admission, "c", 4)
+            assert phases(admission) == {"a": "leaving", "c": "running"}
+            assert admission.problem == "switch1: does not answer"
+        async with world.controller() as admission:
+            assert (await admission.end("c")).entry.phase == "ended"
+            assert phases(admission) == {"a": "leaving"}
+            world.unreachable = lambda _: False
+            await admission.settled()
+            assert phases(admission) == {}
             world.agrees(admission)
 
     run(test)

@@ -10,18 +10,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import finsy as fy
+import grpc
 import pytest
 from finsy.proto import U128, p4r
 
+from controlplane import constants as p4
+from controlplane.controller import apply_routing
 from controlplane.fabric import Fabric
 from controlplane.p4client import NotPrimary, Refused, SwitchClient, Unreachable, describe_primary
 from controlplane.pipeline import Pipeline
 from controlplane.routing import FabricPolicy, desired_state
 from controlplane.store import Store
 from controlplane.topology import Topology, dumbbell, leaf_spine
+from machine import tls
 from machine.errors import BadInput, EntrainError
 from tests.controlplane.fake_switch import FakeSwitch
 from tests.controlplane.kinds import FakeKind
+from tests.cut_link import cut_link
 
 
 @asynccontextmanager
@@ -137,7 +143,55 @@ def test_foreign_entries_are_removed(kind: FakeKind) -> None:
     run(test)
 
 
-def test_a_switch_that_is_away_matters_only_if_it_is_to_change(kind: FakeKind) -> None:
+def test_entries_of_a_table_that_a_user_has_added_stay() -> None:
+    """Those of entrain's own tables that it does not want are removed, as ever."""
+    p4info = type(Pipeline.load().schema.p4info)()
+    p4info.CopyFrom(Pipeline.load().schema.p4info)
+    added = p4info.tables.add()
+    added.CopyFrom(next(table for table in p4info.tables if table.preamble.name == p4.TABLE_VRF))
+    added.preamble.id += 1
+    added.preamble.name, added.preamble.alias = "FabricIngress.mine", "mine"
+    del added.direct_resource_ids[:]
+    pipeline = Pipeline("added", fy.P4Schema(p4info, b"{}"))
+    kind = FakeKind(FakeSwitch, pipeline)
+    mine = fy.P4TableEntry(
+        "FabricIngress.mine",
+        match=fy.P4TableMatch(ingress_port=1),
+        action=fy.P4TableAction(p4.ACTION_SET_VRF, vrf=7),
+    ).encode(pipeline.schema)
+
+    async def test() -> None:
+        async with switches(kind, dumbbell(1)) as (topology, fakes), Fabric(topology, pipeline) as fabric:
+            await fabric.apply(desired_state(dumbbell(3)))
+            user = SwitchClient(topology.switch_by_name["left"], pipeline)
+            user._election_id = 1 << 100
+            await user.connect(5)
+            await user.write([p4r.Update(type=p4r.Update.INSERT, entity=mine)])
+            await user.close()
+            await until(lambda: fabric.tables()["left"].get("FabricIngress.mine") == 1)
+            applied = await fabric.apply(desired_state(topology))
+            assert all(one.deleted > 0 for one in applied)
+            assert len(fakes["left"].entities) == len(desired_state(topology)["left"]) + 1
+
+    run(test)
+
+
+def test_another_program_is_set_once_and_its_tables_stay_as_they_are() -> None:
+    state = Path(__file__).parents[1] / "p4/programs/build/state"
+    pipeline = Pipeline.load(state.with_suffix(".p4info.txtpb"), state.with_suffix(".json"))
+
+    async def test() -> None:
+        kind = FakeKind(FakeSwitch, pipeline)
+        async with switches(kind, dumbbell(1)) as (topology, fakes), Fabric(topology, pipeline) as fabric:
+            first = await apply_routing(fabric, FabricPolicy())
+            again = await apply_routing(fabric, FabricPolicy())
+            assert [one.pipeline_set for one in first + again] == [True, True, False, False]
+            assert not any(fake.batches for fake in fakes.values())
+
+    run(test)
+
+
+def test_a_switch_that_is_away_matters_only_if_it_is_needed(kind: FakeKind) -> None:
     async def test() -> None:
         async with (
             switches(kind, leaf_spine(2, 2, 2)) as (topology, fakes),
@@ -146,10 +200,10 @@ def test_a_switch_that_is_away_matters_only_if_it_is_to_change(kind: FakeKind) -
             first, second = (
                 fabric.encoded(desired_state(topology, FabricPolicy(r))) for r in ("ecmp", "source")
             )
-            await fabric.advance(first)
+            await fabric.advance(first, fakes)
             await fakes["spine1"].stop()
             await until(lambda: fabric.statuses()["spine1"] != "ready")
-            applied = await fabric.advance(second)  # source routes are on leaves only
+            applied = await fabric.advance(second, ["leaf1", "leaf2"])  # source routes are on leaves only
             assert {one.switch: one.inserted for one in applied} == {
                 "leaf1": 2,
                 "leaf2": 2,
@@ -158,10 +212,30 @@ def test_a_switch_that_is_away_matters_only_if_it_is_to_change(kind: FakeKind) -
             }
             leaf = dict(fakes["leaf1"].entities)
             with pytest.raises(Unreachable, match="spine1"):
-                await fabric.advance({**first, "spine1": {}})
+                await fabric.advance({**first, "spine1": {}}, ["spine1"])
             assert fakes["leaf1"].entities == leaf
+            await fabric.advance({**first, "spine1": {}}, ["leaf1"])
+            assert fakes["spine1"].entities
             await fakes["spine1"].start()
             await until(lambda: fabric.statuses()["spine1"] == "ready")
+            assert not fakes["spine1"].entities
+
+    run(test)
+
+
+def test_refused_carriers_are_read_though_a_leaf_is_away(kind: FakeKind) -> None:
+    async def test() -> None:
+        async with (
+            switches(kind, leaf_spine(2, 1, 1)) as (topology, fakes),
+            Fabric(topology, kind.pipeline) as fabric,
+        ):
+            await fakes["leaf1"].stop()
+            await until(lambda: fabric.statuses()["leaf1"] != "ready")
+            before = fakes["leaf2"].reads
+            with pytest.raises(Unreachable, match="leaf1"):
+                await fabric.refused()
+            assert await fabric.refused(besides_away=True) == {}
+            assert fakes["leaf2"].reads > before
 
     run(test)
 
@@ -243,11 +317,11 @@ def test_advancing_writes_the_difference_without_reading_and_back_again(
                 fabric.encoded(desired_state(topology, FabricPolicy("source", vrfs=vrfs)))
                 for vrfs in ({}, {"h1": 7, "h3": 7}, {"h2": 8})
             ]
-            await fabric.advance(states[0])
+            await fabric.advance(states[0], fakes)
             batches = {name: len(fake.batches) for name, fake in fakes.items()}
             reads = {name: fake.reads for name, fake in fakes.items()}
             for state in (*states, *reversed(states)):
-                await fabric.advance(state, number=states.index(state))
+                await fabric.advance(state, fakes, number=states.index(state))
                 assert {name: fake.entities for name, fake in fakes.items()} == state
                 assert Store(tmp_path / "state").load() == (
                     state,
@@ -269,14 +343,16 @@ def test_a_refusal_takes_an_advance_back_everywhere(kind: FakeKind) -> None:
         ):
             before = fabric.encoded(desired_state(topology))
             after = fabric.encoded(desired_state(topology, FabricPolicy(vrfs={"h1": 7, "h3": 7})))
-            await fabric.advance(before)
+            await fabric.advance(before, fakes)
             fakes["leaf2"].refuse = lambda update: "no" if update.type == p4r.Update.INSERT else None
             with pytest.raises(Refused, match="leaf2"):
-                await fabric.advance(after)
+                await fabric.advance(after, fakes)
             fakes["leaf2"].refuse = lambda _: None
-            await fabric.advance(before)  # what leaf2 could not restore while it refused is restored now
+            await fabric.advance(
+                before, fakes
+            )  # what leaf2 could not restore while it refused is restored now
             assert {name: fake.entities for name, fake in fakes.items()} == before
-            await fabric.advance(after)
+            await fabric.advance(after, fakes)
             assert {name: fake.entities for name, fake in fakes.items()} == after
 
     run(test)
@@ -289,7 +365,7 @@ def test_an_advance_reads_what_somebody_else_may_have_written(kind: FakeKind) ->
             Fabric(topology, kind.pipeline) as fabric,
         ):
             state = fabric.encoded(desired_state(topology))
-            await fabric.advance(state)
+            await fabric.advance(state, fakes)
             intruder = SwitchClient(topology.switch_by_name["left"], kind.pipeline)
             intruder._election_id = 1 << 100
             await intruder.connect(5)
@@ -297,11 +373,11 @@ def test_an_advance_reads_what_somebody_else_may_have_written(kind: FakeKind) ->
             await intruder.write([p4r.Update(type=p4r.Update.DELETE, entity=state["left"][key])])
             await intruder.close()
             await until(lambda: fabric.statuses()["left"] == "ready")
-            await fabric.advance(state)
+            await fabric.advance(state, fakes)
             assert fakes["left"].entities == state["left"]
             await fakes["right"].lose_everything()
             await until(lambda: fakes["right"].entities == state["right"])
-            await fabric.advance(state)
+            await fabric.advance(state, fakes)
             assert fakes["right"].entities == state["right"]
 
     run(test)
@@ -456,3 +532,77 @@ def test_a_switch_that_does_not_tell_what_a_port_counted_is_named() -> None:
     }
     with pytest.raises(EntrainError, match=r"(left|right): does not say what port 1 has counted"):
         asyncio.run(counters(Silent))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_silent_switch_is_named_ends_what_is_asked_of_it_and_is_brought_up_to_date(kind: FakeKind) -> None:
+    async def test() -> None:
+        events: list[str] = []
+        async with (
+            switches(kind, leaf_spine(2, 2, 2)) as (topology, fakes),
+            Fabric(topology, kind.pipeline, on_event=events.append) as fabric,
+        ):
+            state = fabric.encoded(desired_state(topology))
+            fakes["leaf2"].hangs = fakes["leaf2"].silent = True
+            with pytest.raises(Unreachable, match=r"leaf2 .*gave no answer in time"):
+                await fabric.advance(state, fakes)
+            assert not fakes["leaf1"].entities
+            assert "gave no answer in time" in fabric.statuses()["leaf2"]
+            assert fabric.problems() == [fabric.statuses()["leaf2"]]
+            assert fabric.problems()[0] in events
+            with pytest.raises(Unreachable, match=r"leaf2 .*gave no answer in time"):
+                await fabric.advance(state, ["leaf2"])
+            others = [one.switch for one in await fabric.advance(state, ["leaf1"]) if one.written]
+            assert others == ["leaf1", "spine1", "spine2"]
+            fakes["leaf2"].hangs = fakes["leaf2"].silent = False
+            await until(lambda: fabric.statuses()["leaf2"] == "ready")
+            assert {name: fake.entities for name, fake in fakes.items()} == state
+            assert fabric.problems() == []
+
+    run(test)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_link_that_is_whole_again_is_used_though_the_switch_has_noticed_nothing(kind: FakeKind) -> None:
+    """It still has the earlier session, whose controller is primary."""
+
+    async def test() -> None:
+        async with (
+            switches(kind, dumbbell(1)) as (topology, fakes),
+            cut_link(fakes["left"].port) as link,
+        ):
+            left = replace(topology.switch_by_name["left"], grpc_port=link.port)
+            others = [switch for switch in topology.switches if switch.name != "left"]
+            there = replace(topology, switches=(left, *others))
+            async with Fabric(there, kind.pipeline) as fabric:
+                await fabric.apply(desired_state(there))
+                link.cut()
+                await until(lambda: "gave no answer in time" in fabric.statuses()["left"])
+                link.mend()
+                await until(lambda: fabric.statuses()["left"] == "ready")
+
+    run(test)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_server_that_allows_no_pings_and_knows_no_capabilities_is_no_silent_one(
+    kind: FakeKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fake switch has gRPC's defaults, as BMv2 has: with the third ping it would end the connection."""
+
+    async def unknown(self: FakeSwitch, request: Any, context: Any) -> None:
+        self.questions += 1
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not implemented!")
+
+    async def test() -> None:
+        async with (
+            switches(kind, dumbbell(1)) as (topology, fakes),
+            Fabric(topology, kind.pipeline) as fabric,
+        ):
+            await until(lambda: all(fake.questions > 60 for fake in fakes.values()))
+            assert [fake.streams for fake in fakes.values()] == [1, 1]
+            assert set(fabric.statuses().values()) == {"ready"}
+
+    monkeypatch.setattr(kind.make, "Capabilities", unknown)
+    monkeypatch.setattr(tls, "KEEPALIVE_S", 0.3)
+    run(test)

@@ -18,7 +18,7 @@ from controlplane.cluster import ClusterSetup, cluster_of
 from controlplane.controller import Controller
 from controlplane.ledger import Ledger
 from controlplane.network import Topology
-from controlplane.tenants import Tenant
+from controlplane.tenants import Tenant, cluster_state
 from controlplane.topology import leaf_spine
 from machine.errors import BadInput
 from schedulers.placement.cluster import Request
@@ -90,12 +90,12 @@ def test_a_switch_that_dies_while_a_job_is_admitted_costs_nobody_else_anything(
             give = controller.give
             dead: list[str] = []
 
-            async def dies(tenants: Sequence[Tenant]) -> None:
+            async def dies(tenants: Sequence[Tenant], concerned: Sequence[Tenant]) -> None:
                 if any(tenant.name == "b" for tenant in tenants) and not dead:
                     dead.append("leaf2")
                     await fakes["leaf2"].stop()
                     await until(lambda: bool(controller.failures().gpus))
-                await give(tenants)
+                await give(tenants, concerned)
 
             admission._switches.apply = dies  # type: ignore[method-assign]
             await submit(admission, "b", 4)
@@ -110,6 +110,67 @@ def test_a_switch_that_dies_while_a_job_is_admitted_costs_nobody_else_anything(
             assert phases(admission)["c"] == "waiting"  # for the leaf that is away
             await fakes["leaf2"].start()
             await until(lambda: phases(admission)["c"] == "running")
+
+    run(test)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_jobs_come_and_go_while_a_switch_that_they_do_not_need_is_silent(
+    kind: FakeKind, tmp_path: Path
+) -> None:
+    async def test() -> None:
+        topology = leaf_spine(4, 4, 4)
+        async with cluster(kind, topology, tmp_path) as (controller, admission, fakes):
+            for name in ("a", "b"):  # a leaf each
+                await submit(admission, name, 4)
+            fakes["leaf2"].hangs = fakes["leaf2"].silent = True
+            assert (await admission.end("b")).entry.phase == "leaving"
+            assert "leaf2" in admission.problem and "gave no answer in time" in admission.problem
+            assert (await admission.end("a")).entry.phase == "ended"
+            await submit(admission, "c", 8)
+            assert phases(admission) == {"b": "leaving", "c": "running"}
+            placed = next(each.entry.placement for each in admission.jobs() if each.entry.name == "c")
+            assert placed is not None and 1 not in placed.leaves
+            fakes["leaf2"].hangs = fakes["leaf2"].silent = False
+            await until(lambda: phases(admission) == {"c": "running"})
+            jobs = controller._tenants
+            policy = controller._policy("source")
+            expected = controller._fabric.encoded(cluster_state(controller.topology, policy, jobs))
+            assert tables(fakes) == expected
+            assert controller.problem(admission) == ""
+
+    run(test)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_controller_that_starts_while_a_switch_is_silent_goes_on_with_the_others(
+    kind: FakeKind, tmp_path: Path
+) -> None:
+    async def test() -> None:
+        async with switches(kind, leaf_spine(4, 4, 4)) as (served, fakes):
+            setup = ClusterSetup(cluster_of(served, 2), STRATEGIES["vclos"])
+
+            @asynccontextmanager
+            async def controlling() -> AsyncIterator[tuple[Controller, Admission]]:
+                ledger = Ledger(tmp_path / "jobs", setup.cluster)
+                async with Controller(
+                    served, "source", cluster=setup, ledger=ledger, pipeline=kind.pipeline, strict=False
+                ) as controller:
+                    assert controller.admission is not None
+                    yield controller, controller.admission
+                ledger.close()
+
+            async with controlling() as (_, admission):
+                for name in ("a", "b"):
+                    await submit(admission, name, 4)
+                await fakes["leaf2"].stop()
+            async with controlling() as (controller, admission):
+                assert (await admission.end("a")).entry.phase == "ended"
+                await submit(admission, "c", 4)
+                assert phases(admission) == {"b": "running", "c": "running"}
+                assert "leaf2" in controller.problem(admission)
+                await fakes["leaf2"].start()
+                await until(lambda: controller.problem(admission) == "")
 
     run(test)
 

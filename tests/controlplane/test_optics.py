@@ -29,7 +29,7 @@ CLUSTER = cluster_of(TOPOLOGY, 2, ocs=True)
 class NoSwitches:
     """Switches that take everything."""
 
-    async def apply(self, tenants: Sequence[Tenant]) -> None:
+    async def apply(self, tenants: Sequence[Tenant], concerned: Sequence[Tenant]) -> None:
         return None
 
     def failures(self) -> Failures:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 from controlplane import api_pb2 as api
-from controlplane.fabric import PortCounters
+from controlplane.fabric import Fabric, PortCounters
+from controlplane.pipeline import Pipeline
 from controlplane.queues import Queue, by_link, queue_of, since
 from controlplane.readings import Readings
 from controlplane.topology import dumbbell
@@ -18,8 +21,13 @@ IN_SWITCH = Queue("left", 2, "left->right", "switch", 3, 1, 1500)
 AT_INTERFACE = Queue("left", 2, "left->right", "interface", 4, 2, 3000, 64_000)
 
 
+OTHER = Path(__file__).parents[1] / "p4/programs/build/hash"
+
+
 class Partly(Readings):
     """A network whose load tables or counters are `lost`."""
+
+    pipeline = Pipeline.load()
 
     def __init__(self, lost: str) -> None:
         super().__init__(dumbbell(1), "ecmp", "", {}, queues=lambda: [AT_INTERFACE])
@@ -62,6 +70,40 @@ def test_a_switch_that_answers_nothing_is_told() -> None:
     assert loads.problem == "counters are lost" and not loads.ports
 
 
+class Other(Readings):
+    """A network whose switches run another program than the fabric's, and its interfaces' `counters`."""
+
+    def __init__(self, counters: Mapping[tuple[str, int], PortCounters]) -> None:
+        topology = dumbbell(1)
+        super().__init__(topology, "ecmp", "", {}, queues=lambda: [AT_INTERFACE], counters=lambda: counters)
+        pipeline = Pipeline.load(OTHER.with_suffix(".p4info.txtpb"), OTHER.with_suffix(".json"))
+        self._read(Fabric(topology.with_target("bmv2"), pipeline))
+
+
+def test_of_another_program_ports_are_read_from_the_kernel_and_the_rest_is_named() -> None:
+    ports = [(switch.name, port.number) for switch in dumbbell(1).switches for port in switch.ports]
+    loads = first(Other({port: PortCounters(1, 2, 3, 4, number) for number, port in enumerate(ports)}))
+    assert not loads.problem
+    assert loads.lacking == (
+        "the switches run hash, which has no load tables; entrain's program has: "
+        "`entrain deploy --target bmv2 --program fabric`"
+    )
+    assert [port.counters.sent_bytes for port in loads.ports] == [0, 1, 2, 3]
+    assert [queue_of(queue) for queue in loads.queues] == [AT_INTERFACE]
+
+
+def test_of_another_program_on_real_switches_the_ports_are_named_but_not_counted() -> None:
+    loads = first(Other({}))
+    assert "has no load tables and no counters of ports; " in loads.lacking
+    assert len(loads.ports) == 4 and not any(port.HasField("counters") for port in loads.ports)
+
+
+def test_of_another_program_queues_have_dropped_what_they_have() -> None:
+    drops = asyncio.run(Other({}).ListDrops(api.ListDropsRequest(), None))
+    assert [queue_of(queue) for queue in drops.queues] == [AT_INTERFACE]
+    assert "hash, which has no counters of drops" in drops.lacking
+
+
 def test_queues_come_with_the_counters() -> None:
     loads = first(Partly("load tables"))
     assert [queue_of(queue) for queue in loads.queues] == [IN_SWITCH, AT_INTERFACE]
@@ -84,6 +126,9 @@ class Own(Partly):
 
     pipeline = SimpleNamespace(is_fabric=False)
 
+    def lacking(self, what: str) -> str:
+        return f"no {what}"
+
     async def too_long(self) -> dict[tuple[str, int], int]:
         return {("left", 1): 0, ("left", 2): 3}
 
@@ -91,4 +136,5 @@ class Own(Partly):
 def test_a_program_without_counted_drops_has_queues_and_packets_that_were_too_long() -> None:
     drops = asyncio.run(Own("").ListDrops(api.ListDropsRequest(), None))
     assert not drops.switches and len(drops.queues) == 2
+    assert drops.lacking == "no counters of drops"
     assert [(port.link, port.mtu, port.packets) for port in drops.too_long] == [("left->right", 1500, 3)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,7 +18,6 @@ from typing import Any
 import grpc
 import pytest
 
-from controlplane import admission as rules
 from controlplane import api_pb2 as api
 from controlplane import api_pb2_grpc as api_grpc
 from controlplane import roles
@@ -28,7 +28,7 @@ from controlplane.ledger import Ledger
 from controlplane.pipeline import Pipeline
 from controlplane.roles import NEEDS, PLACES, Access, Caller, load_access
 from controlplane.topology import leaf_spine, load_topology
-from entrain.certificates import issue
+from entrain.certificates import issue, revoke
 from machine import callers
 from machine.callers import Bound
 from machine.errors import BadInput, EntrainError
@@ -72,12 +72,14 @@ Ask = Callable[..., Awaitable[grpc.StatusCode]]
 
 
 @asynccontextmanager
-async def api_of(directory: Path, access: Access) -> AsyncIterator[tuple[Controller, int | None]]:
+async def api_of(
+    directory: Path, access: Access, **limits: int
+) -> AsyncIterator[tuple[Controller, int | None]]:
     """A controller of a cluster of fake switches, with its API at `directory`/api.sock."""
     async with switches(FakeKind(FakeSwitch, Pipeline.load()), TOPOLOGY) as (served, fakes):
         for fake in fakes.values():
             fake.answer = LoadTable({1: {1234: 70}})
-        setup = ClusterSetup(cluster_of(served, 1), STRATEGIES["vclos"])
+        setup = ClusterSetup(cluster_of(served, 1), STRATEGIES["vclos"], **limits)  # type: ignore[arg-type]
         ledger = Ledger(directory / "jobs", setup.cluster)
         async with (
             Controller(served, "source", cluster=setup, ledger=ledger, access=access) as controller,
@@ -88,10 +90,10 @@ async def api_of(directory: Path, access: Access) -> AsyncIterator[tuple[Control
 
 
 @asynccontextmanager
-async def over_tls(directory: Path, certs: Path) -> AsyncIterator[tuple[Controller, Ask, int]]:
+async def over_tls(directory: Path, certs: Path, **limits: int) -> AsyncIterator[tuple[Controller, Ask, int]]:
     """The same over TLS: how a call of somebody with a certificate ends."""
     access = Access("127.0.0.1:0", identity_of(certs, CONTROLLER))
-    async with api_of(directory, access) as (controller, port):
+    async with api_of(directory, access, **limits) as (controller, port):
         assert port
 
         async def ask(who: str | None, method: str, request: Any) -> grpc.StatusCode:
@@ -134,6 +136,22 @@ def test_each_role_may_do_its_part_and_nobody_else_anything(certs: Path, tmp_pat
     asyncio.run(test())
 
 
+def test_a_user_whose_certificate_is_revoked_is_refused(tmp_path: Path) -> None:
+    certs = tmp_path / "certs"
+    issue(TOPOLOGY, certs, 1, readers=["eve", "ed"])
+    for suffix in ("crt", "key"):
+        shutil.copy(certs / f"eve.{suffix}", certs / f"stolen.{suffix}")
+
+    async def test() -> None:
+        async with over_tls(tmp_path, certs) as (_, ask, _):
+            assert await ask("stolen", "ListJobs", api.ListJobsRequest()) == grpc.StatusCode.OK
+            revoke(certs, ["eve"])
+            assert await ask("stolen", "ListJobs", api.ListJobsRequest()) == DENIED
+            assert await ask("ed", "ListJobs", api.ListJobsRequest()) == grpc.StatusCode.OK
+
+    asyncio.run(test())
+
+
 def test_submitters_cancel_their_own_jobs_and_operators_all(certs: Path, tmp_path: Path) -> None:
     async def test() -> None:
         async with over_tls(tmp_path, certs) as (controller, ask, _):
@@ -152,14 +170,42 @@ def test_submitters_cancel_their_own_jobs_and_operators_all(certs: Path, tmp_pat
     asyncio.run(test())
 
 
+def test_one_submitter_keeps_no_other_from_gpus(certs: Path, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with over_tls(tmp_path, certs, gpus_per_submitter=2) as (controller, ask, _):
+            jobs = {"hog0": ("ann", 2), "hog1": ("ann", 1), "small": ("bob", 1)}
+            for name, (who, gpus) in jobs.items():
+                assert await ask(who, "Submit", api.JobRequest(name=name, gpus=gpus)) == grpc.StatusCode.OK
+            assert await ask("bob", "Submit", api.JobRequest(name="wide", gpus=3)) == INVALID
+            assert controller.admission is not None
+            await controller.admission.settled()
+            assert {each.entry.name: each.entry.phase for each in controller.admission.jobs()} == {
+                "hog0": "running",
+                "hog1": "waiting",
+                "small": "running",
+            }
+
+    asyncio.run(test())
+
+
+def test_an_error_is_cut_to_what_clients_accept(certs: Path, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with over_tls(tmp_path, certs) as (_, ask, _):
+            unknown = api.CancelRequest(name="\u00e4" * 3000)
+            assert await ask(OPERATORS, "Cancel", unknown) == INVALID
+            deploy = api.DeployRequest(p4info="/" + "p" * 20_000, program="/" + "q" * 20_000)
+            assert await ask(OPERATORS, "Deploy", deploy) in (INVALID, grpc.StatusCode.FAILED_PRECONDITION)
+
+    asyncio.run(test())
+
+
 def test_requests_and_what_a_caller_holds_are_bounded(
     certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules, "JOBS_PER_OWNER", 2)
     monkeypatch.setattr(roles, "PLACES", replace(PLACES, streams=Bound(1, 8, 8)))
 
     async def test() -> None:
-        async with over_tls(tmp_path, certs) as (_, ask, port):
+        async with over_tls(tmp_path, certs, jobs_per_submitter=2) as (_, ask, port):
             asked = [await ask("ann", "Submit", api.JobRequest(name=f"j{n}", gpus=4)) for n in range(3)]
             assert asked == [grpc.StatusCode.OK, grpc.StatusCode.OK, EXHAUSTED]
             assert await ask("bob", "Submit", api.JobRequest(name="b", gpus=1)) == grpc.StatusCode.OK

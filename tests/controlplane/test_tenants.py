@@ -181,7 +181,7 @@ def test_switches_get_the_tables_of_exactly_the_jobs_that_are_there(
         async with switches(kind, topology) as (served, fakes), Fabric(served, kind.pipeline) as fabric:
             tables = Tables(fabric, FabricPolicy())
             for present in (jobs[:1], jobs, jobs[1:], ()):
-                await tables.apply(present)
+                await tables.apply(present, present)
                 expected = fabric.encoded(cluster_state(topology, FabricPolicy(), present))
                 assert {name: fake.entities for name, fake in fakes.items()} == expected
 

@@ -34,7 +34,7 @@ def sql(path: Path, *statements: str) -> None:
 def kept(path: Path) -> None:
     """A ledger with a job that waits."""
     new = Ledger(path, CLUSTER)
-    new.add(Job(Request("a", 1, "ring"), 1.0, 5.0, None), "ann")
+    new.add(Job(Request("a", 1, "ring"), 1.0, 5.0, None, "ann"))
     new.close()
 
 

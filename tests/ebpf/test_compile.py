@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ebpf import compile as compiling
 from ebpf import compile_bpf, landlock
 from ebpf.errors import CompilerError, EbpfError
 
@@ -46,6 +47,29 @@ def test_no_other_file_can_be_read_even_by_root(tmp_path: Path, line: str) -> No
     for path in (secret, Path("/etc/passwd"), Path("/etc/shadow"), Path("/proc/self/environ")):
         message = refusal(tmp_path / "c" / "x.c", line.format(path) + "\n")
         assert "swordfish" not in message and "root:" not in message and "PATH=" not in message
+
+
+DOUBLED = "".join(f"#define D{n + 1} D{n} D{n}\n" for n in range(40))
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "text", "problem"),
+    [
+        (
+            "PROCESSOR_S",
+            1,
+            "#define D0\n" + DOUBLED + "D40 int nothing;\n",
+            "took more than 1 s of processor",
+        ),
+        ("LARGEST", 1 << 20, "char large[1 << 24] = {1};\n", "the object has more than 1 MiB"),
+        ("MEMORY", 512 << 20, "#define D0 int x();\n" + DOUBLED + "D30\n", "more than 512 MiB of memory"),
+    ],
+)
+def test_a_compiler_has_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, text: str, problem: str
+) -> None:
+    monkeypatch.setattr(compiling, limit, most)
+    assert problem in refusal(tmp_path / "x.c", text)
 
 
 @pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")

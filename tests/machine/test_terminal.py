@@ -92,7 +92,7 @@ def test_loads_fit_80_columns_whole(refused: dict[str, int], held: int) -> None:
         refused=refused,
     )
     queue = Queue("s" * 15, 511, "s->p", "interface", 0, backlog_bytes=held)
-    reading = SimpleNamespace(ports=[port], problem="", queues=[queue.message()])
+    reading = SimpleNamespace(ports=[port], problem="", lacking="", queues=[queue.message()])
     text = rendered(loads_table(reading, 1000, every=False, used={("s" * 15, 511): (99_999.94, None)}))
     assert max(map(len, text)) <= 80
     assert {

@@ -41,8 +41,8 @@ class Server:
         raise NotImplementedError
 
     @contextlib.asynccontextmanager
-    async def serving(self, port: int = 0) -> AsyncIterator[Server]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+    async def serving(self, port: int = 0, host: str = "127.0.0.1") -> AsyncIterator[Server]:
+        server = await asyncio.start_server(self._serve, host, port)
         host, port = server.sockets[0].getsockname()
         self.address = f"{host}:{port}"
         try:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import pytest
 
 from machine.errors import BadInput, EntrainError
-from ocs.crossbar import Crossbar, PortFailed
+from ocs.crossbar import Change, Crossbar, PortFailed
 from ocs.driver import Driver, Refused, Unanswered
 from ocs.manager import CircuitManager, NotLit
 from ocs.scpi import ScpiDriver
@@ -196,6 +197,50 @@ def test_tl1_logs_in_on_each_connection_and_shows_no_password() -> None:
                 await wrong.read()
             assert "guess" not in str(refused.value)
             await wrong.close()
+
+    asyncio.run(main())
+
+
+def test_tl1_sends_braces_as_they_are() -> None:
+    async def main() -> None:
+        async with Tl1Server(users={"admin": "p{a}ss{"}).serving() as server:
+            driver = Tl1Driver(server.address, 8, names=NAMES, user="admin", password="p{a}ss{")
+            await driver.read()
+            await driver.close()
+
+    asyncio.run(main())
+
+
+@dataclass
+class _Named(Tl1Server):
+    """Calls its cross-connects what it likes."""
+
+    name: str = ""
+
+    def _line(self, pair: tuple[int, int]) -> str:
+        return super()._line(pair).replace("CONNNAME=", f"CONNNAME={self.name}")
+
+
+@pytest.mark.parametrize("name", ["a{b}", "{", "a{0!r}"])
+def test_tl1_deletes_what_is_called_like_a_format(name: str) -> None:
+    async def main() -> None:
+        async with _Named(name=name, there={(1, 5), (5, 1)}).serving() as server:
+            await tl1(server).apply(Change(add=circuits("1-6")))
+            assert server.circuits() == {(1, 6)}
+            assert any(f",{name}" in command for command in server.commands)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["x;DLT-CRS", "x\x1b[2K", "x y"])
+def test_tl1_sends_no_name_that_would_be_another_command(name: str) -> None:
+    async def main() -> None:
+        async with _Named(name=name, there={(1, 5), (5, 1)}).serving() as server:
+            with pytest.raises(
+                Refused, match="which no command can carry; rename or delete it at the switch"
+            ):
+                await tl1(server).apply(Change(add=circuits("1-6")))
+            assert [command.split(":")[0] for command in server.commands] == ["RTRV-CRS"]
 
     asyncio.run(main())
 

@@ -52,7 +52,7 @@ def run(root: Path, script: str) -> str:
 def test_commands_and_units_are_installed(fresh: Path) -> None:
     assert run(fresh, "entrain --version").startswith("entrain, version ")
     assert "entrain" in run(fresh, "getent passwd entrain")
-    for unit in (ROOT / "packaging").glob("*.service"):
+    for unit in (*(ROOT / "packaging").glob("*.service"), *(ROOT / "packaging").glob("*.mount")):
         assert (fresh / "usr/lib/systemd/system" / unit.name).exists()
     verified = run(fresh, "systemd-analyze verify /usr/lib/systemd/system/entrain-controller.service")
     assert "entrain" not in verified

@@ -21,6 +21,7 @@ from entrain.commands.controller import command as controller
 from hostbpf.command import main
 from hostbpf.rates.enforcers import choose
 from machine.errors import BadInput
+from wire.progress import DIRECTORY, ROOM
 
 ROOT = Path(__file__).resolve().parents[2]
 UNITS = ROOT / "packaging"
@@ -144,7 +145,7 @@ def test_agent_needs_its_unit_s_capabilities_only_and_reads_its_options_again(tm
             assert "not reloaded" in message and wrong.partition(" ")[0] in message
 
 
-EXPOSURE = {"entrain-agent@.service": 40, "entrain-controller.service": 20}
+EXPOSURE = {"entrain-agent@.service": 35, "entrain-controller.service": 20}
 """The most that `systemd-analyze security` may find, in tenths; 100 is a service without any restriction."""
 
 
@@ -156,6 +157,8 @@ def test_systemd_knows_each_line_of_a_unit_and_finds_little_exposed(unit: str, t
     assert program is not None
     file = tmp_path / unit.replace("@", "@lo")  # an instance
     file.write_text(text.replace(program[1], "/bin/true"))
+    for mount in UNITS.glob("*.mount"):
+        shutil.copy(mount, tmp_path)
     verified = subprocess.run(
         ["systemd-analyze", "verify", file], capture_output=True, text=True, check=False
     )
@@ -163,6 +166,32 @@ def test_systemd_knows_each_line_of_a_unit_and_finds_little_exposed(unit: str, t
     limits = ["security", "--offline=yes", "--no-pager", f"--threshold={EXPOSURE[unit]}", str(file)]
     found = subprocess.run(["systemd-analyze", *limits], capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout
+
+
+def test_progress_has_the_room_that_entrain_itself_gives_it() -> None:
+    lines = (UNITS / "run-entrain-progress.mount").read_text().splitlines()
+    assert f"Where={DIRECTORY}" in lines
+    assert f"Options={ROOM},nosuid,nodev,noexec" in lines
+    assert "Requires=run-entrain-progress.mount" in (UNITS / "entrain-agent@.service").read_text()
+
+
+@pytest.mark.parametrize(("step", "left"), [("remove", 3), ("purge", 0)])
+def test_a_purge_leaves_no_settings_and_no_keys(step: str, left: int, tmp_path: Path) -> None:
+    script = (UNITS / "build-deb").read_text().partition("DEBIAN/postrm\" <<'SCRIPT'\n")[2]
+    script = script.partition("\nSCRIPT\n")[0].replace("/run/systemd/system", "/nowhere")
+    for path in ("etc/entrain/certs/ca.key", "etc/entrain/cluster.toml", "var/lib/entrain/jobs.sqlite"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    for directory in ("/etc/", "/var/"):
+        script = script.replace(directory, f"{tmp_path}{directory}")
+    subprocess.run(["sh", "-c", script, "_", step], check=True)
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == left
+
+
+@pytest.mark.parametrize("unit", sorted(EXPOSURE))
+def test_a_service_has_bounds_of_its_own(unit: str) -> None:
+    keys = {line.partition("=")[0] for line in (UNITS / unit).read_text().splitlines()}
+    assert {"MemoryHigh", "MemoryMax", "TasksMax", "LimitNOFILE", "PrivateDevices"} <= keys
 
 
 @pytest.mark.parametrize("unit", sorted(EXPOSURE))

@@ -268,7 +268,7 @@ def test_a_program_that_cannot_run_is_told(tmp_path: Path) -> None:
     told = ended(str(broken), "--grpc-server-addr", "127.0.0.1:0")
     assert told.returncode in (1, 2)
     assert told.stdout == ""
-    assert told.stderr.startswith("softswitch: ")
+    assert told.stderr.startswith(f"softswitch: {broken}: ")
     assert told.stderr.count("\n") == 1
 
 

@@ -352,6 +352,27 @@ c._listen = with_stranger
     assert run_job(patch=patch).returncode == 0
 
 
+def test_silent_strangers_hold_nobody_up(run_job: RunJob) -> None:
+    patch = """
+import workloads.connections as c, socket
+listen = c._listen
+c._HELLO_TIMEOUT_S = 1e4
+c._MOST_CALLERS = 40
+silent = []
+def with_silent(job, rank):
+    listener = listen(job, rank)
+    for n in range(100):
+        silent.append(socket.create_connection(listener.getsockname()))
+        if n % 2:
+            silent[-1].sendall(c._MAGIC)
+    return listener
+c._listen = with_silent
+"""
+    result = run_job(patch=patch, ranks=3)
+    assert result.returncode == 0
+    assert "too many connect" in result.stderr
+
+
 def test_who_knows_all_of_a_job_but_its_secret_cannot_take_a_ranks_place(run_job: RunJob) -> None:
     patch = """
 import workloads.connections as c, socket

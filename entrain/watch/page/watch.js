@@ -104,7 +104,7 @@ function drawTopology() {
 
 function drawHeat() {
   const links = last.links.filter((link) => link.slots.length);
-  if (!links.length) { nothing("heat", last.problem || "no link has a load table"); return; }
+  if (!links.length) { nothing("heat", last.problem || last.lacking || "no link has a load table"); return; }
   const slots = links[0].slots.length, left = 150, cell = 44, row = Math.max(14, Math.min(22, 480 / links.length));
   const width = left + slots * cell + 8, height = 22 + links.length * row;
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "planned load" });
@@ -236,9 +236,9 @@ function draw() {
   document.title = `${last.run || last.network}: entrain watch`;
   document.getElementById("what").textContent = last.run ? `run ${last.run}` : `network ${last.network}`;
   document.getElementById("about").textContent = `${last.switches.length} switches (${last.program}), ` +
-    `${last.hosts.length} hosts, ${last.routing} routing; slot ${last.slot} of ${last.slot_ms} ms; ` +
+    `${last.hosts.length} hosts, ${last.lacking ? "" : `${last.routing} routing; `}slot ${last.slot} of ${last.slot_ms} ms; ` +
     new Date(1e3 * last.unix_s).toLocaleTimeString("en-GB");
-  say(last.problem);
+  say(last.problem || last.lacking);
   drawTopology();
   drawHeat();
   drawUse();

@@ -10,9 +10,10 @@ from click.testing import CliRunner
 from cryptography import x509
 
 from controlplane.topology import leaf_spine, parse_topology
-from entrain.certificates import AUTHORITY_KEY, issue
+from entrain.certificates import AUTHORITY_KEY, issue, revoke
 from entrain.commands.certs import command
 from machine.errors import BadInput
+from machine.revocation import serials
 from machine.tls import AUTHORITY, READER, SUBMITTER
 
 SMALL = leaf_spine(leaves=1, spines=1, hosts_per_leaf=1)
@@ -73,3 +74,42 @@ def test_the_command_takes_a_topology_and_names_the_key_to_set(tmp_path: Path) -
     done = CliRunner().invoke(command, [str(file), str(tmp_path / "certs")], catch_exceptions=False)
     assert done.exit_code == 0
     assert f'certificates = "{tmp_path}/certs"' in done.output
+
+
+def test_a_revoked_certificate_is_on_the_list_and_another_takes_its_place(tmp_path: Path) -> None:
+    issue(LARGE, tmp_path, 1, ["ann"])
+    numbers = {
+        name: x509.load_pem_x509_certificate((tmp_path / f"{name}.crt").read_bytes()).serial_number
+        for name in ("h1", "ann")
+    }
+    path = revoke(tmp_path, ["h1"])
+    assert path == tmp_path / "ca.crl"
+    assert issue(LARGE, tmp_path, 1) == ["h1"]
+    revoke(tmp_path, ["ann"])
+    assert serials(path, tmp_path / AUTHORITY) == set(numbers.values())
+
+
+def test_what_cannot_be_revoked_is_named_and_nothing_changes(tmp_path: Path) -> None:
+    issue(SMALL, tmp_path, 1)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for names, problem in (
+        (["h1", "h9"], r"--revoke h9: .*h9\.crt: No such file or directory; there are controller, h1, leaf1"),
+        (["h1", "leaf1"], "is a server's, and clients do not read the list"),
+        (["ca"], r"is no certificate of .*ca\.crt"),
+    ):
+        with pytest.raises(BadInput, match=problem):
+            revoke(tmp_path, names)
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    with pytest.raises(BadInput, match="has no authority"):
+        revoke(tmp_path / "elsewhere", ["h1"])
+
+
+def test_certs_revoke_says_where_the_list_goes(tmp_path: Path) -> None:
+    file = tmp_path / "network.toml"
+    file.write_text('[topology]\nkind = "leaf-spine"\nleaves = 1\nspines = 1\nhosts_per_leaf = 1\n')
+    arguments = [str(file), str(tmp_path / "certs")]
+    assert CliRunner().invoke(command, arguments).exit_code == 0
+    revoked = CliRunner().invoke(command, [*arguments, "--revoke", "h1"])
+    assert revoked.exit_code == 0
+    assert "ca.crl: revokes h1; copy it beside ca.crt on every machine" in revoked.output
+    assert "1 certificates made" in CliRunner().invoke(command, arguments).output

@@ -71,6 +71,35 @@ def test_switches_by_address_are_set_once(target: str, tmp_path: Path) -> None:
     assert not any(s["pipeline_set"] or s["inserted"] or s["deleted"] for s in second["switches"])
 
 
+def test_another_program_is_set_by_address_and_then_entrains_again(tmp_path: Path) -> None:
+    made = ROOT / "tests/p4/programs/build/state"
+    files = ("--program", f"{made}.json", "--p4info", f"{made}.p4info.txtpb")
+
+    async def test() -> list[tuple[int, str, str]]:
+        fakes = [FakeSwitch(number) for number in (1, 2)]
+        for fake in fakes:
+            await fake.start()
+        try:
+            command = (topology_file(tmp_path, fakes, "bmv2"), "--target", "bmv2")
+            return [
+                await deploy(*command, *files),
+                await deploy(*command, *files, "--routing", "ecmp"),
+                await deploy(*command, "--program", "other.json"),
+                await deploy(*command, "--program", "fabric"),
+            ]
+        finally:
+            for fake in fakes:
+                await fake.stop()
+
+    (set_, other, _), (refused, _, why), (alone, _, which), (again, own, _) = asyncio.run(test())
+    assert (set_, refused, alone, again) == (0, 2, 2, 0)
+    assert json.loads(other)["program"] == "state" and json.loads(other)["fabric"] is False
+    assert not any(switch["inserted"] for switch in json.loads(other)["switches"])
+    assert "--routing ecmp: state is not the fabric's program" in why
+    assert "program and p4info: give both or neither" in which
+    assert json.loads(own)["fabric"] and all(switch["inserted"] for switch in json.loads(own)["switches"])
+
+
 def test_a_wrong_device_id_is_told_in_the_switchs_words(tmp_path: Path) -> None:
     async def test() -> tuple[int, str, str]:
         fakes = [FakeSwitch(7), FakeSwitch(2)]

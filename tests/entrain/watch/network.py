@@ -47,6 +47,7 @@ class Controller(api_grpc.ControllerServicer):
         self._began_ns = time.monotonic_ns()
         self._calls = threading.Lock()
         self.watching = 0
+        self.lacking = ""
 
     def GetNetwork(self, request: Any, context: Any) -> api.Network:  # noqa: N802
         return api.Network(
@@ -78,7 +79,8 @@ class Controller(api_grpc.ControllerServicer):
         with self._calls:
             self.watching += 1
         while context.is_active() and not self.ended.is_set():
-            yield api.Loads(unix_ns=time.time_ns(), ports=list(self._ports()), queues=QUEUES)
+            ports = list(self._ports())
+            yield api.Loads(unix_ns=time.time_ns(), ports=ports, queues=QUEUES, lacking=self.lacking)
             if not request.interval_ms or self.ended.wait(request.interval_ms / 1e3):
                 return
 

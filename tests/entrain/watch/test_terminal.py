@@ -75,6 +75,16 @@ def test_links_fit_the_terminal(
     play(watched[0], look, width)
 
 
+def test_what_a_program_lacks_is_shown_whole(watched: Watched) -> None:
+    watched[1].lacking = "has no load tables; entrain's program has: `entrain deploy --target softswitch …`"
+
+    async def look(app: Watch) -> None:
+        await until(lambda: watched[1].lacking in " ".join(screen(app).split()))  # not cut at the edge
+        assert "program fabric" in screen(app) and "routing" not in screen(app)
+
+    play(watched[0], look, 60)
+
+
 def test_keys_sort_and_turn_the_order_round(watched: Watched) -> None:
     async def act(app: Watch) -> None:
         press(app, "s", "s")  # the second column: how full links are

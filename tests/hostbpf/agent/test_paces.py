@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,6 +95,40 @@ def test_a_user_paces_the_users_own_processes_alone(agent: Paces, process: Publi
     assert agent.starts(ANN) == []
     with pytest.raises(BadInput, match="has no pace"):
         agent.clear(MINE, "mine")
+
+
+LEASED = """
+import fcntl, os, signal, sys
+from wire.progress import HEADER, MAGIC, PACE, STARTS, VERSION, Header, _netns_cookie, pace_offset
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+size = pace_offset(1) + PACE.size + STARTS.size
+header = HEADER.pack(*Header(MAGIC, VERSION, 1, 0, os.getpid(), _netns_cookie(), b"leased"))
+with open(sys.argv[1], "xb") as file:
+    file.write(header.ljust(size, bytes(1)))
+file = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.lockf(file, fcntl.LOCK_SH)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def leases(path: Path) -> bool:
+    return any(
+        line.split()[1] == "LEASE" and line.split()[5].endswith(f":{path.stat().st_ino}")
+        for line in Path("/proc/locks").read_text().splitlines()
+    )
+
+
+def test_a_lease_on_a_file_holds_up_nobody(agent: Paces, process: Publisher, tmp_path: Path) -> None:
+    path = tmp_path / "leased.progress"
+    with subprocess.Popen(
+        [sys.executable, "-c", LEASED, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout and holder.stdout.readline()
+        agent.set(MINE, "mine", ahead(3.0))
+        assert {each.job for each in agent.starts(MINE)} == {"mine"}
+        assert leases(path)  # the kernel takes it back after `fs.lease-break-time`
 
 
 def test_one_user_leaves_room_for_the_paces_of_others(agent: Paces) -> None:

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from controlplane.topology import dumbbell, leaf_spine
-from entrain.certificates import issue
+from entrain.certificates import issue, revoke
 from hostbpf.clock import SlotClock
 from hostbpf.emulated import server
 from hostbpf.emulated.client import channel, load_paths
@@ -26,7 +26,7 @@ from hostbpf.rpc.emulated_switch_pb2_grpc import EmulatedSwitchStub
 from machine import callers
 from machine.errors import BadInput, EntrainError
 from machine.patience import patience
-from machine.tls import identity_of
+from machine.tls import identity_of, open_channel
 from mininet_topos.emulated_switches import write_files
 from tests.silent import silent
 from wire.flow import Flow
@@ -90,11 +90,33 @@ def test_a_request_is_refused_as_a_whole(switch: EmulatedSwitch) -> None:
     assert not any(loads(switch, OTHER, 1000))
 
 
-def test_a_clock_that_steps_back_is_refused_politely(switch: EmulatedSwitch, present: Present) -> None:
+@pytest.mark.parametrize("back", [1, TOLERANCE])
+def test_a_clock_that_steps_back_a_little_leaves_plans_as_they_are(
+    switch: EmulatedSwitch, present: Present, back: int
+) -> None:
     switch.update(FLOW, 4, 1000, [10])
-    present.slot -= 50
-    with pytest.raises(BadInput, match="check clocks"):
-        switch.update(FLOW, 4, 950, [10])
+    before = switch.instance
+    present.slot -= back
+    switch.update(OTHER, 4, 1000, [20])
+    assert loads(switch, THIRD, 1000)[0] == 30
+    assert switch.instance == before
+
+
+def test_a_clock_that_went_far_forward_and_back_refuses_nobody(
+    switch: EmulatedSwitch, present: Present, capsys: pytest.CaptureFixture[str]
+) -> None:
+    switch.update(FLOW, 4, 1000, [10])
+    present.slot += 60_000
+    switch.update(OTHER, 4, 61_000, [10])
+    before = switch.instance
+    present.slot -= 60_000
+    asked = pb.FetchFeedbackRequest(hops=[pb.Hop(flow=message_of(THIRD), port=4)], slot=1000)
+    answer = server._Service(switch, knows=False).FetchFeedback(asked, SimpleNamespace())
+    assert not any(answer.loads[0].load)
+    assert answer.instance != before  # hosts plan anew
+    switch.update(FLOW, 4, 1000, [10])
+    assert loads(switch, THIRD, 1000)[0] == 10
+    assert "s1: the clock has been set back by 60000 slots; plans are dropped" in capsys.readouterr().err
 
 
 def loads(switch: EmulatedSwitch, flow: Flow, slot: int, port: int = 4) -> list[float]:
@@ -417,6 +439,22 @@ def test_who_is_no_host_is_not_answered_at_all(tmp_path: Path, present: Present)
 
     with serving(config, present) as address:
         asyncio.run(test(address))
+
+
+def test_a_host_whose_certificate_is_revoked_is_refused(tmp_path: Path, present: Present) -> None:
+    topology, certs = dumbbell(hosts_per_side=1), tmp_path / "certs"
+    issue(topology, certs, days=1)
+    config = SwitchFile(
+        name="left", listen="127.0.0.1:0", certificates=certs, port=(PortTable(number=1, rate_mbps=1.0),)
+    )
+    own = identity_of(certs, "h1")
+    with serving(config, present) as address, open_channel(grpc, address, (), own, "left") as opened:
+        switch, request = EmulatedSwitchStub(opened), pb.FetchFeedbackRequest(slot=present.slot)
+        switch.FetchFeedback(request, timeout=patience(60))
+        revoke(certs, ["h1"])
+        with pytest.raises(grpc.RpcError, match="has been revoked") as raised:
+            switch.FetchFeedback(request, timeout=patience(60))
+        assert raised.value.code() == grpc.StatusCode.PERMISSION_DENIED
 
 
 def test_who_has_no_certificate_gets_no_answer(

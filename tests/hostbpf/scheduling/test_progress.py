@@ -132,6 +132,13 @@ def test_what_a_c_program_publishes_is_read(program: Path, tmp_path: Path, monit
         assert not monitor.refused
 
 
+def test_a_jobs_name_forges_no_line_of_a_log(tmp_path: Path, monitor: Monitor) -> None:
+    with Publisher("x\n\x1b[2Kroot wrote", name="x", directory=tmp_path) as publisher:
+        publisher.flow(FLOW, Direction.SENT)
+        assert [each.job for each in monitor.read()] == [r"x\n\x1b[2Kroot wrote"]
+        assert [each.job for each in monitor.processes()] == [r"x\n\x1b[2Kroot wrote"]
+
+
 def test_python_and_c_have_the_same_layout(program: Path, tmp_path: Path) -> None:
     flow = Flow("1.2.3.4", 5, "6.7.8.9", 10, 17)
     with Publisher("from-python", directory=tmp_path, capacity=3) as publisher:
@@ -753,6 +760,63 @@ def shared(tmp_path: Path) -> Iterator[Path]:
     make_directory(directory)
     let_others_pass(directory.parent)
     yield directory
+
+
+FILLED = """
+import os, subprocess, sys
+from pathlib import Path
+from wire.progress import DIRECTORY, Publisher, make_directory
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", "/run"], check=True)
+make_directory(DIRECTORY)
+if not (child := os.fork()):
+    os.setresuid(65534, 65534, 65534)
+    try:
+        with Publisher("mine") as _, open(DIRECTORY / "filling", "wb") as filling:
+            while True:
+                filling.write(bytes(1 << 20))
+    except OSError as error:
+        print(error.strerror, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(Path("/run/other.pid").write_bytes(bytes(1 << 20)))
+"""
+
+
+@pytest.mark.root
+def test_a_user_who_fills_the_directory_takes_nothing_from_run(tmp_path: Path) -> None:
+    let_others_pass(tmp_path)
+    environment = {name: text for name, text in os.environ.items() if name != "ENTRAIN_PROGRESS"}
+    done = subprocess.run(
+        ["unshare", "--mount", sys.executable, "-c", FILLED],
+        env={**environment, "PYTHONPATH": str(INCLUDE.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["No space left on device", str(1 << 20)]
+
+
+IN_CONTAINER = """
+import os, stat, subprocess
+from wire.progress import DIRECTORY, make_directory
+subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
+code = "from wire.progress import DIRECTORY, make_directory; make_directory(DIRECTORY)"
+subprocess.run(["setpriv", "--bounding-set=-sys_admin", os.environ["PYTHON"], "-c", code], check=True)
+print(oct(stat.S_IMODE(DIRECTORY.stat().st_mode)), os.path.ismount(DIRECTORY))
+"""
+
+
+@pytest.mark.root
+def test_where_nothing_can_be_mounted_the_directory_is_an_ordinary_one() -> None:
+    environment = {name: text for name, text in os.environ.items() if name != "ENTRAIN_PROGRESS"}
+    done = subprocess.run(
+        ["unshare", "--mount", sys.executable, "-c", IN_CONTAINER],
+        env={**environment, "PYTHONPATH": str(INCLUDE.parent), "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["0o1777", "False"]
 
 
 @pytest.fixture

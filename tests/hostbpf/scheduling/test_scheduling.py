@@ -611,6 +611,12 @@ def test_a_flow_that_begins_to_send_decides_before_the_next_round(monkeypatch: p
     assert not bench.scheduler.rests(FLOW)
 
 
+def test_what_is_said_is_one_line(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.scheduler.say("x\n\x1b[2Kroot wrote")
+    assert list(bench.scheduler.events) == [r"x\n\x1b[2Kroot wrote"]
+    assert capsys.readouterr().err == "entrain-agent: x\\n\\x1b[2Kroot wrote\n"
+
+
 def test_an_error_in_a_round_is_said_and_ends_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -141,3 +141,18 @@ def test_what_has_failed_holds_up_only_those_that_need_it(backfill: bool) -> Non
 def test_a_job_that_can_never_start_is_refused() -> None:
     with pytest.raises(ValueError, match="job big: cannot start even when no other job runs"):
         run([one("big", 17, 0, 1)], empty(CLUSTER), STRATEGIES["best"])
+
+
+@pytest.mark.parametrize("backfill", [False, True])
+def test_an_owner_has_a_share_and_beyond_it_holds_nobody_up(backfill: bool) -> None:
+    queue = Queue(empty(CLUSTER), STRATEGIES["ecmp"], backfill=backfill, share=4)
+    owners = {"a1": "ann", "a2": "ann", "a3": "ann", "b1": "bob", "root": ""}
+    sizes = {"a1": 2, "a2": 3, "a3": 2, "b1": 4, "root": 8}
+    for index, (name, owner) in enumerate(owners.items()):
+        queue.submit(index, Job(Request(name, sizes[name]), 0, 10, owner=owner))
+    assert [outcome.placement.job for _, outcome in queue.start(0)] == ["a1", "a3", "b1", "root"]
+    assert [each and each.cause for each in queue.waiting(0).values()] == ["share"]
+    queue.end(0)
+    assert queue.start(1) == []
+    queue.end(2)
+    assert [outcome.placement.job for _, outcome in queue.start(2)] == ["a2"]

@@ -11,7 +11,7 @@ import pytest
 from finsy.proto import p4r
 
 from controlplane.topology import leaf_spine
-from entrain.certificates import issue
+from entrain.certificates import issue, revoke
 from machine import callers
 from machine.errors import BadInput
 from machine.patience import patience
@@ -68,6 +68,29 @@ def test_a_host_with_a_certificate_is_refused_in_every_call(certs: Path) -> None
         assert not bench.loaded
 
     run(certs, scenario)
+
+
+def test_an_operator_whose_certificate_is_revoked_is_refused(tmp_path: Path) -> None:
+    issue(TOPOLOGY, tmp_path, days=1)
+    operator = identity_of(tmp_path, OPERATORS)
+    copies = [path.rename(path.with_stem("lost")) for path in (operator.certificate, operator.key)]
+    lost = Identity(operator.authority, *copies)
+    issue(TOPOLOGY, tmp_path, days=1)
+
+    async def scenario(bench: Served) -> None:
+        thief = bench.controller(identity=lost, server_name=SWITCH)
+        await thief.stub.Capabilities(p4r.CapabilitiesRequest())
+        revoke(tmp_path, ["lost"])
+        error = await refused(thief.stub.Capabilities(p4r.CapabilitiesRequest()))
+        assert error.code() == grpc.StatusCode.PERMISSION_DENIED
+        honest = bench.controller(identity=operator, server_name=SWITCH)
+        await honest.stub.Capabilities(p4r.CapabilitiesRequest())
+
+    async def served() -> None:
+        async with serving(identity=identity_of(tmp_path, SWITCH), clients=[OPERATOR]) as bench:
+            await scenario(bench)
+
+    asyncio.run(served())
 
 
 def test_calls_of_a_host_without_a_message_keep_no_operator_waiting(
