@@ -33,7 +33,6 @@ class BuildWheel(build_py):
         self._compile(built)
         (built / PRIVATE).mkdir()
         shutil.copytree(ROOT / "experiments", built / PRIVATE / "experiments")
-        shutil.copytree(ROOT / "docs" / "results-notes", built / PRIVATE / "docs" / "results-notes")
         for package in sorted(built.iterdir()):
             if package.name != "entrain":
                 package.rename(built / PRIVATE / package.name)

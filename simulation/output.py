@@ -1,6 +1,7 @@
-"""Write an experiment's results: summary.json, jobs.csv, coflows.csv and plots.
+"""Write an experiment's results: summary.json, rows.csv, jobs.csv, coflows.csv and plots.
 
-On request, also flows.csv and usage.csv; rates.csv and iterations.csv if the experiment is about them. If
+rows.csv has the figures of summary.json in long form. On request, also
+flows.csv and usage.csv; rates.csv and iterations.csv if the experiment is about them. If
 pyarrow is installed, each CSV file has a Parquet file.
 """
 
@@ -9,11 +10,13 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from machine import rows as long_form
 from machine.origin import here
 from machine.whole import whole
 from simulation import detail
@@ -30,17 +33,23 @@ from simulation.results import (
     parameters,
     settings,
 )
+from simulation.rows import rows as published
 
 
-def summarise(experiment: Experiment, points: Sequence[Point], results: Sequence[Result]) -> Summary:
-    """Return the summary of an experiment's results."""
+def summarise(
+    experiment: Experiment,
+    points: Sequence[Point],
+    results: Sequence[Result],
+    paper: Mapping[str, str] = MappingProxyType({}),
+) -> Summary:
+    """Return the summary of an experiment's results. `paper` has the paper's value by claim."""
     return Summary(
         experiment.name,
         experiment.title,
         points[0]["seed"],
         points[0]["limit"],
         settings(points),
-        experiment.paper,
+        paper,
         tuple(Row(parameters(p), r.figures) for p, r in zip(points, results, strict=True)),
         here(),
     )
@@ -51,6 +60,7 @@ def write(directory: Path, summary: Summary, results: Sequence[Result]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     with whole(directory / "summary.json") as draft:
         draft.write_text(json.dumps(summary.document(), indent=1) + "\n", encoding="utf-8")
+    long_form.write(directory / "rows.csv", published(summary))
     pairs = _pairs(summary, results)
     for (name, found), kind in zip(rows(summary, results).items(), (JobTimes, CoflowTimes), strict=True):
         _write_rows(directory / f"{name}.csv", _columns(kind, summary), found)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from entrain.api.results import Pictures, Tables, own_backend, pictures
+from entrain.results.claimed import values_of
 from machine.errors import BadInput
 from simulation import output, sweep
 from simulation.experiments.experiment import Point
@@ -105,4 +106,4 @@ def simulate(
             progress(name, ended / len(todo))
 
     results = sweep.run_points(todo, directory=Path(out) if out else None, workers=workers, done=done)
-    return SimulationResults(output.summarise(experiment, todo, results), tuple(results))
+    return SimulationResults(output.summarise(experiment, todo, results, values_of(name)), tuple(results))

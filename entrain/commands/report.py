@@ -33,6 +33,11 @@ Directory = click.Path(path_type=Path, exists=True, file_okay=False)
     "results in DIR stay as they are.",
 )
 @click.option(
+    "--publish",
+    is_flag=True,
+    help="Put the rows of simulated experiments in DIR into data/results/, and write docs/results/ anew.",
+)
+@click.option(
     "--html",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write one self-contained page to this file: tables, interactive plots, settings, versions.",
@@ -48,13 +53,14 @@ def command(
     draw: bool,
     as_json: bool,
     page: Path | None,
+    publish: bool,
     html: Path | None,
     form: str | None,
 ) -> None:
     """Report the results of experiments in DIR (their --out) and its subdirectories.
 
     The report covers all completed runs, also after an interruption. Two experiments are compared: run by
-    run, and by their settings. --page includes the results of `entrain simulate`, too.
+    run, and by their settings. --publish is for the results of `entrain simulate`.
     """
     if form is not None and not draw:
         raise click.UsageError("--format is the format of plots; add --draw")
@@ -63,14 +69,17 @@ def command(
             raise click.UsageError("--page cannot be combined with --draw, --json or --html; give it alone")
         _write_page(directories, page)
         return
+    if publish:
+        if draw or as_json or html:
+            raise click.UsageError("--publish cannot be combined with --draw, --json or --html")
+        _publish(directories)
+        return
     from entrain.results import store
 
     found = store.found(directories)
     if not found:
         where = ", ".join(map(str, directories))
-        raise BadInput(
-            f"{where}: no results of entrain run; for results of entrain simulate, give --page FILE"
-        )
+        raise BadInput(f"{where}: no results of entrain run; for results of entrain simulate, give --publish")
     documents = [_report(each, draw=form or "png" if draw else None, shown=not as_json) for each in found]
     if as_json:
         several = {"experiments": documents, "comparison": _comparison(found)}
@@ -117,6 +126,22 @@ def _comparison(directories: Sequence[Path]) -> dict[str, object] | None:
             for setting, first, second in comparison.settings(*held)
         ],
     }
+
+
+def _publish(directories: Sequence[Path]) -> None:
+    """Publish the rows of all summaries in `directories` or one level below."""
+    from entrain.results import published
+    from simulation.results import read_summary
+    from simulation.rows import all_rows
+
+    patterns = ("summary.json", "*/summary.json")
+    paths = {path for each in directories for pattern in patterns for path in each.glob(pattern)}
+    if not paths:
+        raise BadInput(f"{', '.join(map(str, directories))}: no results of entrain simulate --out")
+    rows = all_rows(read_summary(path) for path in sorted(paths))
+    published.publish(rows)
+    published.write()
+    click.echo(f"published {', '.join(rows)}; commit data/results and docs/results", err=True)
 
 
 def _write_html(directories: Sequence[Path], path: Path) -> None:

@@ -81,7 +81,6 @@ SCORE = "cassini-score"
     help="For cassini-score: least score of a link for which its jobs are shifted (0.7).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-@click.option("--page", hidden=True)
 @click.pass_context
 def command(
     context: click.Context,
@@ -99,7 +98,6 @@ def command(
     profiles: Path | None,
     threshold: float | None,
     as_json: bool,
-    page: str | None,
 ) -> None:
     """Simulate experiment NAME (parrot-jct, parrot-readings, parrot-scale, parrot-eta, parrot-theta,
     parrot-load, parrot-ps, parrot-live, slots-jct, slots-models, slots-tau, slots-bound, slots-load,
@@ -113,6 +111,7 @@ def command(
     Files in --out and their columns. Columns for the parameters that the
     experiment varies (policy, gbps, ...) follow.
       summary.json  totals per point, decision latency, the paper's claims
+      rows.csv      the same in long form: one row per value
       jobs.csv      job, arrival_s, jct_s, waiting_s (with bytes to send, but
                     sending none; for vclos-...: in the queue; for pollux-jct:
                     without a GPU), lower_bound_s (alone in the network; for
@@ -136,6 +135,7 @@ def command(
       d-clas      each coflow counts alone, in D-CLAS queues (Aalo's paper)
     """
     # Import late: the simulator loads numpy and numba, which would slow down `entrain --help`.
+    from entrain.results.claimed import values_of
     from schedulers.compiled import cached
     from simulation import output, sweep
     from simulation.experiments.experiment import Point
@@ -146,9 +146,6 @@ def command(
         return
     if profiles is not None or threshold is not None:
         raise BadInput(f"--profiles and --threshold belong to {SCORE}; leave them out")
-    if name == "results" or page is not None:
-        target = page or "FILE"
-        raise BadInput(f"entrain report writes the page: entrain report {out or 'DIR'} --page {target}")
     if workers is not None and workers < 1:
         raise BadInput(f"--workers is {workers}; give at least 1")
     if out is None and (flows or usage is not None):
@@ -191,7 +188,7 @@ def command(
             raise
         except OSError as error:
             raise _unwritable(error, out) from error
-    summary = output.summarise(experiment, todo, results)
+    summary = output.summarise(experiment, todo, results, values_of(experiment.name))
     if out is not None:
         try:
             output.write(out, summary, results)
@@ -247,7 +244,8 @@ def _score(
 
 
 def _print(summary: Summary) -> None:
-    from simulation.claims import here
+    from entrain.results.claimed import judged_of
+    from simulation.rows import rows
 
     console = Console()
     print_whole(summary_table(summary))
@@ -264,9 +262,11 @@ def _print(summary: Summary) -> None:
     console.print(summary_legend(summary), highlight=False)
     for line in placements(summary):
         console.print(line, highlight=False)
-    for claim, value in summary.paper.items():
-        ours = here(claim, summary)
-        console.print(f"{claim}: paper {value}" + (f", here {ours}" if ours else ""), highlight=False)
+    if beside := judged_of(summary.experiment, rows(summary)):
+        claims = plain_table("claim", "paper", "here", "reproduced?", text=4)
+        for each in beside:
+            claims.add_row(each.claim.text, each.claim.value, each.here, each.verdict)
+        print_whole(claims)
 
 
 _SHOWN = (

@@ -29,11 +29,11 @@ from entrain.results.claims import (
     scheduled,
     span,
 )
-from entrain.results.cluster import Stay
+from entrain.results.cluster import Stay, times
 from entrain.results.gains import gains
-from entrain.results.names import label
+from entrain.results.pivots import markdown as table
 from entrain.results.remedies import cell as remedies_cell
-from entrain.results.tables import SHIFTING_HEADINGS, shifting_cells
+from entrain.results.tables import SHIFTING_HEADINGS, label, shifting_cells
 from entrain.results.values import LEARNING, RunResult, fairness, scheduler, series_of, strategy, summarized
 from entrain.run.cross import NAME as CROSS
 from entrain.trials.slot_rates import KIND as SLOT_RATES
@@ -41,7 +41,6 @@ from entrain.trials.slot_rates import TrialResult
 from machine.errors import BadInput
 from machine.interval import interval, relative
 from machine.origin import EMULATION, listed
-from simulation.report import table
 
 SENDING = 0.1
 """A job counts as sending in a bin if it has at least this fraction of the fullest bin's throughput."""
@@ -335,7 +334,7 @@ def _beside_fluid(live: Live) -> str:
 
     def row(name: str, ours: Mapping[int, float], stays: Sequence[Stay] = ()) -> list[str]:
         against = relative(theirs, ours).percent() if best and name != best else ""
-        waiting = f"{fmean(stay.jwt_s for stay in stays):.2f}" if stays else ""
+        waiting = f"{times(stays)['jwt_s_mean']:.2f}" if stays else ""
         return [name, interval(list(ours.values())).show(), against, waiting]
 
     rows = [row(name, live.mean_jct_s(name), live.stays(name)) for name in live.runs]
@@ -363,14 +362,14 @@ def _cluster(section: Section, found: Found) -> str:
 
 def _strategies(live: Live) -> str:
     def row(name: str) -> list[str]:
-        runs, stays = live.runs[name], live.stays(name)
+        runs, stayed = live.runs[name], times(live.stays(name))
         failed = [run.stays.failed_attempts for run in runs if run.stays]
         over_alone = [value for run in runs for value in run.over_alone]
         return [
             name,
             *(
-                f"{np.mean(times):.2f}, {np.percentile(times, 99):.2f}"
-                for times in ([getattr(stay, key) for stay in stays] for key in ("jrt_s", "jwt_s", "jct_s"))
+                f"{stayed[f'{key}_mean']:.2f}, {stayed[f'{key}_p99']:.2f}"
+                for key in ("jrt_s", "jwt_s", "jct_s")
             ),
             str(max(run.max_flows_per_link_all for run in runs)),
             *(str(sum(each.get(cause, 0) for each in failed)) for cause in ("gpus", "network")),
@@ -403,8 +402,7 @@ def _shifts(section: Section, found: Found) -> str:
 
 def _iterations_and_shifts(live: Live) -> str:
     """Iteration times of each run, and how Cassini's jobs were shifted and kept to it."""
-    runs, experiment = list(_runs(live)), live.experiment
-    assert experiment is not None, "experiments of kind slot-rates have no jobs"
+    runs = list(_runs(live))
     sampled = any(run.timeline.throughput for run in runs)
     rows = []
     for run in runs:
@@ -413,7 +411,7 @@ def _iterations_and_shifts(live: Live) -> str:
         marks = fmean(job.summary.marks_per_iteration or 0.0 for job in run.jobs)
         rows.append(
             [
-                label(experiment, run, runs),
+                label(run, runs),
                 ", ".join(f"{time:.0f}" for time in times),
                 ", ".join(f"{ideal:.0f}" for ideal in ideals),
                 f"{fmean(time / ideal for time, ideal in zip(times, ideals, strict=True)):.3f}",
@@ -423,8 +421,7 @@ def _iterations_and_shifts(live: Live) -> str:
         )
     head = ["run", "mean iteration, ms", "alone, ms", "× alone", "marks per iteration"]
     text = "\n" + table([*head, *(["meet"] if sampled else [])], rows)
-    paced = [run for run in runs if run.paced.score is not None]
-    shifted = [[label(experiment, run, runs), *shifting_cells(run)] for run in paced]
+    shifted = [[label(run, runs), *shifting_cells(run)] for run in runs if run.paced.score is not None]
     return text + ("\n" + table(["run", *SHIFTING_HEADINGS], shifted) if shifted else "")
 
 

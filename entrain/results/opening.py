@@ -1,24 +1,28 @@
 """The table that opens docs/results.md: each claim, the paper's figure, ours, and whether it is reproduced.
 
-Figures come from the tables of the sections, so that no figure stands on the page without its section.
-Whether they reproduce the paper's follows from one rule (`verdicts.py`). `[[verdict]]` in
-`experiments/results-page.toml` has the rest.
+Figures of live experiments come from the tables of the sections, and `[[verdict]]` in
+`experiments/results-page.toml` has the rest; those of simulated ones come from the published rows, by
+`claims.toml`. Whether they reproduce the paper's follows from one rule (`verdicts.py`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from entrain import paper
+from entrain.results.claimed import Judged
+from entrain.results.pivots import markdown
 from entrain.results.verdicts import kind_of, verdict
-from simulation.report import table
 
 _ORIGIN = re.compile(r"^(?:Measured|Computed): (.*?)\.(?: |$)", re.MULTILINE)
 
 
-def opening(sections: Mapping[str, str]) -> str:
-    """Return the table for the sections (by title) of a page; claims that none of them has are left out."""
+def opening(sections: Mapping[str, str], simulated: Sequence[Judged] = ()) -> str:
+    """Return the table for the sections (by title) of a page and for the claims of simulated experiments.
+
+    Claims that no section has are left out, and so are simulated ones without a reason.
+    """
     rows = []
     for each in paper.verdicts():
         text = sections.get(each.section, "")
@@ -28,11 +32,19 @@ def opening(sections: Mapping[str, str]) -> str:
         _, theirs, ours = found[-1]
         judged = verdict(theirs, ours, each.kind or kind_of(each.claim, theirs))
         rows.append([each.claim, theirs, ours, judged, each.why, _source(each.section, text)])
-    return (
-        table(["claim", "paper", "here", "reproduced?", "why", "section: commands and version"], rows)
-        if rows
-        else ""
-    )
+    rows += [
+        [each.claim.text, each.claim.value, each.here, each.verdict or "", each.claim.why, _page(each)]
+        for each in simulated
+        if each.claim.why
+    ]
+    head = ["claim", "paper", "here", "reproduced?", "why", "section: commands and version"]
+    return markdown(head, rows) if rows else ""
+
+
+def _page(judged: Judged) -> str:
+    """Return a link to the page of a simulated claim, and the version that computed it."""
+    row = judged.rows[0]
+    return f"[{judged.claim.experiment}](results/{judged.claim.paper}.md), version {row.version}, {row.date}"
 
 
 def _source(title: str, text: str) -> str:

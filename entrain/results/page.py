@@ -1,7 +1,8 @@
-"""Write docs/results.md, which compares simulated and live results with the papers' figures.
+"""Write docs/results.md, which compares live results with the papers' figures.
 
-The page opens with a table of what reproduces. Titled sections follow. Sections with new results replace
-the existing ones; the others stay, so that some of the experiments can be run again.
+The page opens with a table of what reproduces, also of simulated experiments (`published.py`). Titled
+sections follow. Sections with new results replace the existing ones; the others stay, so that some of the
+experiments can be run again.
 """
 
 from __future__ import annotations
@@ -11,28 +12,17 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from entrain.results import live
+from entrain.results import live, published
 from entrain.results.opening import opening
 from machine.errors import BadInput
-from simulation import report
-from simulation.experiments.registry import EXPERIMENTS
 
 _TITLE = """# Results compared with the papers
 
 This page compares what entrain measures with what the papers claim: first in one table, then figure by
 figure, with the commands that repeat each measurement.
 """
-_METHOD = """The commands at the top of each section produced its figures. These commands write this page:
+_METHOD = """These commands measure what this page shows, and write it:
 
-    for name in parrot-jct parrot-readings parrot-scale parrot-eta parrot-theta parrot-load parrot-ps \\
-            slots-jct slots-models slots-tau slots-bound slots-load slots-latency mltcp-two-jobs \\
-            cassini-unfairness cassini-timeline cassini-snapshots cassini-themis cassini-pollux matrix \\
-            pollux-jct vclos-512 vclos-2048 vclos-load vclos-order vclos-communication vclos-tpu \\
-            vclos-testbed vclos-hash vclos-shape vclos-sizes vclos-share; do
-        entrain simulate $name --out results/$name
-    done
-    entrain simulate coflow-fb2010 --trace FB2010-1Hr-150-0.txt --out results/coflow-fb2010
-    entrain simulate slots-jct --limit 100 --out results/slots-jct-100
     for name in {names}; do
         entrain run experiments/$name.toml --out results/live/$name
     done
@@ -40,11 +30,11 @@ _METHOD = """The commands at the top of each section produced its figures. These
 
 The last command writes the sections that have results in `results`, and leaves the others unchanged.
 
-**Simulations** come first. JCT is job completion time, and CCT coflow completion time. "A against
-B" is the change from B to A. Each result directory also has `jobs.csv` (completion and waiting time
-of each job), `coflows.csv` and a plot. With `--flows`, `flows.csv` has each flow's completion time.
-With `--usage SECONDS`, `usage.csv` and `usage.png` show each link's utilisation in bins of SECONDS.
-`entrain simulate --help` lists the columns.
+**Simulated** results have a page for each paper: [slots](results/slots.md), [Parrot](results/parrot.md),
+[MLTCP](results/mltcp.md), [Cassini](results/cassini.md) and [vClos](results/vclos.md). They follow from
+rows in `data/results/`, one for each value. A section's command with `--out DIR`, and then
+`entrain report DIR --publish`, replace the rows of its experiment. Published are the figures that a page or
+a claim shows; DIR has more (`entrain simulate --help`). "A against B" is the change from B to A.
 
 **Live sections** measure real TCP traffic in emulated networks on one machine. Other load on its
 CPUs lengthens the times. [experiments.md](experiments.md) describes the files and the result
@@ -84,7 +74,7 @@ _COMMAND = re.compile(r"^`(entrain [^`]*)`", re.MULTILINE)
 
 def titles() -> tuple[str, ...]:
     """Return the titles of the sections, in their order."""
-    return (*(EXPERIMENTS[name].title for name in report.NAMES), *live.titles())
+    return live.titles()
 
 
 def page(directories: Sequence[Path], old: str = "") -> str:
@@ -93,10 +83,10 @@ def page(directories: Sequence[Path], old: str = "") -> str:
     Raises BadInput if there are no results, or if a section would lose figures that `old` has.
     """
     where = ", ".join(map(str, directories))
-    found = {**report.sections(directories), **live.sections(directories)}
+    found = live.sections(directories)
     if not found:
         raise BadInput(
-            f"{where}: no results to put on the page; first run entrain simulate NAME --out DIR/NAME, or "
+            f"{where}: no results to put on the page; first run "
             f"entrain run experiments/NAME.toml --out DIR/live/NAME"
         )
     standing = split(old)
@@ -114,7 +104,7 @@ def page(directories: Sequence[Path], old: str = "") -> str:
 
 def _opening(sections: Mapping[str, str]) -> str:
     """Return the section that opens the page, or nothing if none of its claims was run."""
-    rows = opening(sections)
+    rows = opening(sections, published.all_judged(published.read()))
     return f"\n## {OPENING}\n\n{rows}" if rows else ""
 
 
@@ -139,14 +129,10 @@ def commands(text: str) -> list[str]:
 
 def _not_run(text: str) -> str:
     """Return a section that lists the experiments without figures on the page."""
-    expected = [
-        *(f"entrain simulate {name}" for name in report.NAMES),
-        *map(live.command, live.compared()),
-    ]
     shown = [f"{each} " for each in commands(text)]  # options may follow
     missing = [
         f"`{each.removeprefix('entrain run ')}`"
-        for each in expected
+        for each in map(live.command, live.compared())
         if not any(run.startswith(f"{each} ") for run in shown)
     ]
     return f"\n## {NOT_RUN}\n\n{', '.join(missing)}.\n" if missing else ""

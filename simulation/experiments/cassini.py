@@ -42,24 +42,6 @@ DYNAMIC = {
     "model parallel": (("GPT1", "GPT2", "GPT3", "DLRM"), ("GPT3", "DLRM")),
 }
 """Dynamic traces: the models of the jobs that are present, and of those that arrive (4.5.3, 4.5.4)."""
-PAPER_GAINS = {
-    ("poisson", "mixed", 1): {"themis": (1.6, 1.8)},
-    ("poisson", "model parallel", 1): {"themis": (1.2, 1.6)},
-    ("dynamic", "mixed", 1): {"themis": (1.5, 2.2), "pollux": (1.6, 2.5)},
-    ("dynamic", "model parallel", 1): {"themis": (1.2, 1.6)},
-}
-"""By arrivals, models and GPUs per server: how much shorter the mean and the 99th percentile of iteration
-times are with Cassini."""
-PAPER_MARKS = {"themis": 27, "pollux": 33}
-"""How many times fewer of DLRM's packets are marked with Cassini in the dynamic trace (figure 4.14c)."""
-TABLE_4_3 = {
-    "snapshot1": ((138, 206), (148, 199)),
-    "snapshot2": ((168, 220), (163, 220), (59, 55)),
-    "snapshot3": ((166, 176), (168, 177)),
-    "snapshot4": ((164, 210), (180, 208)),
-    "snapshot5": ((209, 213), (294, 292), (265, 266)),
-}
-"""Communication time (ms) of each job with Cassini, and under Themis."""
 PROFILES = ROOT / "experiments" / "profiles-table-4.3.toml"
 
 
@@ -231,13 +213,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         ("ideal", "random", "themis", "themis-cassini"),
         points,
         run_cluster,
-        {
-            "iteration times, themis over themis-cassini, Poisson": "mean 1.6x, p99 1.8x",
-            "Poisson, model parallel": "mean 1.2x, p99 1.6x",
-            "dynamic": "mean 1.5x, p99 2.2x",
-            "dynamic, model parallel": "mean 1.2x, p99 1.6x",
-            "marks of DLRM, dynamic": "27x",
-        },
         sends_flows=False,
     ),
     Experiment(
@@ -247,10 +222,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         ("ideal", "pollux", "pollux-cassini"),
         points,
         run_cluster,
-        {
-            "iteration times, pollux over pollux-cassini, dynamic": "mean 1.6x, p99 2.5x",
-            "marks of DLRM, dynamic": "33x",
-        },
         sends_flows=False,
     ),
     Experiment(
@@ -260,7 +231,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         ("ideal", "themis", "themis-cassini"),
         snapshot_points,
         run_snapshot,
-        {},
         sends_flows=False,
     ),
 )

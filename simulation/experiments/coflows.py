@@ -66,7 +66,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         ("varys", "d-clas", "fair", "fifo"),
         _coflow_points,
         run_coflows,
-        {},
         accepts=lambda: (*coflow_policies(), "equal"),
     ),
 )

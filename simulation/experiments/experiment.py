@@ -47,8 +47,6 @@ class Experiment:
     points: Callable[[Point, tuple[str, ...]], list[Point]]
     """Returns the points to run, from the common parameters and the policies."""
     run: Callable[[Point], Result]
-    paper: dict[str, str]
-    """The paper's value, by claim."""
     accepts: Callable[[], Iterable[str]] | None = None
     """Returns the policies that a user may name; None: only the default ones."""
     sends_flows: bool = True

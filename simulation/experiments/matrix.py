@@ -228,7 +228,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         POLICIES,
         points,
         run_point,
-        {},
         sends_flows=False,
     ),
 )

@@ -108,10 +108,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         POLICIES,
         points,
         run_point,
-        {
-            "iterations until interleaved": "about 30",
-            "mean and p99 iteration": "up to 1.9x and 2.7x shorter",
-        },
         sends_flows=False,
     ),
 )

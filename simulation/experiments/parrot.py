@@ -27,8 +27,6 @@ TIRESIAS = PublicTrace(
     "simulator/60_job.csv", "SymbioticLab/Tiresias", "Apache-2.0", INCLUDED / "tiresias-60-jobs.csv"
 )
 PARROT_READINGS = ("parrot", "parrot-letter", "parrot-started", "parrot-filling", "parrot-ordered")
-LIKE_RIVALS = ("aalo-factor", "lccf-factor", "lccf-wo-wc")
-"""Rivals that pass on leftover bandwidth as Parrot does, by one common factor, or not at all."""
 PARROT_SET = (
     *("parrot", "parrot-letter", "parrot-wo-wc"),
     *("aalo", "aalo-factor", "aalo-wo-wc"),
@@ -52,19 +50,6 @@ PAPER_TO_BOUND = 2.75
 """The largest ratio of Parrot's total JCT to its lower bound, at any link rate."""
 PAPER_WITHIN = {"parrot": 78.3, "aalo": 48.3, "lccf": 8.3}
 """Jobs within 10 s (%)."""
-_WITHIN = {"within 10 s at 10 Gbit/s": ", ".join(f"{name} {part} %" for name, part in PAPER_WITHIN.items())}
-
-
-def paper_gain(rival: str) -> float:
-    """Return PAPER_GAIN for any reading of a rival."""
-    return PAPER_GAIN[rival.partition("-")[0]]
-
-
-_COMPLETION = {
-    **{f"parrot against {rival}, 10 Gbit/s": f"-{gain} %" for rival, gain in PAPER_GAIN.items()},
-    "parrot / lower bound": f"at most {PAPER_TO_BOUND}",
-    **_WITHIN,
-}
 
 
 def check_theorem_4(outcome: Outcome, jobs: list[Job], topology: Topology, theta_max: float) -> float:
@@ -243,7 +228,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         ),
         _parrot_jct,
         run_parrot,
-        _COMPLETION,
         accepts=coflow_policies,
     ),
     Experiment(
@@ -253,7 +237,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         (*PARROT_READINGS, *RIVAL_READINGS, "d-clas", "d-clas-job"),
         _parrot_readings,
         run_parrot,
-        _COMPLETION,
         accepts=coflow_policies,
     ),
     Experiment(
@@ -263,7 +246,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         ("parrot", "parrot-letter", "aalo", "aalo-factor", "lccf", "lccf-factor", "lccf-wo-wc"),
         _parrot_scale,
         run_parrot,
-        _WITHIN,
         accepts=coflow_policies,
     ),
     Experiment(
@@ -273,7 +255,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         PARROT_SET,
         _parrot_eta,
         run_parrot,
-        {"parrot worse than aalo": "from 50 ms at 10 Gbit/s, from 10 ms at 40 Gbit/s"},
         accepts=coflow_policies,
     ),
     Experiment(
@@ -283,7 +264,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         (*PARROT_READINGS, "parrot-wo-wc"),
         _parrot_theta,
         run_parrot,
-        {"total JCT": "lower for θ_max below 0.75"},
         accepts=coflow_policies,
     ),
     Experiment(
@@ -293,10 +273,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         PARROT_SET,
         _parrot_load,
         run_parrot,
-        {
-            "parrot against aalo, 10 Gbit/s": "up to -61.6 %",
-            "parrot against lccf, 10 Gbit/s": "up to -80.9 %",
-        },
         accepts=coflow_policies,
     ),
     Experiment(
@@ -306,11 +282,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         PARROT_SET,
         _parrot_ps,
         run_parrot,
-        {
-            "parrot against aalo, 10 (40) Gbit/s": "up to -51.9 % (-2.9 %)",
-            "parrot against lccf, 10 (40) Gbit/s": "up to -73.2 % (-61.6 %)",
-            "parrot / lower bound": "1.26 to 2.6",
-        },
         accepts=coflow_policies,
     ),
     Experiment(
@@ -320,7 +291,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         ("parrot", "parrot-filling", "aalo", "aalo-factor", "d-clas-job", "lccf", "lccf-factor", "fair"),
         _live_points,
         run_live,
-        {},
         accepts=coflow_policies,
         sends_flows=False,
     ),

@@ -75,7 +75,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         ("pollux",),
         points,
         run_point,
-        {"mean JCT over workloads 1 to 8 (the authors' simulator)": "2751 s"},
         sends_flows=False,
     ),
 )

@@ -325,7 +325,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         CLUSTER_SET,
         _cluster_points,
         run_cluster,
-        {"slots against mcs": "-33.6 %", "slots against ccml": "-23.3 %"},
         accepts=_cluster_policies,
     ),
     Experiment(
@@ -335,7 +334,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         CLUSTER_SET,
         _model_points,
         run_cluster,
-        {},
         accepts=_cluster_policies,
     ),
     Experiment(
@@ -345,7 +343,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         (*SLOTS_SET, "mcs", "mcs-steps", "fair"),
         _tau_points,
         run_cluster,
-        {},
         accepts=_cluster_policies,
     ),
     Experiment(
@@ -355,7 +352,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         ("fair", "varys", "fixed-order", *LIVE_SLOTS),
         _bound_points,
         run_bound,
-        {},
         sends_flows=False,
     ),
     Experiment(
@@ -365,7 +361,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         ("slots",),
         _latency_points,
         run_latency,
-        {"decisions within 1.5 ms": "90 %"},
         sends_flows=False,
     ),
 )

@@ -109,7 +109,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         POLICIES,
         points,
         run_load,
-        {"slots against the best TCP": "at least -15 %"},
         sends_flows=False,
     ),
 )

@@ -30,15 +30,12 @@ SETTLING = 0.25
 
 @dataclass(frozen=True)
 class Sharing:
-    """A job of a group: its computation (ms), and its communication (ms) at `gbps`. Further the thesis'
-    iteration times (ms) when sharing is fair and unfair; None where it gives none."""
+    """A job of a group: its computation (ms), and its communication (ms) at `gbps`."""
 
     model: str
     compute_ms: float
     send_ms: float
     gbps: float
-    fair_ms: float | None = None
-    unfair_ms: float | None = None
 
     @property
     def profile(self) -> Profile:
@@ -49,26 +46,26 @@ class Sharing:
 GROUPS: dict[str, tuple[Sharing, ...]] = {
     "vgg19 vgg19": (Sharing("VGG19 (1400)", 161, 168, 27.4), Sharing("VGG19 (1400)", 161, 168, 27.4)),
     "bert vgg19": (
-        Sharing("BERT (8)", 67, 90, 42, 183, 157),
-        Sharing("VGG19 (1200)", 138, 168, 27.4, 297, 315),
+        Sharing("BERT (8)", 67, 90, 42),
+        Sharing("VGG19 (1200)", 138, 168, 27.4),
     ),
     "dlrm dlrm": (
-        Sharing("DLRM (2000)", 701, 300, 42, 1301, 1001),
-        Sharing("DLRM (2000)", 701, 300, 42, 1300, 1019),
+        Sharing("DLRM (2000)", 701, 300, 42),
+        Sharing("DLRM (2000)", 701, 300, 42),
     ),
     "bert vgg19 wideresnet101": (
-        Sharing("BERT (8)", 67, 90, 42, 320, 216),
-        Sharing("VGG19 (1400)", 161, 168, 27.4, 494, 466),
-        Sharing("WideResNet101 (800)", 135, 138, 14.8, 466, 505),
+        Sharing("BERT (8)", 67, 90, 42),
+        Sharing("VGG19 (1400)", 161, 168, 27.4),
+        Sharing("WideResNet101 (800)", 135, 138, 14.8),
     ),
     "wideresnet101 vgg16": (
-        Sharing("WideResNet101 (800)", 136, 138, 14.8, 295, 273),
-        Sharing("VGG16 (1400)", 126, 148, 29.9, 294, 274),
+        Sharing("WideResNet101 (800)", 136, 138, 14.8),
+        Sharing("VGG16 (1400)", 126, 148, 29.9),
     ),
     "vgg19 vgg16 resnet50": (
-        Sharing("VGG19 (1400)", 161, 168, 27.4, 389, 329),
-        Sharing("VGG16 (1700)", 166, 163, 27.2, 389, 329),
-        Sharing("ResNet50 (1600)", 105.5, 59, 13.9, 167, 165),
+        Sharing("VGG19 (1400)", 161, 168, 27.4),
+        Sharing("VGG16 (1700)", 166, 163, 27.2),
+        Sharing("ResNet50 (1600)", 105.5, 59, 13.9),
     ),
 }
 """Figure 3.1's pair, and the groups of table 3.1.
@@ -180,11 +177,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         POLICIES,
         points,
         run_point,
-        {
-            "two VGG19 jobs (figure 3.1)": "1.23x shorter",
-            "two DLRM jobs (table 3.1)": "1.28x and 1.3x shorter",
-            "groups that are not compatible (table 3.1)": "one job longer",
-        },
         sends_flows=False,
     ),
     Experiment(
@@ -194,11 +186,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         ("fair", "unfair"),
         timeline_points,
         run_point,
-        {
-            "rates in the first iteration": "fair 21 and 21, unfair 30 and 15 Gbit/s",
-            "median iteration": "1.23x shorter",
-            "interleaved": "by the fourth iteration",
-        },
         sends_flows=False,
     ),
 )

@@ -244,7 +244,6 @@ def _of_cluster(
     title: str,
     policies: tuple[str, ...],
     points: Callable[[Point, tuple[str, ...]], list[Point]],
-    paper: dict[str, str] | None = None,
     trace: PublicTrace | None = REQUESTS,
 ) -> Experiment:
     """Return an experiment that runs a queue of jobs at each point."""
@@ -268,7 +267,6 @@ def _of_cluster(
         policies,
         of_trace,
         run_cluster,
-        paper or {},
         accepts=_names,
         sends_flows=False,
         scales_traces=True,
@@ -281,44 +279,24 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "vClos, figures 12 and 13 (a): strategies on 512 GPUs",
         ALL_SET,
         _strategies_points,
-        {
-            "JRT, ocs-vclos against source, against balanced-ecmp": "-3.1 %, -6.17 %",
-            "JWT, ocs-vclos against source, against vclos": "-65.65 %, -20.35 %",
-            "JCT, ocs-vclos against best": "+3.38 %",
-        },
     ),
     _of_cluster(
         "vclos-2048",
         "vClos, figure 13 (b): strategies on 2,048 GPUs",
         ALL_SET,
         _large_points,
-        {
-            "JRT, ocs-vclos against source": "-1.59 %",
-            "JWT, ocs-vclos against source": "-64.91 %",
-            "JWT, vclos against ocs-vclos": "+12.06 %",
-        },
     ),
     _of_cluster(
         "vclos-load",
         "vClos, tables 2 and 5: time between arrivals",
         LOAD_SET,
         _load_points,
-        {
-            "mean JCT at 120 s": "ocs-vclos 5229.9, vclos 5550.6, best 5053.0, source 6228.6, "
-            "balanced-ecmp 7105.4, ecmp 23545.4, ocs-relaxed 11291.4 s",
-            "ocs-vclos against best": "within 4 % at each load",
-        },
     ),
     _of_cluster(
         "vclos-order",
         "vClos, table 6: order of the queue",
         PAPER_SET,
         _order_points,
-        {
-            "mean JCT, edf": "vclos 4401.4, best 4176.5, source 4685.5, balanced-ecmp 5020.9, ecmp 7658.6 s",
-            "mean JCT, fewest-gpus": "ocs-vclos 4081.6, vclos 4137.2, best 4029.9, source 4250.5, "
-            "balanced-ecmp 4607.8, ecmp 6667.6 s",
-        },
     ),
     _of_cluster(
         "vclos-communication",
@@ -331,12 +309,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "vClos, table 7: large jobs, sizes of TPU v4 slices",
         (*PAPER_SET[:4], "least-loaded", "crux-ecmp", *PAPER_SET[4:]),
         _tpu_points,
-        {
-            "mean JWT": "ocs-vclos 8101.9, vclos 8102.8, best 8101.9, source 8115.7, balanced-ecmp 8160.2, "
-            "ecmp 17839.8 s",
-            "mean JCT": "ocs-vclos 11958.1, vclos 11958.9, best 11958.1, source 11973.7, "
-            "balanced-ecmp 12021.8, ecmp 22808.7 s",
-        },
         trace=None,
     ),
     _of_cluster(
@@ -363,10 +335,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "vClos, table 4: 100 jobs on the testbed's 32 GPUs",
         ("best", "ocs-vclos", "vclos", "source", "least-loaded", "crux-ecmp", "recmp", "ecmp"),
         _testbed_points,
-        {
-            "mean JRT": "ecmp 95.12, recmp 86.23, source 76.92, vclos 74.72 s",
-            "mean JWT": "ecmp 72.64, recmp 60.73, source 50.19, vclos 45.56 s",
-        },
         trace=None,
     ),
     Experiment(
@@ -376,7 +344,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         ("ecmp", "source"),
         _hash_points,
         run_hash,
-        {"6 flows share a link": "3.3 % in the worst case"},
         sends_flows=False,
     ),
 )

@@ -21,9 +21,12 @@ import pytest
 from click.testing import CliRunner
 
 from entrain.commands.simulate import command
+from entrain.results import published
+from machine import rows as long_form
 from machine.errors import BadInput, MissingTool
+from machine.rows import chosen
 from schedulers.coflow.rivals import Varys
-from simulation import output, report, sweep
+from simulation import output, sweep
 from simulation.detail import FlowTimes, LinkUsage
 from simulation.engine import Simulation
 from simulation.experiments.registry import EXPERIMENTS, points
@@ -43,6 +46,7 @@ from simulation.results import (
     parameters,
     read_summary,
 )
+from simulation.rows import all_rows
 from simulation.scheduled import ScheduledTransport
 from simulation.topology import GBIT, switch
 from simulation.traces import read_coflow_benchmark
@@ -128,7 +132,6 @@ def test_coflows_keep_the_traces_ids(tmp_path: Path) -> None:
             "or leave out --trace for",
         ),
         (["parrot-jct", "--limit", "0"], "--limit is 0"),
-        (["results"], "entrain report DIR --page FILE"),
     ],
 )
 def test_bad_input_ends_with_status_2_and_a_remedy(arguments: list[str], message: str) -> None:
@@ -285,9 +288,14 @@ def test_every_experiment_runs_small_and_gets_its_section(tmp_path: Path) -> Non
         output.write(tmp_path / name, summary, results)
         assert read_summary(tmp_path / name / "summary.json") == summary
         assert (tmp_path / name / f"{name}.png").stat().st_size > 1000
-    sections = report.sections([tmp_path])
-    assert list(sections) == [EXPERIMENTS[name].title for name in report.NAMES]
-    assert report.sections([tmp_path / "points"]) == {}
+    rows = all_rows(read_summary(path) for path in tmp_path.glob("*/summary.json"))
+    pages = published.pages(rows)
+    for section in published.sections():
+        assert f"\n## {EXPERIMENTS[section.experiment].title}\n" in pages[section.page]
+        for pivot in section.table:
+            known = {row.figure for row in chosen(rows[section.experiment], pivot.where)}
+            assert known & set(pivot.figures), f"{section.experiment}: {pivot.figures}"
+    assert long_form.read(tmp_path / "parrot-jct" / "rows.csv") == rows["parrot-jct"]
 
 
 def test_varys_agrees_with_coflowsim_on_the_first_hundred_coflows(

@@ -30,7 +30,7 @@ def report(*arguments: str | Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("notes.txt", b"hello", r"no results of entrain run; .* entrain simulate, give --page"),
+        ("notes.txt", b"hello", r"no results of entrain run; .* entrain simulate, give --publish"),
         ("experiment.json", b"", "experiment.json: not written by this version; run the experiment again"),
         ("experiment.json", b"\xff\x00", "experiment.json: not written by this version"),
         ("experiment.json", b'{"name": "of another program"}', "experiment.json: not written by this"),

@@ -16,7 +16,7 @@ from entrain import fluid, paper
 from entrain.experiment import Combination, Experiment, load_experiment
 from entrain.paper import verdicts
 from entrain.policies.reports import HostReport, Paced
-from entrain.results import files, live, opening
+from entrain.results import files, live, opening, published
 from entrain.results import page as results_page
 from entrain.results.claims import MEASURES
 from entrain.results.cluster import Stay, Stays
@@ -242,7 +242,6 @@ def test_what_was_not_run_is_left_out_and_named(tmp_path: Path) -> None:
     last = page.splitlines()[-1]
     for name in live.compared():
         assert (f"`experiments/{name}.toml`" in last) == (name not in ran)
-    assert "`entrain simulate slots-jct`" in last
 
 
 def test_sections_without_new_results_stay_as_they_stand(tmp_path: Path) -> None:
@@ -306,13 +305,6 @@ def test_report_writes_the_page(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert page.read_text() == results_page.page([tmp_path])
     assert entrain("report", str(tmp_path), "--page", "-").stdout == page.read_text()
-
-
-def test_the_old_spelling_names_the_new_one(tmp_path: Path) -> None:
-    for options in (["results", "--out", "there", "--page", "file.md"], ["results"]):
-        done = entrain("simulate", *options)
-        assert done.returncode == 2
-        assert "entrain report" in done.stderr
 
 
 def test_report_shows_and_draws_what_was_kept(tmp_path: Path) -> None:
@@ -579,12 +571,13 @@ def test_the_opening_table_has_the_figures_of_the_sections() -> None:
     """The committed page: every verdict has a row, with the figures that stand in its section."""
     page = (ROOT / "docs" / "results.md").read_text()
     sections = results_page.split(page)
-    table = opening.opening(sections)
+    simulated = published.all_judged(published.read())
+    table = opening.opening(sections, simulated)
     assert table in page
     assert page.index(table) < page.index(results_page.METHOD)
     assert {each.section for each in verdicts()} <= set(results_page.titles())
     shown = [each for each in verdicts() if each.section in sections]
-    assert table.count("\n") == len(shown) + 2
+    assert table.count("\n") == len(shown) + sum(bool(each.claim.why) for each in simulated) + 2
     for each in shown:
         rows = opening.rows_of(sections[each.section])
         _, theirs, ours = next(row for row in reversed(rows) if row[0] == each.claim)
