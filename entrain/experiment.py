@@ -39,7 +39,6 @@ from controlplane.routing import Routing, check_source_routing
 from controlplane.topology import TABLES, Target, Topology, load_topology, parse_topology
 from entrain.bound import bound_ms
 from entrain.cluster import ArrivalsTable, ClusterPlan, LiveClusterTable, cluster_plan, routed
-from entrain.paper import Paper, Papers
 from entrain.policies import policies
 from entrain.policies.policy import ExperimentSpec, FileRouting
 from entrain.reserved import reserved
@@ -161,7 +160,8 @@ class ExperimentFile(Strict):
     cluster: LiveClusterTable | None = None
     arrivals: ArrivalsTable | None = None
     job: Annotated[tuple[JobTable, ...], Field(strict=False)] = ()
-    paper: Papers = ()
+    paper: Annotated[tuple[dict[str, JsonValue], ...], Field(strict=False)] = ()
+    """Without effect: claims of papers stand in `entrain/results/claims.toml`."""
 
 
 @dataclass(frozen=True)
@@ -215,8 +215,6 @@ class Experiment:
     tables: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
     """The policies' tables, by policy."""
     cross: tuple[CrossTable, ...] = ()
-    paper: tuple[Paper, ...] = ()
-    """The paper's claims about this experiment."""
     cluster: ClusterPlan | None = None
     """The cluster and the jobs that arrive at it; `jobs` and `routing` are empty then."""
 
@@ -345,7 +343,6 @@ def parse_experiment(
         sample_ms=table.sample_ms,
         tables={name: of_policy.model_dump(mode="json") for name, of_policy in of_policies.items()},
         cross=_cross(path, file.cross, topology),
-        paper=file.paper,
         cluster=plan,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +123,3 @@ def _against_fair(summary: Summary) -> Iterator[Row]:
 def _change(before: Sequence[float], after: Sequence[float]) -> Interval:
     """Return the change as a fraction; draws are the same in both."""
     return relative(dict(enumerate(before)), dict(enumerate(after)))
-
-
-def all_rows(summaries: Iterable[Summary]) -> dict[str, list[Row]]:
-    """Return the rows of several summaries by experiment."""
-    made: dict[str, list[Row]] = {}
-    for summary in summaries:
-        made.setdefault(summary.experiment, []).extend(rows(summary))
-    return made

@@ -27,12 +27,6 @@ Directory = click.Path(path_type=Path, exists=True, file_okay=False)
     help="Print results.json; for several experiments, those of all, and a comparison of two.",
 )
 @click.option(
-    "--page",
-    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-    help="Write the page that compares results with the papers to this file (-: print it). Sections without "
-    "results in DIR stay as they are.",
-)
-@click.option(
     "--publish",
     is_flag=True,
     help="Put the rows of simulated experiments in DIR into data/results/, and write docs/results/ anew.",
@@ -52,7 +46,6 @@ def command(
     directories: tuple[Path, ...],
     draw: bool,
     as_json: bool,
-    page: Path | None,
     publish: bool,
     html: Path | None,
     form: str | None,
@@ -60,15 +53,10 @@ def command(
     """Report the results of experiments in DIR (their --out) and its subdirectories.
 
     The report covers all completed runs, also after an interruption. Two experiments are compared: run by
-    run, and by their settings. --publish is for the results of `entrain simulate`.
+    run, and by their settings. --publish also takes results of `entrain simulate`.
     """
     if form is not None and not draw:
         raise click.UsageError("--format is the format of plots; add --draw")
-    if page is not None:
-        if draw or as_json or html:
-            raise click.UsageError("--page cannot be combined with --draw, --json or --html; give it alone")
-        _write_page(directories, page)
-        return
     if publish:
         if draw or as_json or html:
             raise click.UsageError("--publish cannot be combined with --draw, --json or --html")
@@ -129,19 +117,13 @@ def _comparison(directories: Sequence[Path]) -> dict[str, object] | None:
 
 
 def _publish(directories: Sequence[Path]) -> None:
-    """Publish the rows of all summaries in `directories` or one level below."""
+    """Publish the rows of all results in `directories` or one level below."""
     from entrain.results import published
-    from simulation.results import read_summary
-    from simulation.rows import all_rows
 
-    patterns = ("summary.json", "*/summary.json")
-    paths = {path for each in directories for pattern in patterns for path in each.glob(pattern)}
-    if not paths:
-        raise BadInput(f"{', '.join(map(str, directories))}: no results of entrain simulate --out")
-    rows = all_rows(read_summary(path) for path in sorted(paths))
+    rows = published.measured(directories)
     published.publish(rows)
     published.write()
-    click.echo(f"published {', '.join(rows)}; commit data/results and docs/results", err=True)
+    click.echo(f"published {', '.join(rows)}; commit data/results and docs/", err=True)
 
 
 def _write_html(directories: Sequence[Path], path: Path) -> None:
@@ -183,19 +165,6 @@ def _report(directory: Path, *, draw: str | None, shown: bool) -> dict[str, obje
             files.write(directory, held.experiment, held.runs)
             files.draw(directory, held.experiment, held.runs, draw)
     return values.document(held.experiment, held.runs)
-
-
-def _write_page(directories: tuple[Path, ...], page: Path) -> None:
-    from entrain.results import page as results_page
-
-    if str(page) == "-":
-        click.echo(results_page.page(directories), nl=False)
-        return
-    try:
-        before = page.read_text(encoding="utf-8") if page.exists() else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise EntrainError(f"{page}: cannot be read ({error}); give another file") from error
-    _write(page, results_page.page(directories, before))
 
 
 def _write(path: Path, text: str) -> None:

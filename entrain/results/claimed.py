@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from entrain.paper import Kind
-from entrain.results.verdicts import Verdict, kind_of, verdict
+from entrain.results.verdicts import Kind, Verdict, kind_of, verdict
 from machine.errors import BadInput
 from machine.rows import Row, chosen, parameters
 from machine.toml import Strict, check, read_toml
@@ -34,17 +34,25 @@ class Claim(Strict):
     value: str = ""
     """What the paper says; empty: it says nothing of this comparison."""
     experiment: str
+    live: bool = False
+    """Whether the experiment is a live one; else it is simulated."""
     of: Selection
     """The rows of our value; `figure` is a column, too."""
     against: Selection | None = None
     """The rows that it is compared with, other columns being equal."""
-    show: Literal["value", "percent", "change", "ratio"] = "value"
-    """`change` from `against` in percent, or how many times `against` is of it (`ratio`)."""
+    show: Literal["value", "list", "percent", "change", "ratio"] = "value"
+    """`change` from `against` in percent, or how many times `against` is of it (`ratio`). Of several values
+    the range, or all of them (`list`)."""
     form: str = ".2f"
     kind: Kind | None = None
     """What its figures are, where the words do not say so."""
     why: str = ""
     """Why it is so, in one line. Claims with a reason open the results."""
+
+    @property
+    def of_what(self) -> str:
+        """The experiment, as rows are named by."""
+        return named(self.experiment, live=self.live)
 
 
 class _Claims(Strict):
@@ -63,6 +71,11 @@ class Judged:
     """What our value is computed from."""
 
 
+def named(experiment: str, *, live: bool) -> str:
+    """Return the name of an experiment's rows: those of live and of simulated ones may have one name."""
+    return f"{'live' if live else 'simulated'}/{experiment}"
+
+
 @cache
 def claims(path: Path = CLAIMS) -> tuple[Claim, ...]:
     """Return all claims. Raises BadInput, also for an id that two claims have."""
@@ -74,19 +87,21 @@ def claims(path: Path = CLAIMS) -> tuple[Claim, ...]:
 
 
 def values_of(experiment: str) -> dict[str, str]:
-    """Return the papers' values by claim."""
-    return {claim.text: claim.value for claim in claims() if claim.experiment == experiment}
+    """Return the papers' values by claim about a simulated experiment."""
+    name = named(experiment, live=False)
+    return {claim.text: claim.value for claim in claims() if claim.of_what == name}
 
 
 def judged_of(experiment: str, rows: Sequence[Row]) -> list[Judged]:
-    """Return the claims that rows of one experiment have a value for."""
-    known = (judged(claim, {experiment: rows}) for claim in claims() if claim.experiment == experiment)
+    """Return the claims that rows of one simulated experiment have a value for."""
+    name = named(experiment, live=False)
+    known = (judged(claim, {name: rows}) for claim in claims() if claim.of_what == name)
     return [each for each in known if each is not None]
 
 
 def judged(claim: Claim, rows: Mapping[str, Sequence[Row]]) -> Judged | None:
-    """Return a claim with our value; None if rows (by experiment) have none."""
-    known = [row for row in rows.get(claim.experiment, ()) if row.seed is None and row.how != "paper"]
+    """Return a claim with our value; None if rows (by name, see `named`) have none."""
+    known = [row for row in rows.get(claim.of_what, ()) if row.seed is None and row.how != "paper"]
     ours = chosen(known, claim.of)
     theirs = [_other(row, claim, known) for row in ours] if claim.against is not None else []
     if not ours or None in theirs:
@@ -112,23 +127,26 @@ def _other(row: Row, claim: Claim, rows: Iterable[Row]) -> Row | None:
 
 
 def _shown(claim: Claim, ours: Sequence[Row], theirs: Sequence[Row]) -> str:
-    """Return our value; the range of several."""
+    """Return our value; the range of several, or all of them."""
+    form = claim.form
     if claim.show == "change":
-        values = [100 * (one.value / other.value - 1) for one, other in zip(ours, theirs, strict=True)]
-        form, suffix = "+.1f", " %"
+        values = [_over(one.value, other.value) for one, other in zip(ours, theirs, strict=True)]
+        values, form, suffix = [100 * (value - 1) for value in values], "+.1f", " %"
     elif claim.show == "ratio":
-        values = [
-            other.value / one.value if one.value else float("inf")
-            for one, other in zip(ours, theirs, strict=True)
-        ]
-        form, suffix = claim.form, ""
+        values = [_over(other.value, one.value) for one, other in zip(ours, theirs, strict=True)]
+        suffix = ""
     elif claim.show == "percent":
         values, form, suffix = [100 * row.value for row in ours], ".1f", " %"
     else:
-        values, form, suffix = [row.value for row in ours], claim.form, ""
+        values, suffix = [row.value for row in ours], " %" if ours[0].unit == "%" and "+" in form else ""
         if len(ours) == 1 and ours[0].half is not None:
-            suffix = f" ± {ours[0].half:{form.lstrip('+')}}"
-            if ours[0].unit == "%":
-                suffix += " %"
-    ends = dict.fromkeys(f"{value:{form}}" for value in (min(values), max(values)))
-    return " to ".join(ends) + suffix
+            suffix = f" ± {ours[0].half:{form.lstrip('+')}}{suffix}"
+    if not all(map(math.isfinite, values)):
+        return "undefined"
+    if claim.show == "list":
+        return ", ".join(f"{value:{form}}" for value in values) + suffix
+    return " to ".join(dict.fromkeys(f"{value:{form}}" for value in (min(values), max(values)))) + suffix
+
+
+def _over(value: float, base: float) -> float:
+    return value / base if base else math.inf

@@ -28,6 +28,8 @@ class Figure(Strict):
     times: float = 1.0
     """The unit shown, such as 1000 for ms instead of s."""
     suffix: str = ""
+    span: bool = False
+    """A range: its ends are the figures with `_least` and `_most` after the name."""
 
     def show(self, row: Row, theirs: Row | None = None, form: str = "") -> str:
         """Return a value, its interval, and in parentheses what the paper prints."""
@@ -56,14 +58,15 @@ def tables(
     pivot: Pivot, rows: Iterable[Row], figures: Mapping[str, Figure], labels: Mapping[str, str]
 ) -> list[tuple[str, list[str], list[list[str]]]]:
     """Return caption, headings and cells of each table. `labels` are the names of columns and parameters."""
-    known = [row for row in chosen(rows, pivot.where) if row.figure in pivot.figures and row.seed is None]
+    names = {end: name for name in pivot.figures for end in _ends(name, figures[name])}
+    known = [row for row in chosen(rows, pivot.where) if row.figure in names and row.seed is None]
     ours = [row for row in known if row.how != "paper"]
     theirs = {_key(row, row.figure, pivot): row for row in known if row.how == "paper"}
     made = []
     for value in _distinct(ours, pivot.each):
         part = [row for row in ours if _at(row, pivot.each) == value]
         columns = _distinct(part, (pivot.columns,)) if pivot.columns else [()]
-        shown = [name for name in pivot.figures if any(row.figure == name for row in part)]
+        shown = [name for name in pivot.figures if any(names[row.figure] == name for row in part)]
         cell = {_key(row, row.figure, pivot): row for row in part}
         head = [labels.get(name, name) for name in pivot.rows]
         for column in columns:
@@ -74,15 +77,24 @@ def tables(
                 )
         body = []
         for line in _distinct(part, pivot.rows):
-            keys = [(value, line, column, name) for column in columns for name in shown]
-            cells = [
-                figures[key[3]].show(cell[key], theirs.get(key), pivot.form) if key in cell else ""
-                for key in keys
-            ]
+            cells = []
+            for column in columns:
+                for name in shown:
+                    keys = [(value, line, column, end) for end in _ends(name, figures[name])]
+                    ends = [
+                        figures[name].show(cell[key], theirs.get(key), pivot.form)
+                        for key in keys
+                        if key in cell
+                    ]
+                    cells.append(" to ".join(dict.fromkeys(ends)))
             body.append([*(each or ALL for each in line), *cells])
         caption = pivot.caption.format(**dict(zip(pivot.each, value, strict=True)))
         made.append((caption, head, body))
     return made
+
+
+def _ends(name: str, figure: Figure) -> tuple[str, ...]:
+    return (f"{name}_least", f"{name}_most") if figure.span else (name,)
 
 
 Key = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], str]

@@ -1,19 +1,21 @@
-"""The published results: rows in `data/results/`, and the pages of docs/results/ that follow from them.
+"""The published results: rows in `data/results/`, and the pages of docs/ that follow from them.
 
-`entrain report DIR... --publish` puts rows in place and writes the pages. A page is a function of the rows,
+`entrain report DIR... --publish` puts rows in place and writes the pages. They are a function of the rows,
 `claims.toml`, `pages.toml` and the prose in `docs/results-notes/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from entrain.results.claimed import Judged, claims, judged
+from entrain.results.claimed import Judged, claims, judged, named
 from entrain.results.pivots import Figure, Pivot, markdown, tables
 from machine import rows as rows_of
 from machine.errors import BadInput
@@ -23,37 +25,67 @@ from machine.toml import Strict, check, read_toml
 from machine.whole import whole
 
 ROWS = ROOT / "data" / "results"
-PAGES = ROOT / "docs" / "results"
-NOTES = ROOT / "docs" / "results-notes"
-"""The prose of the sections: one file per experiment. It follows the tables, or surrounds them where a file
-says `{tables}`."""
+DOCS = ROOT / "docs"
+NOTES = DOCS / "results-notes"
+"""The prose of simulated sections: one file per experiment. It follows the tables, or surrounds them where a
+file says `{tables}`."""
 DECLARED = Path(__file__).with_name("pages.toml")
-PAPERS = "papers"
+PAPERS = "papers.csv"
 """The file of the values that papers print."""
 
 TITLES = {
-    "slots": "Slot scheduler: simulated results",
-    "parrot": "Parrot: simulated results",
-    "vclos": "vClos: simulated results",
-    "cassini": "Cassini: simulated results",
-    "mltcp": "MLTCP: simulated results",
+    "slots": "Slot scheduler",
+    "parrot": "Parrot",
+    "vclos": "vClos",
+    "cassini": "Cassini",
+    "mltcp": "MLTCP",
 }
-"""The title of each page."""
-_OPENING = """# {title}
+"""The subject of each page of docs/results/."""
+_OPENING = """# {title}: results
 
-Each table shows rows of the CSV file that its section names: one row per value, with the seed, unit,
-version, date and command. `pandas.read_csv` reads it. JCT is job completion time, JRT running time, JWT
-waiting time, and CCT coflow completion time. [results.md](../results.md) has the method and the live
-measurements.
+Each table shows rows of the CSV files that its section names: one row per value, with the seed, unit,
+version, date and command. `pandas.read_csv` reads them. JCT is job completion time, JRT running time, JWT
+waiting time, and CCT coflow completion time. ± is half of the 95 % interval. [results.md](../results.md) has
+the method.
 """
+SUMMARY = NOTES / "results.md"
+"""The frame of the summary page: method and counts around the table of claims."""
 
 
 class Section(Strict):
-    """A `[[section]]` table: an experiment on a page."""
+    """A `[[section]]` table: one simulated experiment, or several live ones, on a page."""
 
     page: str
-    experiment: str
+    experiment: str = ""
+    """The simulated experiment, whose title and prose the section has."""
+    title: str = ""
+    experiments: dict[str, str] = Field(default_factory=dict)
+    """The live experiments, and what tables call them."""
+    base: str = ""
+    """The live experiment that iteration times of the others are compared with."""
+    text: str = ""
     table: Annotated[tuple[Pivot, ...], Field(strict=False)]
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Section:
+        if bool(self.experiment) == bool(self.experiments and self.title):
+            raise ValueError("give either experiment, or title and experiments")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its rows."""
+        if self.experiment:
+            return (named(self.experiment, live=False),)
+        return tuple(named(name, live=True) for name in self.experiments)
+
+    def rows(self, rows: Mapping[str, Sequence[Row]]) -> list[Row]:
+        """Return its rows, with live experiments called as tables call them."""
+        return [
+            replace(row, experiment=self.experiments.get(row.experiment, row.experiment))
+            for name in self.names
+            for row in rows.get(name, ())
+        ]
 
 
 class _Declared(Strict):
@@ -71,52 +103,68 @@ def sections() -> tuple[Section, ...]:
     return _declared().section
 
 
+def bases() -> dict[str, str]:
+    """Return the experiment that each live experiment is compared with, if there is one."""
+    return {name: section.base for section in sections() if section.base for name in section.experiments}
+
+
 def read(directory: Path = ROWS) -> dict[str, list[Row]]:
-    """Return the published rows by experiment; those that papers print are with their experiment's."""
+    """Return the published rows by name; those that papers print are with their simulated experiment's."""
     made: dict[str, list[Row]] = {}
-    for path in sorted(directory.glob("*.csv")):
+    for path in sorted(directory.glob("**/*.csv")):
         for row in rows_of.read(path):
-            made.setdefault(row.experiment, []).append(row)
+            made.setdefault(named(row.experiment, live=row.how == "live"), []).append(row)
     return made
 
 
 def publish(made: Mapping[str, Sequence[Row]], directory: Path = ROWS) -> None:
-    """Write the rows of experiments, each to a file of its own, in place of those that were there.
+    """Write rows by name, each to a file of its own, in place of those that were there.
 
     Only figures that a table or a claim shows are kept. Raises BadInput without a checkout to publish in.
     """
     if not NOTES.is_dir():
         raise BadInput("this installation has no docs/; publish results in a checkout of entrain")
-    directory.mkdir(parents=True, exist_ok=True)
-    for experiment, rows in made.items():
-        shown = _shown(experiment)
-        rows_of.write(directory / f"{experiment}.csv", (row for row in rows if row.figure in shown))
+    for name, rows in made.items():
+        shown = _shown(name)
+        if not shown:
+            continue
+        path = directory / f"{name}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows_of.write(path, (row for row in rows if row.figure in shown))
 
 
-def _shown(experiment: str) -> set[str]:
+def _shown(name: str) -> set[str]:
     """Return the figures of an experiment that tables and claims show."""
-    pivots = (pivot for section in sections() if section.experiment == experiment for pivot in section.table)
-    claimed = (str(claim.of["figure"]) for claim in claims() if claim.experiment == experiment)
-    return {*(figure for pivot in pivots for figure in pivot.figures), *claimed}
+    figures = _declared().figure
+    shown = set[str]()
+    for pivot in (pivot for section in sections() if name in section.names for pivot in section.table):
+        for figure in pivot.figures:
+            shown |= {f"{figure}_least", f"{figure}_most"} if figures[figure].span else {figure}
+    for claim in (claim for claim in claims() if claim.of_what == name):
+        wanted = claim.of["figure"]
+        shown |= {wanted} if isinstance(wanted, str) else set(wanted)
+    return shown
 
 
 def pages(rows: Mapping[str, Sequence[Row]]) -> dict[str, str]:
-    """Return the pages by name."""
-    return {name: _page(name, rows) for name in TITLES}
+    """Return the pages by their paths in docs/."""
+    known = all_judged(rows)
+    made = {f"results/{name}.md": _page(name, rows, known) for name in TITLES}
+    return {"results.md": _summary(known), **made}
 
 
-def write(directory: Path = PAGES) -> None:
+def write(directory: Path = DOCS) -> None:
     """Write the pages of the published rows."""
-    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "results").mkdir(parents=True, exist_ok=True)
     for name, text in pages(read()).items():
-        with whole(directory / f"{name}.md") as draft:
+        with whole(directory / name) as draft:
             draft.write_text(text, encoding="utf-8")
 
 
-def check_pages(directory: Path = PAGES) -> None:
+def check_pages(directory: Path = DOCS) -> None:
     """Raise BadInput if a page is not what follows from the published rows."""
     for name, text in pages(read()).items():
-        path = directory / f"{name}.md"
+        path = directory / name
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             raise BadInput(f"{path}: is not what {ROWS} gives; write it with `entrain report --publish`")
 
@@ -127,18 +175,39 @@ def all_judged(rows: Mapping[str, Sequence[Row]]) -> list[Judged]:
     return [each for each in known if each is not None]
 
 
-def _page(name: str, rows: Mapping[str, Sequence[Row]]) -> str:
+def _summary(known: Sequence[Judged]) -> str:
+    counts = Counter(each.verdict for each in known if each.verdict is not None)
+    lines = [
+        [
+            each.claim.text,
+            each.claim.value,
+            each.here,
+            each.verdict or "",
+            each.claim.why,
+            f"[{each.claim.experiment}](results/{each.claim.paper}.md)",
+        ]
+        for each in known
+        if each.claim.why
+    ]
+    return SUMMARY.read_text(encoding="utf-8").format(
+        pages=", ".join(f"[{title}](results/{name}.md)" for name, title in TITLES.items()),
+        table=markdown(["claim", "paper", "here", "reproduced?", "why", "experiment"], lines),
+        total=sum(counts.values()),
+        **{verdict: counts[verdict] for verdict in ("reproduced", "partly", "not")},
+    )
+
+
+def _page(name: str, rows: Mapping[str, Sequence[Row]], known: Sequence[Judged]) -> str:
     text = _OPENING.format(title=TITLES[name])
     beside = [
         [each.claim.text, each.claim.value, each.here, each.verdict or ""]
-        for each in all_judged(rows)
+        for each in known
         if each.claim.paper == name
     ]
-    if beside:
-        text += "\n" + markdown(["claim", "paper", "here", "reproduced?"], beside)
+    text += "\n" + markdown(["claim", "paper", "here", "reproduced?"], beside) if beside else ""
     for section in sections():
-        if section.page == name and section.experiment in rows:
-            text += _section(section, rows[section.experiment])
+        if section.page == name and (shown := section.rows(rows)):
+            text += _section(section, shown)
     return text
 
 
@@ -151,10 +220,13 @@ def _section(section: Section, rows: Sequence[Row]) -> str:
         for caption, head, body in tables(pivot, rows, _declared().figure, LABELS):
             text += f"\n{caption}:\n" if caption else ""
             text += "\n" + markdown(head, body)
-    path = NOTES / f"{section.experiment}.md"
-    note = path.read_text(encoding="utf-8") if path.is_file() else ""
+    title, note = section.title, section.text + "{tables}\n"
+    if section.experiment:
+        path = NOTES / f"{section.experiment}.md"
+        title = EXPERIMENTS[section.experiment].title
+        note = path.read_text(encoding="utf-8") if path.is_file() else ""
     lead, _, rest = note.rpartition("{tables}\n")
-    parts = (f"## {EXPERIMENTS[section.experiment].title}", lead, _origins(section, rows), text, rest)
+    parts = (f"## {title}", lead, _origins(section, rows), text, rest)
     return "\n" + "\n".join(part.strip("\n") + "\n" for part in parts if part)
 
 
@@ -162,4 +234,35 @@ def _origins(section: Section, rows: Iterable[Row]) -> str:
     """Return the commands that made the rows, with versions and dates."""
     made = dict.fromkeys((row.command, row.version, row.date) for row in rows if row.command)
     said = "; ".join(f"`{command}` (version {version}, {date})" for command, version, date in made)
-    return f"{said}. Rows: `data/results/{section.experiment}.csv`."
+    files = ", ".join(f"`data/results/{name}.csv`" for name in section.names)
+    return f"{said}. Rows: {files}."
+
+
+def measured(directories: Sequence[Path]) -> dict[str, list[Row]]:
+    """Return the rows of all results in `directories` or one level below, by name.
+
+    Raises BadInput if there are none, or if they cannot be read.
+    """
+    from simulation.results import read_summary
+    from simulation.rows import rows as simulated
+
+    made: dict[str, list[Row]] = {}
+    patterns = ("summary.json", "*/summary.json")
+    paths = {path for each in directories for pattern in patterns for path in each.glob(pattern)}
+    for summary in map(read_summary, sorted(paths)):
+        made.setdefault(named(summary.experiment, live=False), []).extend(simulated(summary))
+    made.update(_live(directories))
+    if not made:
+        where = ", ".join(map(str, directories))
+        raise BadInput(f"{where}: no results; first run entrain simulate or entrain run, with --out")
+    return made
+
+
+def _live(directories: Sequence[Path]) -> Iterator[tuple[str, list[Row]]]:
+    from entrain.results.live_rows import rows
+    from entrain.results.measured import load
+
+    lives = {live.name: live for live in load(directories)}
+    compared = bases()
+    for name, live in lives.items():
+        yield named(name, live=True), rows(live, lives.get(compared.get(name, "")))

@@ -19,9 +19,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from entrain.paper import Kind
-
 Verdict = Literal["reproduced", "partly", "not"]
+Kind = Literal["change", "ratio", "amount", "bound", "fewer"]
+"""What figures of a claim are."""
 
 NEAR = 0.05
 """What counts as no effect."""

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, TypeAdapter
+from pydantic import Field, JsonValue, TypeAdapter
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ebpf import Map
 from ebpf.struct_ops import available_congestion_controls
 from entrain.experiment import kind_of
-from entrain.paper import Paper, Papers
 from entrain.results.store import Kind
 from entrain.run.plan import selected
 from hostbpf.rates.schedules import PACED, pacing_registered
@@ -71,7 +70,8 @@ class SlotRatesFile(Strict):
 
     experiment: ExperimentTable
     trial: Annotated[tuple[TrialTable, ...], Field(min_length=1, strict=False)]
-    paper: Papers = ()
+    paper: Annotated[tuple[dict[str, JsonValue], ...], Field(strict=False)] = ()
+    """Without effect: claims of papers stand in `entrain/results/claims.toml`."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,6 @@ class SlotRates:
 
     name: str
     trials: tuple[tuple[Trial, Goals], ...]
-    paper: tuple[Paper, ...] = ()
 
 
 def _order(rates: SlotRates) -> Callable[[TrialResult], int]:
@@ -169,7 +168,7 @@ def load(path: Path, seed: int | None = None) -> SlotRates:
     trials = (
         (Trial(**table.model_dump(exclude={"goals"}), seed=chosen), table.goals) for table in file.trial
     )
-    return SlotRates(file.experiment.name, tuple(trials), file.paper)
+    return SlotRates(file.experiment.name, tuple(trials))
 
 
 @dataclass(frozen=True)

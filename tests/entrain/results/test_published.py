@@ -63,17 +63,20 @@ def claim(**keys: object) -> Claim:
 def test_a_claim_is_computed_from_rows_and_judged(keys: dict[str, str], here: str, verdict: str) -> None:
     gbps = {"gbps": keys.pop("gbps")} if "gbps" in keys else {}
     of = {"figure": "mean_jct_s", "policy": "slots", **gbps}
-    result = judged(claim(**keys, of=of, against={"policy": "mcs"}), {"e": ROWS})
+    result = judged(claim(**keys, of=of, against={"policy": "mcs"}), {"simulated/e": ROWS})
     assert result is not None
     assert (result.here, result.verdict) == (here, verdict)
 
 
 def test_a_claim_without_rows_has_no_value() -> None:
     of = {"figure": "mean_jct_s", "policy": "none"}
-    assert judged(claim(of=of), {"e": ROWS}) is None
+    assert judged(claim(of=of), {"simulated/e": ROWS}) is None
     assert judged(claim(of=of), {}) is None
     against = {"policy": "none"}
-    assert judged(claim(of={"figure": "mean_jct_s", "policy": "mcs"}, against=against), {"e": ROWS}) is None
+    assert (
+        judged(claim(of={"figure": "mean_jct_s", "policy": "mcs"}, against=against), {"simulated/e": ROWS})
+        is None
+    )
 
 
 def test_two_claims_with_one_id_are_refused(tmp_path: Path) -> None:
@@ -86,16 +89,16 @@ def test_two_claims_with_one_id_are_refused(tmp_path: Path) -> None:
 
 def test_every_experiment_has_a_section_and_published_rows() -> None:
     rows = published.read()
-    shown = [section.experiment for section in published.sections()]
+    shown = [section.experiment for section in published.sections() if section.experiment]
     assert sorted(shown) == sorted(EXPERIMENTS)
-    assert set(shown) <= rows.keys()
+    assert {f"simulated/{name}" for name in shown} <= rows.keys()
 
 
 def test_the_pages_are_what_the_rows_give(tmp_path: Path) -> None:
     published.check_pages()
     published.write(tmp_path)
     published.check_pages(tmp_path)
-    page = tmp_path / "parrot.md"
+    page = tmp_path / "results" / "parrot.md"
     page.write_text(page.read_text().replace("1189.6", "1189.7"))
     with pytest.raises(BadInput, match=r"parrot\.md: is not what"):
         published.check_pages(tmp_path)
@@ -112,7 +115,9 @@ def test_every_claim_has_a_value_from_rows_that_name_their_origin() -> None:
 def test_every_table_of_a_page_has_cells() -> None:
     rows = published.read()
     for section in published.sections():
+        if not (shown := section.rows(rows)):
+            continue  # a live experiment that has not been measured
         for pivot in section.table:
-            figures = set(pivot.figures)
-            known = {one.figure for one in chosen(rows[section.experiment], pivot.where)}
-            assert figures <= known, f"{section.experiment}: no rows of {figures - known}"
+            known = {one.figure for one in chosen(shown, pivot.where)}
+            known |= {figure.removesuffix("_least") for figure in known}
+            assert known & set(pivot.figures), f"{section.names}: no rows of {pivot.figures}"
