@@ -31,22 +31,19 @@ from pydantic import Field
 from controlplane.routing import Routing
 from controlplane.topology import FIRST_GRPC_PORT, Target, Topology, leaf_spine
 from entrain.bound import bound_ms
-from entrain.placing import ClusterTable, Positive, Seconds, read_rows
+from entrain.placing import ClusterTable, LiveStrategy, Positive, Seconds, read_rows
 from entrain.policies.policy import FileRouting
 from machine.errors import BadInput
-from machine.explain import suggestion
 from machine.toml import Strict, one_of
 from mininet_topos.servers import Servers
 from ocs.settings import OcsTable
 from schedulers.placement.cluster import Cluster, Request, empty
 from schedulers.placement.queue import ORDERS
-from schedulers.placement.strategies import STRATEGIES, Strategy
+from schedulers.placement.strategies import Strategy
 from workloads.collectives import DDP
 from workloads.jobs import JobSpec, parse_job
 from workloads.models import MODELS
-
-LIVE = ("ecmp", "recmp", "apart", "source", "vclos", "ocs-vclos")
-"""The strategies that a network can run. The others are for `entrain place` and the simulator."""
+from workloads.strategies import strategies
 
 DATA_PARALLEL = "ring"
 """Models whose own collective this is exchange gradients, which other collectives can do as well."""
@@ -71,7 +68,7 @@ PARTED = ("ring", "parameter-server")
 class LiveClusterTable(ClusterTable):
     """The `[cluster]` table of an experiment."""
 
-    strategy: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
+    strategy: Annotated[tuple[LiveStrategy, ...], Field(min_length=1, strict=False)]
     queue: Annotated[str, one_of(lambda: ORDERS)] = "fifo"
     backfill: bool = False
     rate_mbps: Rate = 100.0
@@ -140,7 +137,7 @@ class ClusterPlan:
     def cluster(self, strategy: str) -> Cluster:
         """Return the cluster that a strategy runs on: rECMP has more spines."""
         table = self.table
-        return STRATEGIES[strategy].cluster(
+        return strategies()[strategy].cluster(
             Cluster(
                 table.leaves,
                 table.spines,
@@ -168,13 +165,14 @@ class ClusterPlan:
             name=name,
             target=target,
             grpc_port=FIRST_GRPC_PORT,
-            ocs=OcsTable(driver="emulated") if STRATEGIES[strategy].ocs else None,
+            ocs=OcsTable(driver="emulated") if strategies()[strategy].ocs else None,
         )
 
     @property
     def routing(self) -> tuple[FileRouting, ...]:
         """How the strategies' jobs are routed; `vclos` is over links of their own."""
-        chosen = (STRATEGIES[name] for name in self.table.strategy)
+        known = strategies()
+        chosen = (known[name] for name in self.table.strategy)
         return tuple("vclos" if each.isolated else routed(each) for each in chosen)
 
     @property
@@ -234,19 +232,10 @@ def cluster_plan(
     Raises BadInput that names the file, the key or the line, and the remedy.
     """
     for name, count in Counter(table.strategy).items():
-        if name in STRATEGIES and name not in LIVE:
-            raise BadInput(
-                f"{path}: [cluster], strategy: {name!r} runs without a network only (`entrain place`, "
-                f"`entrain simulate`); "
-                f"choose from {', '.join(LIVE)}"
-            )
-        if name not in LIVE:
-            near = suggestion(name, LIVE)
-            raise BadInput(f"{path}: [cluster], strategy: there is no {name!r}; {near}")
         if count > 1:
             raise BadInput(f"{path}: [cluster], strategy: {name!r} is listed {count} times; list it once")
     for name in table.strategy:
-        if STRATEGIES[name].ocs and not table.ocs:
+        if strategies()[name].ocs and not table.ocs:
             raise BadInput(f"{path}: [cluster], ocs: is false, and {name} makes circuits; set ocs = true")
     if (table.trace is None) == (arrivals is None):
         raise BadInput(
@@ -287,7 +276,7 @@ def _listed(path: Path, model: str) -> tuple[Arrival, ...]:
 def _check_jobs(plan: ClusterPlan, jobs: Iterable[Arrival], where: Mapping[str, str]) -> None:
     """Raise BadInput for a job that a strategy could never start, or whose collective cannot run."""
     for name in plan.table.strategy:
-        strategy, idle = STRATEGIES[name], empty(plan.cluster(name))
+        strategy, idle = strategies()[name], empty(plan.cluster(name))
         for job in {(job.gpus, job.collective): job for job in jobs}.values():
             if refused := strategy.refusal(idle, job.request):
                 raise BadInput(f"{where[job.name]}: {name}: {refused}")

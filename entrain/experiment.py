@@ -46,9 +46,9 @@ from machine.errors import BadInput
 from machine.patience import patience
 from machine.toml import NAME, Strict, check, matching, one_of, read_toml
 from mininet_topos.links import Shaping
-from schedulers.placement.strategies import STRATEGIES
 from workloads.collectives import DDP
 from workloads.jobs import UNSENT_BYTES, JobSpec, parse_job, start_offset
+from workloads.strategies import strategies
 
 Kind = Literal["jobs", "slot-rates"]
 """Kind of experiment: jobs in a network, or slot rates on one host (`entrain.trials.slot_rates`)."""
@@ -230,7 +230,7 @@ class Experiment:
         for routing in self.routing:
             yield ("source", VCLOS) if routing == "vclos" else (routing, None)
         for strategy in self.cluster.table.strategy if self.cluster else ():
-            yield routed(STRATEGIES[strategy]), strategy
+            yield routed(strategies()[strategy]), strategy
 
     def at(self, load: float | None) -> Experiment:
         """Return the experiment whose jobs compute for so long that, alone in the network, they communicate

@@ -17,7 +17,6 @@ from entrain.cluster import Arrival, ClusterPlan
 from entrain.experiment import Experiment
 from entrain.run.cross import draw
 from schedulers.placement.cluster import Placement
-from schedulers.placement.strategies import STRATEGIES
 from schedulers.slots.host import PAYLOAD
 from simulation.collectives import in_parts, parameter_server, ring, training_job
 from simulation.crossing import CrossedTransport, CrossFlow
@@ -28,6 +27,7 @@ from simulation.policies import coflow_policy
 from simulation.scheduled import ScheduledTransport
 from simulation.topology import switch
 from workloads.jobs import JobSpec
+from workloads.strategies import strategies
 
 BOUNDS = {"fair": "max-min, fluid", "varys": "least left first, fluid"}
 """The simulator's policies that live runs are compared with, and their names in tables."""
@@ -94,7 +94,7 @@ def _queued_jct_s(plan: ClusterPlan, seed: int, policy: str) -> float:
         Queued(arrival.request, arrival.arrival_s, job.lower_bound(topology), partial(_placed, plan, arrival))
         for arrival, job in zip(arrivals, jobs, strict=True)
     ]
-    queue = GpuQueue(waiting, plan.cluster(strategy), STRATEGIES[strategy], table.queue, table.backfill)
+    queue = GpuQueue(waiting, plan.cluster(strategy), strategies()[strategy], table.queue, table.backfill)
     transport = ScheduledTransport(topology, coflow_policy(policy))
     outcome = Simulation(jobs, transport, admission=queue, keep_coflows=False).run()
     return fmean(record.jct for record in outcome.jobs)

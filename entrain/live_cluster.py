@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from controlplane.admission import JOBS_PER_SUBMITTER
 from controlplane.cluster import ClusterSetup, cluster_of, hosts_by_gpu
 from controlplane.optics import Optics
-from controlplane.routing import Routing
 from controlplane.topology import Topology
 from entrain.experiment import load_experiment
+from entrain.placing import LiveStrategy
 from machine.errors import BadInput
 from machine.toml import Strict, check, one_of, read_toml
 from mininet_topos.servers import Servers
@@ -29,35 +29,18 @@ from ocs.drivers import remote_driver
 from ocs.emulated import Panel
 from ocs.manager import CircuitManager
 from schedulers.placement.queue import ORDERS
-from schedulers.placement.strategies import STRATEGIES
 from workloads.collectives import collectives
+from workloads.strategies import strategies
 
 CIRCUITS = "circuits.jsonl"
 """Name of the circuits' audit log in a controller's directory."""
-
-
-def live() -> list[str]:
-    """Return the strategies that a network can run; the others are for `entrain place` and the simulator."""
-    return [
-        name
-        for name, strategy in STRATEGIES.items()
-        if strategy.routing in get_args(Routing) and not strategy.priorities
-    ]
-
-
-def _not_on_paper(name: object) -> object:
-    if name in STRATEGIES and name not in live():
-        raise ValueError(
-            f"a network runs {', '.join(live())}; others are for `entrain place` and `entrain simulate`"
-        )
-    return name
 
 
 class NetworkClusterTable(Strict):
     """The `[cluster]` table of a topology file, whose hosts are the GPUs."""
 
     gpus_per_server: Annotated[int, Field(ge=1)]
-    strategy: Annotated[str, BeforeValidator(_not_on_paper), one_of(live)] = "vclos"
+    strategy: LiveStrategy = "vclos"
     queue: Annotated[str, one_of(lambda: ORDERS)] = "fifo"
     backfill: bool = False
     locality: bool | None = None
@@ -79,7 +62,7 @@ def load_setup(path: Path, topology: Topology) -> ClusterSetup | None:
     table = _table(path)
     if table is None:
         return None
-    strategy = STRATEGIES[table.strategy]
+    strategy = strategies()[table.strategy]
     if table.locality is not None:
         strategy = replace(strategy, locality=table.locality)
     if strategy.ocs and topology.ocs is None:

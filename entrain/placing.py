@@ -18,16 +18,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from machine.errors import BadInput
-from machine.plugins import extended
 from machine.toml import NAME, Strict, check, one_of, read_toml
 from schedulers.placement.cluster import Cluster, Placement, Port, Request, State, empty
 from schedulers.placement.queue import Job, Outcome, Run, Waiting
-from schedulers.placement.strategies import GROUP, STRATEGIES, Strategy
+from schedulers.placement.strategies import Strategy
 from workloads.collectives import collectives
 from workloads.models import MODELS
+from workloads.strategies import live_strategies, strategies
 
 Positive = Annotated[int, Field(ge=1)]
 Number = Annotated[int, Field(ge=0)]
@@ -35,9 +35,18 @@ Pair = Annotated[tuple[Number, Number], Field(strict=False)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)]
 
 
-def strategies() -> dict[str, Strategy]:
-    """Return all strategies by name. Raises EntrainError if one of another distribution cannot be loaded."""
-    return extended(GROUP, STRATEGIES, Strategy)
+def _live(name: str) -> str:
+    live = live_strategies()
+    if name in strategies() and name not in live:
+        raise ValueError(
+            f"must be one that a network runs ({', '.join(live)}); others are for `entrain place` and "
+            f"`entrain simulate`"
+        )
+    return name
+
+
+LiveStrategy = Annotated[str, AfterValidator(_live), one_of(live_strategies)]
+"""The name of a strategy that a network can run."""
 
 
 class ClusterTable(Strict):

@@ -5,7 +5,6 @@ The formats are those of the published files; `data/` holds one of them.
 
 from __future__ import annotations
 
-import ast
 import csv
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -212,17 +211,15 @@ class TrainingJob:
     line: int = 0
 
 
-def _checked(
-    path: Path, read: Iterable[tuple[Place, TrainingJob]], *, by_time: bool = True
-) -> list[TrainingJob]:
-    """Return the jobs, whose ids must differ; `by_time`: they must be sorted."""
+def _checked(path: Path, read: Iterable[tuple[Place, TrainingJob]]) -> list[TrainingJob]:
+    """Return the jobs, whose ids must differ, and whose times must be sorted."""
     jobs: list[TrainingJob] = []
     seen: set[str] = set()
     for place, job in read:
         if job.ident in seen:
             raise place.error("id", f"job id {job.ident} is listed twice", "ids must differ")
         seen.add(job.ident)
-        if by_time and jobs and job.arrival_s < jobs[-1].arrival_s:
+        if jobs and job.arrival_s < jobs[-1].arrival_s:
             raise place.error(
                 "time", f"{job.arrival_s:g} s is before the previous line", "sort the lines by time"
             )
@@ -333,50 +330,3 @@ def read_pollux_validation(path: Path) -> list[Epoch]:
         )
         for place, row in _rows(path, ("batch_size", "progress", "grad_sqr", "grad_var"))
     ]
-
-
-def read_vclos_elastic(path: Path) -> list[TrainingJob]:
-    """Read blank-separated rows of time, GPUs and duration; return them sorted by time, unlike the file."""
-
-    def job(place: Place, fields: Sequence[str]) -> TrainingJob:
-        if len(fields) != 3:
-            raise place.error(
-                len(fields) + 1, f"the line has {len(fields)} values", "write: time GPUs duration"
-            )
-        gpus, duration = place.integer(2, fields[1], low=1), place.number(3, fields[2], exclusive=True)
-        return TrainingJob(str(place.line), place.number(1, fields[0]), gpus, duration)
-
-    lines = ((Place(path, n), line.split()) for n, line in enumerate(_lines(path), 1))
-    read = _checked(path, ((place, job(place, fields)) for place, fields in lines), by_time=False)
-    return sorted(read, key=lambda job: job.arrival_s)
-
-
-def read_vclos_requests(path: Path) -> list[TrainingJob]:
-    """Read lists of (time, duration, GPUs) tuples in Python's notation, one list per line; return them
-    joined."""
-    return _checked(path, _requests(path))
-
-
-def _requests(path: Path) -> Iterator[tuple[Place, TrainingJob]]:
-    for n, line in enumerate(_lines(path), 1):
-        place = Place(path, n)
-        if not line.strip():
-            continue
-        try:
-            entries = ast.literal_eval(line.strip())
-            triples = [(str(a), str(b), str(c)) for a, b, c in entries]
-        except (ValueError, SyntaxError, TypeError):
-            raise place.error(
-                1, "this is not a list of triples", "write [(time, duration, GPUs), ...]"
-            ) from None
-        for i, (at, duration, gpus) in enumerate(triples, 1):
-            column = f"entry {i}"
-            yield (
-                place,
-                TrainingJob(
-                    f"{n}-{i}",
-                    place.number(column, at),
-                    place.integer(column, gpus, low=1),
-                    place.number(column, duration, exclusive=True),
-                ),
-            )

@@ -20,9 +20,7 @@ from machine.terminal import plain_table, print_whole
 @click.argument("file", metavar="CLUSTER.toml|JOB.toml", type=click.Path(path_type=Path))
 @click.option("--jobs", type=click.Path(path_type=Path), help="CSV file, a line for each job.")
 @click.option(
-    "--strategy",
-    help="ecmp, balanced-ecmp, recmp, source, least-loaded, crux, crux-ecmp, best, vclos, ocs-vclos or "
-    "ocs-relaxed.",
+    "--strategy", metavar="NAME", help="What places the jobs, such as vclos. Default: list the names."
 )
 @click.option("--queue", default="fifo", show_default=True, help="fifo, edf or fewest-gpus.")
 @click.option("--backfill", is_flag=True, help="Start later jobs too, if that does not delay the first one.")
@@ -62,7 +60,12 @@ def command(
         _dry_run(file, network, as_json)
         return
     if jobs is None or strategy is None:
-        raise BadInput("--jobs and --strategy: give both, or --dry-run to ask a running cluster about a job")
+        from workloads.strategies import strategies  # loads numpy, which `entrain --help` need not wait for
+
+        raise BadInput(
+            f"--jobs and --strategy: give both, or --dry-run to ask a running cluster about a job; "
+            f"strategies: {', '.join(strategies())}"
+        )
     _on_paper(file, jobs, strategy, queue, backfill, locality, solver, as_json)
 
 
@@ -103,8 +106,9 @@ def _on_paper(
     as_json: bool,
 ) -> None:
     # These load numba, which `entrain --help` need not wait for.
-    from entrain.placing import document, read_cluster, read_jobs, strategies
+    from entrain.placing import document, read_cluster, read_jobs
     from schedulers.placement.queue import ORDERS, run
+    from workloads.strategies import strategies
 
     known_strategies = strategies()
     for option, given, known in (("--strategy", strategy, known_strategies), ("--queue", queue, ORDERS)):

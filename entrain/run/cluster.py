@@ -56,10 +56,10 @@ from machine.processors import Use
 from ocs.crossbar import Change
 from schedulers.placement.cluster import Placement
 from schedulers.placement.stages import Cause
-from schedulers.placement.strategies import STRATEGIES
 from workloads.jobs import JobSpec
 from workloads.launch import ends
 from workloads.records import Records, read_records, summarize
+from workloads.strategies import strategies
 
 POLL_S = 0.02
 """How often jobs are looked at, and so how late one may start."""
@@ -87,7 +87,7 @@ def networks(experiment: Experiment) -> Iterator[Experiment]:
     target = experiment.target
     groups: dict[object, list[str]] = {}
     for strategy in plan.table.strategy:
-        groups.setdefault((plan.cluster(strategy), STRATEGIES[strategy].ocs), []).append(strategy)
+        groups.setdefault((plan.cluster(strategy), strategies()[strategy].ocs), []).append(strategy)
     for names in groups.values():
         table = plan.table.model_copy(update={"strategy": tuple(names)})
         yield replace(
@@ -197,7 +197,7 @@ class _Run:
         self._arrivals = self._plan.arrivals(combination.seed)
         self._setup = ClusterSetup(
             self._plan.cluster(combination.strategy),
-            STRATEGIES[combination.strategy],
+            strategies()[combination.strategy],
             self._table.queue,
             self._table.backfill,
         )

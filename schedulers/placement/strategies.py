@@ -41,6 +41,11 @@ class Strategy:
     solver: bool = False
     links: Callable[[Cluster], Cluster] = lambda cluster: cluster
 
+    @property
+    def live(self) -> bool:
+        """Whether a network can run it: switches route by hash or by source, and rank no jobs."""
+        return self.routing in ("ecmp", "source") and not self.priorities
+
     def cluster(self, cluster: Cluster) -> Cluster:
         """Return the cluster that the strategy runs on. Raises ValueError where it lacks what that needs."""
         if self.ocs and not cluster.ocs:
@@ -92,6 +97,3 @@ STRATEGIES: dict[str, Strategy] = {
 """By the name that a user types. Sources: vClos, 8.1, 9.3 and table 5. `least-loaded` is not the paper's;
 `apart` is of the flow-scheduling paper's testbed, VI-A;
 `crux` and `crux-ecmp` follow Crux (Cao et al., SIGCOMM 2024)."""
-
-GROUP = "entrain.strategies"
-"""Entry point group through which other distributions register strategies."""

@@ -7,22 +7,21 @@ within a server. docs/simulator.md has the reasons.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from machine.errors import BadInput
-from machine.plugins import extended
 from schedulers.placement.cluster import Cluster
-from schedulers.placement.strategies import GROUP, STRATEGIES, Strategy
 from simulation.engine import Simulation
 from simulation.experiments.experiment import Experiment, Point, PublicTrace
 from simulation.results import ClusterTimes, Collisions, JobTimes, Result
 from simulation.tenancy import ClusterNetwork, Tenancy, Tenant, offered_load, transport
 from simulation.tenants import SCALED, TRACE, by_size, sized, tenants
 from simulation.topology import GBIT
+from workloads.strategies import strategies
 
 REQUESTS = PublicTrace("base_conf_template/request_sequence", "nothepeople/RapidNetSim", "none stated")
 
@@ -35,15 +34,6 @@ LOAD_SET = (*PAPER_SET, "ocs-relaxed")
 MEAN_DURATION_S = 2550.0
 """Mean running time of a job alone, which the paper does not state. With it `best` comes near the paper's
 mean completion time at λ = 100 s (table 5)."""
-
-
-def strategies() -> dict[str, Strategy]:
-    """Return all strategies by name. Raises EntrainError if one of another distribution cannot be loaded."""
-    return extended(GROUP, STRATEGIES, Strategy)
-
-
-def _names() -> Iterable[str]:
-    return strategies()
 
 
 def cluster_of(point: Point) -> Cluster:
@@ -267,7 +257,7 @@ def _of_cluster(
         policies,
         of_trace,
         run_cluster,
-        accepts=_names,
+        accepts=strategies,
         sends_flows=False,
         scales_traces=True,
     )

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from schedulers.placement.strategies import STRATEGIES
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "KNOWN_ISSUES.md")),
@@ -166,6 +168,13 @@ def test_every_path_that_a_guide_names_exists(guide: Path) -> None:
 
 
 _STEP = re.compile(r"^\d+\. `([^`]+)` `([^`]+)`:", re.MULTILINE)
+
+
+def test_the_table_of_strategies_has_all_and_says_which_are_live() -> None:
+    rows = (ROOT / "docs/placement.md").read_text().partition("| strategy | live |")[2].partition("\n\n")[0]
+    cells = [row.split("|")[1:3] for row in rows.splitlines()[2:]]
+    shown = {name: live.strip() == "yes" for names, live in cells for name in re.findall(r"`(.+?)`", names)}
+    assert shown == {name: strategy.live for name, strategy in STRATEGIES.items()}
 
 
 def test_every_step_of_a_walk_names_what_its_file_has() -> None:

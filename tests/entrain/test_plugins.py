@@ -65,14 +65,37 @@ from dataclasses import replace
 
 from schedulers.placement.strategies import STRATEGIES
 
-anywhere = replace(STRATEGIES["vclos"], name="anywhere", locality=False)
+anywhere = replace(STRATEGIES["vclos"], name="elsewhere", locality=False)
+ranked = STRATEGIES["crux"]
+"""
+
+CLUSTER = """
+[experiment]
+name = "placed"
+
+[cluster]
+leaves = 2
+spines = 3
+servers_per_leaf = 3
+gpus_per_server = 2
+links_per_pair = 2
+ocs = true
+strategy = ["anywhere", "ocs-relaxed"]
+rate_mbps = 100
+scale = 1000
+
+[arrivals]
+jobs = 2
+every_s = 0
+gpus = [8]
+duration_s = [0.5, 1]
 """
 
 ENTRIES = {
     "entrain.policies": "shift = shifts:shift",
     "entrain.collectives": "there-and-back = ours:there_and_back",
     "entrain.simulator_policies": "my-fifo = simulated:newest_first",
-    "entrain.strategies": "anywhere = placed:anywhere",
+    "entrain.strategies": "anywhere = placed:anywhere\nranked = placed:ranked",
 }
 
 
@@ -188,6 +211,46 @@ def test_an_installed_strategy_places_jobs(guest: Path) -> None:
     assert (placed["strategy"], placed["locality"]) == ("anywhere", False)
     wrong = python(guest, "-m", "entrain.cli", "place", *files, "--strategy", "anywere")
     assert "did you mean anywhere?" in wrong.stderr
+
+
+def test_a_network_runs_an_installed_strategy_that_switches_can_carry_out(
+    guest: Path, tmp_path: Path
+) -> None:
+    """In experiments and in topology files, under the name of its entry point."""
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from controlplane.topology import load_topology\n"
+        "from entrain.experiment import load_experiment; from entrain.live_cluster import load_setup\n"
+        "found = load_experiment(Path(sys.argv[1]))\n"
+        "print(*[(each.strategy, each.routing) for each in found.combinations()])\n"
+        "setup = load_setup(Path(sys.argv[2]), load_topology(Path(sys.argv[2])))\n"
+        "print(setup.strategy.name, setup.strategy.locality)\n"
+    )
+    experiment, network = tmp_path / "placed.toml", tmp_path / "network.toml"
+    topology = '[topology]\nkind = "leaf-spine"\nleaves = 2\nspines = 2\nhosts_per_leaf = 2\n'
+    for name in ("anywhere", "ranked"):
+        experiment.write_text(CLUSTER.replace("anywhere", name))
+        network.write_text(f'{topology}[cluster]\ngpus_per_server = 1\nstrategy = "{name}"\n')
+        done = python(guest, "-c", code, str(experiment), str(network))
+        if name == "anywhere":
+            combinations = "('anywhere', 'source') ('ocs-relaxed', 'source')"
+            assert done.stdout.splitlines() == [combinations, "anywhere False"], done.stderr
+        else:
+            assert "strategy, item 1: must be one that a network runs (ecmp, " in done.stderr
+
+
+@pytest.mark.root
+def test_jobs_run_on_a_network_under_an_installed_strategy(guest: Path, tmp_path: Path) -> None:
+    file, out = tmp_path / "placed.toml", tmp_path / "out"
+    file.write_text(CLUSTER)
+    done = python(guest, "-m", "entrain.cli", "run", str(file), "--json", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    runs = json.loads(done.stdout)["runs"]
+    assert [run["strategy"] for run in runs] == ["anywhere", "ocs-relaxed"]
+    for run in runs:
+        assert len(run["jobs"]) == 2
+        assert run["max_flows_per_link_all"] == 1
+    assert {path.name for path in out.glob("*.png")} >= {"results.png", "cluster.png"}
 
 
 @pytest.mark.root

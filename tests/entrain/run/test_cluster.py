@@ -137,9 +137,14 @@ def test_every_strategy_and_seed_is_a_run_and_recmp_has_a_network_of_its_own(tmp
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('"recmp"', '"rcmp"', "[cluster], strategy: there is no 'rcmp'; did you mean recmp"),
+        ('"recmp"', '"rcmp"', "[cluster], strategy, item 2: must be"),
+        ('"recmp"', '"rcmp"', "did you mean recmp?"),
         ('"recmp"', '"ocs-vclos"', "[cluster], ocs: is false, and ocs-vclos makes circuits"),
-        ('"recmp"', '"best"', "strategy: 'best' runs without a network only"),
+        (
+            '"recmp"',
+            '"best"',
+            "strategy, item 2: must be one that a network runs (ecmp, recmp, source, apart,",
+        ),
         ('"recmp"', '"vclos"', "strategy: 'vclos' is listed 2 times"),
         ("[2, 4, 8]", "[2, 16]", "[arrivals], gpus: 16: ecmp: 16 is more than the 8 GPUs of the cluster"),
         ("[2, 4, 8]", "[1]", "[arrivals], gpus, item 1: must be at least 2"),
