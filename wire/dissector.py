@@ -62,7 +62,7 @@ function slot_header.dissector(buffer, packet, tree)
       local slot = base_slot + (lane - base_slot) % {LANES}
       shown:add(lane_fields.slot, buffer(at, {LANE_BYTES}), UInt64.new(slot)):set_generated()
       shown:append_text(", slot " .. slot)
-      local amount = buffer(at + {_lane_byte("amount")}, 4):uint()
+      local amount = buffer({_amount()}):uint()
       local sign = math.floor(lowers / 2 ^ lane) % 2 == 1 and -1 or 1
       shown:add(lane_fields.delta, buffer(at, {LANE_BYTES}), Int64.new(sign * amount)):set_generated()
     end
@@ -103,7 +103,7 @@ def _declared(table: str, prefix: str, specs: Sequence[FieldSpec]) -> str:
         covering = "nil" if spec.bits == 8 * width else f"{mask:#x}"
         lines.append(
             f'{table}.{spec.name} = ProtoField.uint{size}("{prefix}.{spec.name}", "{spec.name}", '
-            f"{shown}, {values}, {covering}, {json.dumps(spec.doc)})"
+            f"{shown}, {values}, {covering}, {json.dumps(spec.doc, ensure_ascii=False)})"
         )
     return "\n".join(lines)
 
@@ -128,5 +128,6 @@ def _value(name: str) -> str:
     return f"buffer({first}, {width}):bitfield({offset}, {spec.bits})"
 
 
-def _lane_byte(name: str) -> int:
-    return next(first for spec, first, _, _ in _places(LANE_FIELDS) if spec.name == name)
+def _amount() -> str:
+    """Return where in the buffer the amount of the lane from byte `at` on is."""
+    return next(f"at + {at}, {width}" for spec, at, width, _ in _places(LANE_FIELDS) if spec.name == "amount")

@@ -61,35 +61,50 @@ header slot_tail_t {{
 """
 
 
+_C_INTEGERS = {8: "__u8", 16: "__be16", 32: "__be32", 64: "__be64"}
+"""The type of a C member by its bits; others are arrays of bytes."""
+_C_ORDER = {8: "", 16: "bpf_htons", 32: "bpf_htonl", 64: "bpf_cpu_to_be64"}
+
+
+def _members(specs: tuple[FieldSpec, ...]) -> Iterator[tuple[FieldSpec, ...]]:
+    """Yield the fields of each C member: one, or two of four bits."""
+    rest = iter(specs)
+    for spec in rest:
+        yield (spec, next(rest)) if spec.bits < 8 else (spec,)
+
+
 def _c_fields(specs: tuple[FieldSpec, ...]) -> str:
     lines = []
-    nibbles: list[str] = []
-    for spec in specs:
-        if spec.bits < 8:
-            nibbles.append(spec.name)
-            if len(nibbles) == 2:
-                lines.append(f"\t__u8 {nibbles[0]}_{nibbles[1]}; /* high, low four bits */")
-            continue
-        kind = {8: "__u8", 16: "__be16", 32: "__be32", 48: "__u8"}[spec.bits]
-        array = "[6]" if spec.bits == 48 else ""
-        lines.append(f"\t{kind} {spec.name}{array}; /* {spec.doc} */")
+    for spec, *low in _members(specs):
+        if low:
+            lines.append(f"\t__u8 {spec.name}_{low[0].name}; /* high, low four bits */")
+        elif spec.bits in _C_INTEGERS:
+            lines.append(f"\t{_C_INTEGERS[spec.bits]} {spec.name}; /* {spec.doc} */")
+        else:
+            lines.append(f"\t__u8 {spec.name}[{spec.bits // 8}]; /* {spec.doc} */")
     return "\n".join(lines)
 
 
 def _c_starts(specs: tuple[FieldSpec, ...], struct: str) -> Iterator[str]:
     """Return C that assigns the non-zero start values to the members of `struct`."""
-    whole = [spec for spec in specs if spec.bits >= 8]
-    high, low = (spec for spec in specs if spec.bits < 8) if len(whole) < len(specs) else (None, None)
-    if high and low:
-        yield f"{struct}{high.name}_{low.name} = {high.start} << 4 | {low.start};"
-    for spec in whole:
-        if spec.start:
-            yield f"{struct}{spec.name} = bpf_hton{ {16: 's', 32: 'l'}[spec.bits] }({spec.start:#x});"
+    for spec, *low in _members(specs):
+        member = struct + spec.name
+        if not any(field.start for field in (spec, *low)):
+            continue
+        if low:
+            yield f"{member}_{low[0].name} = {spec.start} << 4 | {low[0].start};"
+        elif spec.bits in _C_ORDER:
+            order, suffix = _C_ORDER[spec.bits], "ULL" if spec.bits == 64 else ""
+            value = f"{spec.start:#x}{suffix}"
+            yield f"{member} = {order}({value});" if order else f"{member} = {value};"
+        else:
+            for number, byte in enumerate(spec.start.to_bytes(spec.bits // 8, "big")):
+                yield f"{member}[{number}] = {byte:#x};"
 
 
 def c_header() -> str:
     """Return the C structs, packed and in network byte order, and a function that initializes a header."""
-    starts = "".join(f"\n\t{line}" for line in _c_starts(FIELDS, "header->"))
+    starts = "".join(f"\n\t{line}" for line in _c_starts(FIELDS + TAIL_FIELDS, "header->"))
     lane_starts = "".join(f"\n\t\t{line}" for line in _c_starts(LANE_FIELDS, "header->lanes[lane]."))
     kinds = "\n".join(f"#define SLOT_{kind.name} {kind.value}" for kind in Kind)
     return f"""/* {_NOTICE} */
