@@ -184,11 +184,9 @@ def announcement(base_slot: int, deltas: Sequence[int]) -> SlotHeader:
 
 def _lanes(data: bytes) -> Iterator[tuple[int, ...]]:
     if _LANE is not None:
-        yield from _LANE.iter_unpack(data)
-        return
-    for at in range(0, len(data), LANE_BYTES):
-        lane = int.from_bytes(data[at : at + LANE_BYTES], "big")
-        yield tuple(lane >> shift & mask for _, shift, mask in _LANE_PLACES)
+        return _LANE.iter_unpack(data)
+    numbers = (int.from_bytes(data[at : at + LANE_BYTES], "big") for at in range(0, len(data), LANE_BYTES))
+    return (tuple(lane >> shift & mask for _, shift, mask in _LANE_PLACES) for lane in numbers)
 
 
 def _pack(specs: Sequence[FieldSpec], values: Sequence[int]) -> bytes:
