@@ -22,6 +22,7 @@ from entrain import features
 from machine.errors import EntrainError, MissingTool
 from machine.packages import DISTRIBUTION, INSTALLED
 from machine.patience import patience
+from machine.processors import share_memory
 
 State = Literal["found", "missing", "not tried"]
 _VETH = "ip link add name probe0 type veth peer name probe1"
@@ -75,6 +76,13 @@ def needs() -> list[Need]:
     return [
         Need("root", "namespaces, interfaces, BPF", True, "run as root", _root),
         *_kernel(),
+        Need(
+            "shared memory",
+            "simulations on several processors",
+            False,
+            "a writable /dev/shm: mount -t tmpfs tmpfs /dev/shm",
+            lambda: "works" if share_memory() else None,
+        ),
         *_tools(),
         *_packages(),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,15 @@ import psutil
 
 LATENCY = Path("/dev/cpu_dma_latency")
 """The kernel's interface for its users' demands on the latency of processors (PM QoS)."""
+
+
+def share_memory() -> bool:
+    """Return whether processes can work in parallel: their locks need a /dev/shm that can be written."""
+    try:
+        multiprocessing.Lock()
+    except OSError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, core_schema
 
+from machine import foreign
 from machine.errors import BadInput
 from machine.explain import explained, is_plain_list
 
@@ -97,9 +98,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: is not UTF-8 text") from error
+        raise BadInput(f"{path}: is not UTF-8 text{foreign.remedy(path)}") from error
     except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{path}: is not valid TOML: {error}") from error
+        raise BadInput(f"{path}: is not valid TOML: {error}{foreign.remedy(path)}") from error
 
 
 def check(model: type[Model], data: Mapping[str, Any], source: str) -> Model:

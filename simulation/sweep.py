@@ -20,6 +20,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from machine.errors import EntrainError, MissingTool
+from machine.processors import share_memory
 from simulation.experiments.experiment import Point
 from simulation.experiments.registry import EXPERIMENTS
 from simulation.results import RESULT, Result
@@ -93,7 +94,8 @@ def run_points(
 
 
 def _local(todo: list[Point], workers: int | None) -> Iterator[tuple[int, Result]]:
-    count = min(workers or os.cpu_count() or 1, len(todo))
+    parallel = os.cpu_count() or 1 if share_memory() else 1
+    count = min(workers or parallel, len(todo))
     if count <= 1:
         for i, point in enumerate(todo):
             yield i, run_point(point)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -10,12 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from entrain.commands.simulate import command
+from entrain.doctor import needs
 from machine.address import check_socket
 from machine.errors import BadInput, EntrainError
 from machine.toml import read_toml
 from machine.whole import whole
 from simulation import sweep
+from simulation.experiments.registry import points
 from simulation.traces import read_coflow_benchmark
 from tests.test_layers import ALLOWED, ROOT
 
@@ -52,6 +57,23 @@ def test_a_byte_order_mark_before_a_file_is_left_out(tmp_path: Path) -> None:
     assert read_toml(file) == {"a": 1}
     file.write_bytes(b"\xef\xbb\xbf4 1\n1 0 1 1 1 2:8\n")
     assert len(read_coflow_benchmark(file).jobs) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "tool"), [("p4app.json", "p4-utils"), ("lab.clab.yml", "containerlab"), ("0.et", "Chakra")]
+)
+def test_a_refusal_of_another_tools_file_names_the_page_that_says_how(
+    tmp_path: Path, name: str, tool: str
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(b'{"topology": "\xff"}')
+    heading = "Files of other tools"
+    assert f"### {heading}\n" in (ROOT / "docs/extend.md").read_text(encoding="utf-8")
+    with pytest.raises(BadInput, match=f"is not .*; files of {tool}.* docs/extend.md, '{heading}'"):
+        read_toml(file)
+    if tool == "Chakra":
+        with pytest.raises(BadInput, match=f"no trace that vclos-512 reads; files of {tool}"):
+            points("vclos-512", file, None, None, 0)
 
 
 def test_output_that_the_locale_cannot_hold_is_replaced() -> None:
@@ -106,10 +128,27 @@ def test_a_simulation_begins_only_if_its_results_can_be_written(tmp_path: Path, 
     assert "Traceback" not in done.stderr
 
 
-def test_a_shared_memory_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", "/dev/shm/x")
 
     monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", refuse)
+    monkeypatch.setattr("multiprocessing.Lock", refuse)
+
+
+@pytest.mark.usefixtures("no_shared_memory")
+def test_a_shared_memory_that_cannot_be_used_is_named() -> None:
     with pytest.raises(EntrainError, match=r"^/dev/shm cannot be used .*give --workers 1"):
         list(sweep._local([{}, {}], 2))  # type: ignore[list-item]
+    (need,) = [need for need in needs() if need.name == "shared memory"]
+    assert need.check() is None
+
+
+@pytest.mark.usefixtures("no_shared_memory")
+def test_one_worker_simulates_without_shared_memory() -> None:
+    arguments = ["coflow-fb2010", "--limit", "5", "--policy", "fifo,fair", "--json"]
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 0, done.output
+    assert "note: /dev/shm cannot be used" in done.stderr
+    assert len(json.loads(done.stdout)["points"]) == 2

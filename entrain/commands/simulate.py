@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from machine.errors import BadInput, EntrainError
+from machine.processors import share_memory
 from machine.signals import ending_once
 from machine.terminal import count, plain_table, print_whole
 
@@ -166,6 +167,12 @@ def command(
         console.print(
             "note: the cache ($XDG_CACHE_HOME, or ~/.cache) cannot be written, so each run compiles "
             "its kernels anew; set XDG_CACHE_HOME to a directory that can",
+            highlight=False,
+        )
+    if workers is None and not share_memory():
+        console.print(
+            "note: /dev/shm cannot be used, which parallel processes need, so one worker simulates; mount it "
+            "writable: mount -t tmpfs tmpfs /dev/shm",
             highlight=False,
         )
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+from machine import foreign
 from machine.errors import BadInput
 from machine.explain import suggestion
 from simulation.experiments import (
@@ -82,6 +83,8 @@ def points(
                 f"{path}: there is no such file; get {experiment.trace.origin}, "
                 f"or leave out --trace for {default}"
             )
+        if path is not None and path.suffix == ".et":
+            raise BadInput(f"{path}: is no trace that {name} reads{foreign.remedy(path)}")
         if path is not None:
             base["trace"] = str(path.resolve())
     if trace is not None:
