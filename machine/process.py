@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
-from machine.errors import EntrainError
+from machine.errors import BadInput, EntrainError
 from machine.limits import full_disk
 from machine.record import Record, Resource, process
 
@@ -127,6 +128,22 @@ def give_way() -> Callable[[], None]:
             os.setpriority(os.PRIO_PROCESS, 0, own)
 
     return end
+
+
+def become(program: Sequence[str], environment: Mapping[str, str], remedy: str = "") -> NoReturn:
+    """Let a program, searched on PATH, take the place of this process.
+
+    Raises BadInput, which ends with `remedy`, if there is none, and EntrainError if it cannot be run.
+    """
+    name = program[0]
+    try:
+        os.execvpe(name, list(program), environment)
+    except OSError as error:
+        # A directory of PATH that this user cannot enter gives EACCES, whatever it holds.
+        absent = isinstance(error, FileNotFoundError) or ("/" not in name and shutil.which(name) is None)
+        if absent:
+            raise BadInput(f"{name}: no such program{remedy}") from None
+        raise EntrainError(f"{name}: cannot be run: {error.strerror}") from error
 
 
 def describe(status: int) -> str:

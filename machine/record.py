@@ -104,7 +104,7 @@ class AlreadyRuns(EntrainError):
 def process_start(pid: int) -> str | None:
     """Return a process's start time in clock ticks since boot, or None if it is not running or a zombie."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")  # has its name
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text.rpartition(")")[2].split()
@@ -134,9 +134,8 @@ def _pid_here(pid: int, pid_namespace: int) -> int | None:
         with contextlib.suppress(OSError):  # it has just ended
             if (status.parent / "ns/pid").stat().st_ino != pid_namespace:
                 continue
-            numbers = next(
-                line for line in status.read_text(encoding="utf-8").splitlines() if line.startswith("NSpid:")
-            )
+            lines = status.read_text(encoding="utf-8", errors="replace").splitlines()
+            numbers = next(line for line in lines if line.startswith("NSpid:"))
             if int(numbers.split()[-1]) == pid:
                 return int(status.parent.name)
     return None

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from machine.errors import BadInput, EntrainError
+from machine.process import become
 
 _MOVED = "(to publish the progress of a training script, use `entrain train -- COMMAND`)"
 
@@ -44,9 +45,4 @@ def command(network: str | None, host: str, program: tuple[str, ...]) -> None:
     if not program:
         raise BadInput(f"{host}: give a command to run, for example `entrain exec {host} ip address`")
     enter(Path(f"/proc/{known[host]}/ns/net"))
-    try:
-        os.execvp(program[0], program)
-    except FileNotFoundError:
-        raise BadInput(f"{program[0]}: no such program") from None
-    except OSError as error:
-        raise EntrainError(f"{program[0]}: cannot be run: {error.strerror}") from error
+    become(program, os.environ)

@@ -10,6 +10,7 @@ import click
 
 from machine.errors import BadInput, EntrainError
 from machine.packages import ROOT
+from machine.process import become
 from wire.progress import DIRECTORY_VARIABLE, JOB_VARIABLE, make_directory, progress_directory
 from workloads.tcp_counters import CONTROL_VARIABLE, MARK_VARIABLE
 
@@ -72,12 +73,7 @@ def command(
     if mark is not None:
         _check_marks()
     make_directory(progress or progress_directory())
-    try:
-        os.execvpe(program[0], program, {**os.environ, **environment(job, control, mark, progress)})
-    except FileNotFoundError:
-        raise BadInput(f"{program[0]}: no such program; give one after --") from None
-    except OSError as error:
-        raise EntrainError(f"{program[0]}: cannot be run: {error.strerror}") from error
+    become(program, {**os.environ, **environment(job, control, mark, progress)}, "; give one after --")
 
 
 def _check_marks() -> None:

@@ -50,6 +50,17 @@ def _owner(tmp_path: Path) -> tuple[subprocess.Popen[str], int]:
     return owner, int(owner.stdout.readline())
 
 
+def test_the_start_of_a_process_whose_name_is_no_text_is_known() -> None:
+    """The kernel cuts names after 15 bytes, in the middle of a character, too."""
+    own = Path("/proc/self/comm")
+    before = own.read_bytes()
+    own.write_bytes("vierzehn-Zeichü".encode()[:15])
+    try:
+        assert process_start(os.getpid()) is not None
+    finally:
+        own.write_bytes(before)
+
+
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_removes_all_that_is_owned(tmp_path: Path, end: signal.Signals) -> None:
     owner, child = _owner(tmp_path)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.permissions import let_others_pass
+
 ROOT = Path(__file__).resolve().parents[3]
 HOOK = ROOT / "workloads" / "torch_hook"
 
@@ -108,3 +110,24 @@ def test_a_script_s_own_modules_and_sitecustomize_are_found_as_ever(tmp_path: Pa
     done = _train(tmp_path, "--", sys.executable, "project/script.py", PYTHONPATH=str(site))
     assert (done.returncode, done.stdout) == (0, "DistributedDataParallel\n"), done.stderr
     assert "progress will not be published" in done.stderr
+
+
+@pytest.mark.root
+def test_a_program_is_not_found_where_a_directory_of_path_cannot_be_entered(tmp_path: Path) -> None:
+    """The kernel says "Permission denied" for such a directory."""
+    shut = tmp_path / "shut"
+    shut.mkdir(mode=0o700)
+    code = (
+        "import os; from machine.process import become; from machine.errors import BadInput\n"
+        "try: become(['no-such-program'], os.environ)\n"
+        "except BadInput as error: print(error)"
+    )
+    let_others_pass(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PATH": f"/usr/bin:{shut}"},
+        capture_output=True,
+        text=True,
+        user=65534,
+    )
+    assert done.stdout == "no-such-program: no such program\n", done.stderr
