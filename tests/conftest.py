@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -22,6 +25,16 @@ _NEEDS = {
     ),
     "p4c": (lambda: shutil.which("p4c-bm2-ss") is not None, "needs p4c-bm2-ss on PATH"),
 }
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """pytest's directory; with the marker `sockets` one whose path leaves room for names of sockets."""
+    if not request.node.get_closest_marker("sockets"):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="entrain-") as directory:
+        yield Path(directory)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

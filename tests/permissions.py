@@ -12,4 +12,6 @@ def let_others_pass(directory: Path) -> None:
     for each in (directory, *directory.parents):
         if each == above or each == each.parent:
             return
-        each.chmod(each.stat().st_mode | 0o011)
+        mode = each.stat().st_mode
+        if mode & 0o011 != 0o011:
+            each.chmod(mode | 0o011)

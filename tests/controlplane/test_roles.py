@@ -41,6 +41,8 @@ from tests.controlplane.test_loads import LoadTable
 from tests.permissions import let_others_pass
 from tests.silent import silent
 
+pytestmark = pytest.mark.sockets
+
 TOPOLOGY = leaf_spine(2, 2, 2)
 DENIED, EXHAUSTED = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED
 INVALID, UNAVAILABLE = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAVAILABLE

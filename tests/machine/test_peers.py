@@ -20,6 +20,8 @@ from machine import peers
 from machine.errors import BadInput, EntrainError
 from tests.permissions import let_others_pass
 
+pytestmark = pytest.mark.sockets
+
 NOBODY = 65534
 
 _WHO = """

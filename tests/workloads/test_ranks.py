@@ -96,7 +96,10 @@ def test_jobs_start_one_by_one_as_they_are_ordered(job_file: JobFile, tmp_path: 
     orders = tmp_path / "orders"
     os.mkfifo(orders)
     command = [sys.executable, "-m", "workloads", "serve", "--orders", str(orders)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, orders.open("w") as pipe:
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server,
+        orders.open("w", encoding="utf-8") as pipe,
+    ):
         assert server.stdout is not None
         assert server.stdout.readline() == "ready\n"
         for name, ranks in (("first", 2), ("second", 3)):

@@ -27,6 +27,8 @@ from wire.progress import Publisher
 from workloads import pacing
 from workloads.jobs import JobSpec
 
+pytestmark = pytest.mark.sockets
+
 TOPOLOGY = {
     "topology": {
         "kind": "dumbbell",

@@ -14,6 +14,8 @@ from hostbpf.rpc import agent_pb2 as pb
 from hostbpf.rpc import calls as rpc
 from hostbpf.rpc.agent_pb2_grpc import HostServicer, add_HostServicer_to_server
 
+pytestmark = pytest.mark.sockets
+
 
 class Answering(HostServicer):
     """Each answer has a thousand bytes of carriers more, and one decision more."""

@@ -17,6 +17,8 @@ import pytest
 from controlplane.client import RunningNetwork
 from tests.entrain.watch.network import Controller
 
+pytestmark = pytest.mark.sockets
+
 Watched = tuple[RunningNetwork, Controller]
 ROOT = Path(__file__).resolve().parents[3]
 

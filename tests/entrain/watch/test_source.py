@@ -19,6 +19,8 @@ from machine.errors import BadInput, EntrainError
 from machine.tls import add_port, identity_of
 from tests.entrain.watch.network import JOB, PLANNED, USED, Agent, Controller
 
+pytestmark = pytest.mark.sockets
+
 Watched = tuple[RunningNetwork, Controller]
 
 

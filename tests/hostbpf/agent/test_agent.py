@@ -29,7 +29,7 @@ from tests.hostbpf.conftest import Connection, Pair
 from tests.hostbpf.taps import wait_until
 from wire.flow import Flow
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.sockets]
 ROOT = Path(__file__).parents[3]
 
 

@@ -47,6 +47,8 @@ from tests.silent import silent
 from wire.flow import Flow
 from wire.slot_header import LANES, Lane, SlotHeader
 
+pytestmark = pytest.mark.sockets
+
 ROOT, ANN, BOB, NOBODY = 0, 1001, 1002, 65534
 CHECKOUT = Path(__file__).parents[3]
 FLOWS = {Flow("10.0.0.1", port, "10.0.0.2", 7000): user for port, user in ((1, ROOT), (2, ANN), (3, BOB))}
@@ -220,6 +222,7 @@ def test_transfers_are_what_processes_publish_of_what_they_send(served: Served, 
         sent.update(0, Phase.COMMUNICATING, 900, 900, 900)
         sent.update(1, Phase.COMMUNICATING, 900, 600, 300)
         publisher.flow(OF_BOB, Direction.RECEIVED, Role.BROADCAST)
+        served.owners[OF_ANN] = os.geteuid()  # who publishes is the one whose flow it is
         (found,) = served.call(ROOT, "ListTransfers", pb.ListTransfersRequest()).transfers
     assert rpc.flow_of(found.flow) == OF_ANN
     assert (found.job, found.role, found.iteration) == ("vgg16", Role.AGGREGATION, 1)

@@ -32,6 +32,8 @@ from tests.silent import silent
 from wire.flow import Flow
 from wire.slot_header import LANES
 
+pytestmark = pytest.mark.sockets
+
 ROOT = Path(__file__).parents[3]
 FLOW, OTHER, THIRD = (Flow("10.0.0.1", port, "10.0.0.2", 7000) for port in (1, 2, 3))
 FILE = """

@@ -31,6 +31,8 @@ from tests.schedulers.slots.deciding import decide_one, whole_horizon
 from wire.flow import Flow
 from wire.slot_header import HEADROOM_OFFSET, LANES, Kind, SlotHeader, announcement
 
+pytestmark = pytest.mark.sockets
+
 ROOT = Path(__file__).parents[3]
 ENOUGH_S = 60.0
 LINE = 1000 * RATE_UNIT  # of the hosts' links, bytes/s
