@@ -11,6 +11,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,7 @@ P4INFO = "fabric.p4info.txtpb"
 def p4c() -> Path | None:
     """A p4c that has the Tofino back end, on PATH or in `PREFIX`; None if there is none."""
     for folder in (*map(Path, os.environ.get("PATH", "").split(os.pathsep)), PREFIX):
-        if (folder / "p4c").is_file() and (folder / "p4c-barefoot").is_file():
+        if all(shutil.which(program, path=folder) for program in ("p4c", "p4c-barefoot")):
             return folder / "p4c"
     return None
 

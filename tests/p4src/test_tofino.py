@@ -46,6 +46,15 @@ def test_committed_output_is_what_p4c_makes(target: str) -> None:
         assert fixed(name, content) == fixed(name, read(target, name)), name
 
 
+def test_p4c_is_sought_behind_a_folder_that_cannot_be_looked_into(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for program in ("p4c", "p4c-barefoot"):
+        (tmp_path / program).touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"/{300 * 'x'}:{tmp_path}")
+    assert p4c() == tmp_path / "p4c"
+
+
 def test_hash_covers_what_both_architectures_share() -> None:
     names = {f"{path.parent.name}/{path.name}" for path in sources(FABRIC)}
     assert {"shared/headers.p4", "shared/slot_header.p4", "tna/load_table.p4"} <= names

@@ -143,7 +143,7 @@ def test_the_page_loads_nothing_and_shows_every_run(make: Make, tmp_path: Path) 
     path = tmp_path / "report.html"
     done = CliRunner().invoke(command, [str(first), str(second), "--html", str(path)], catch_exceptions=False)
     assert done.exit_code == 0
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     markup = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert "default-src 'none'" in markup
     assert not re.search(r"(src|href)=", markup)
@@ -162,7 +162,7 @@ def test_names_with_markup_stay_text(make: Make) -> None:
     directory = make("first", 200)
     bad = "<script>alert(1)</script><img src=x onerror=alert(2)>"
     for path in (directory / "experiment.json", *(directory / "runs").glob("*.json")):
-        text = path.read_text().replace('"made-up"', json.dumps(bad))
+        text = path.read_text(encoding="utf-8").replace('"made-up"', json.dumps(bad))
         path.write_text(text.replace("leaf1->spine1", bad))
     text = html.page([directory])
     assert bad not in text
@@ -203,7 +203,7 @@ def test_a_key_that_an_older_version_did_not_have_is_no_difference(make: Make) -
     """An older version wrote no table of a policy that it did not have, and no key that it did not know."""
     newer, older = make("newer", 200), make("older", 200)
     path = older / "experiment.json"
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text(encoding="utf-8"))
     tables = content["experiment"]["tables"]
     del tables["parrot"], tables["slots"]["scheduler"]
     path.write_text(json.dumps(content))
