@@ -86,7 +86,7 @@ def test_the_packages_form_no_circle() -> None:
 
 
 def test_the_page_shows_the_rule() -> None:
-    page = (ROOT / "docs/architecture.md").read_text()
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     _, _, table = page.partition("| package | may import |\n|---|---|\n")
     rows = [row.split("|")[1:3] for row in table.partition("\n\n")[0].splitlines()]
     shown = {

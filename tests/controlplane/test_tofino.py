@@ -216,7 +216,7 @@ def test_ports_are_those_of_the_target(tmp_path: Path) -> None:
 
 
 def test_the_topology_of_the_guide_is_one(tmp_path: Path) -> None:
-    guide = (ROOT / "docs/tofino.md").read_text()
+    guide = (ROOT / "docs/tofino.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"^```toml\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
     (tmp_path / "rack.toml").write_text(text)
     topology = load_topology(tmp_path / "rack.toml")

@@ -87,8 +87,13 @@ def test_every_linked_page_exists() -> None:
 
 def test_every_figure_of_the_readme_is_a_result() -> None:
     """README's table quotes rows that open docs/results.md: the paper's figure, ours, and the verdict."""
-    results = (ROOT / "docs/results.md").read_text().partition("\n## How these figures")[0]
-    table = (ROOT / "README.md").read_text().partition("| claim | paper | here |")[2].partition("\n\n")[0]
+    results = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("\n## How these figures")[0]
+    table = (
+        (ROOT / "README.md")
+        .read_text(encoding="utf-8")
+        .partition("| claim | paper | here |")[2]
+        .partition("\n\n")[0]
+    )
     rows = re.findall(r"^\|[^|]+(\|[^|]+\|[^|]+\|[^|]+\|)$", table, re.MULTILINE)[1:]
     assert len(rows) > 5
     for row in rows:
@@ -96,7 +101,7 @@ def test_every_figure_of_the_readme_is_a_result() -> None:
 
 
 def test_every_make_verb_of_the_pages_exists() -> None:
-    verbs = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    verbs = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for page in PAGES:
         text = page.read_text()
         shell = "".join(block["text"] for block in _BLOCK.finditer(text) if block["language"] == "sh")
@@ -171,17 +176,22 @@ _STEP = re.compile(r"^\d+\. `([^`]+)` `([^`]+)`:", re.MULTILINE)
 
 
 def test_the_table_of_strategies_has_all_and_says_which_are_live() -> None:
-    rows = (ROOT / "docs/placement.md").read_text().partition("| strategy | live |")[2].partition("\n\n")[0]
+    rows = (
+        (ROOT / "docs/placement.md")
+        .read_text(encoding="utf-8")
+        .partition("| strategy | live |")[2]
+        .partition("\n\n")[0]
+    )
     cells = [row.split("|")[1:3] for row in rows.splitlines()[2:]]
     shown = {name: live.strip() == "yes" for names, live in cells for name in re.findall(r"`(.+?)`", names)}
     assert shown == {name: strategy.live for name, strategy in STRATEGIES.items()}
 
 
 def test_every_step_of_a_walk_names_what_its_file_has() -> None:
-    steps = _STEP.findall((ROOT / "docs/architecture.md").read_text())
+    steps = _STEP.findall((ROOT / "docs/architecture.md").read_text(encoding="utf-8"))
     assert len(steps) > 40
     for path, name in steps:
-        text = (ROOT / path).read_text()
+        text = (ROOT / path).read_text(encoding="utf-8")
         for part in name.split("."):
             defined = rf"\b(def|class|state|define|static \S+ \S+) {part}\b"
             assert re.search(defined, text), f"{path} has no {name}"

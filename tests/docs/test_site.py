@@ -36,7 +36,7 @@ def test_every_page_of_docs_is_on_the_site(site: Path) -> None:
 
 
 def test_the_overview_has_every_page() -> None:
-    overview = (ROOT / "docs" / "index.md").read_text()
+    overview = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     missing = {page.name for page in (ROOT / "docs").glob("*.md")} - set(re.findall(r"[\w-]+\.md", overview))
     assert missing == {"index.md"}
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.root
 def test_the_page_works(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "struct_ops.md").read_text()
+    page = (ROOT / "docs" / "struct_ops.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```c\n(.*?)```", page, re.DOTALL)
     (script,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "fixed.bpf.c").write_text(program)

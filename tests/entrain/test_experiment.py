@@ -316,7 +316,7 @@ def test_source_routing_needs_leaves_and_spines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    sorted(path for path in EXPERIMENTS.glob("*.toml") if "[experiment]" in path.read_text()),
+    sorted(path for path in EXPERIMENTS.glob("*.toml") if "[experiment]" in path.read_text(encoding="utf-8")),
     ids=lambda path: path.stem,
 )
 def test_the_experiments_that_come_with_it_are_good(path: Path) -> None:

@@ -94,6 +94,6 @@ def test_cross_traffic_takes_its_share_from_fluid_jobs() -> None:
 
 def test_capped_cross_traffic_has_no_bounds(tmp_path: Path) -> None:
     path = tmp_path / "slots-jct.toml"
-    text = (EXPERIMENTS / path.name).read_text()
+    text = (EXPERIMENTS / path.name).read_text(encoding="utf-8")
     path.write_text(text.replace("every_ms = 2000", "every_ms = 2000\nrate_mbps = 20"))
     assert not has_bounds(load_experiment(path))

@@ -115,7 +115,7 @@ def installed(site: Path, entries: dict[str, str], **modules: str) -> Path:
 @pytest.fixture
 def guest(tmp_path: Path) -> Path:
     """A distribution with the policy that docs/experiments.md shows."""
-    page = (ROOT / "docs/experiments.md").read_text()
+    page = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
     (policy,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     modules = {"shifts": policy, "ours": COLLECTIVE, "simulated": SIMULATOR, "placed": STRATEGY}
     return installed(tmp_path / "site", ENTRIES, **modules)

@@ -49,8 +49,8 @@ def _counts(found: dict[str, Any], stage: str) -> str:
 
 def main() -> None:
     """Write the table anew."""
-    kept = PAGE.read_text().partition(MARK)[0]
-    PAGE.write_text(kept + MARK + table(json.loads(RESULTS.read_text())))
+    kept = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
+    PAGE.write_text(kept + MARK + table(json.loads(RESULTS.read_text(encoding="utf-8"))))
 
 
 if __name__ == "__main__":

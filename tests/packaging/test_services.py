@@ -235,7 +235,7 @@ def test_what_is_wrong_in_a_configuration_is_found_without_an_agent(text: str, t
 
 def test_a_wrong_topology_is_found_without_a_controller(tmp_path: Path) -> None:
     file, state = tmp_path / "cluster.toml", tmp_path / "state"
-    text = (ROOT / "experiments" / "vclos-cluster.toml").read_text()
+    text = (ROOT / "experiments" / "vclos-cluster.toml").read_text(encoding="utf-8")
     arguments = [str(file), "--state", str(state), "--check"]
     file.write_text(text)
     controller.main(arguments, standalone_mode=False)

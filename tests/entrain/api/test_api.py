@@ -58,7 +58,7 @@ def test_importing_it_is_lazy() -> None:
 
 
 def test_every_stable_name_is_there_and_described() -> None:
-    page = (ROOT / "docs/python.md").read_text()
+    page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
     for name in entrain.__all__:
         assert getattr(entrain, name).__doc__
         assert f"entrain.{name}" in page or f"`{name}" in page, name
@@ -215,7 +215,7 @@ class TestPlugins:
             entrain.plugin(*arguments)
 
     def test_every_group_is_in_the_guide(self) -> None:
-        page = (ROOT / "docs/extend.md").read_text()
+        page = (ROOT / "docs/extend.md").read_text(encoding="utf-8")
         assert all(f"`entrain.{group}`" in page for group in GROUPS)
 
 

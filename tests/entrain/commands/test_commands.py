@@ -340,7 +340,7 @@ def test_another_target_or_program_than_runs_is_refused(network: str, tmp_path: 
     other = "bmv2" if network == "softswitch" else "softswitch"
     assert f"runs {network}" in entrain("deploy", "--target", other, "--network", NAME, status=2).stderr
     p4info = tmp_path / "p4info.txtpb"
-    text = (ROOT / "p4src/build/fabric.p4info.txtpb").read_text()
+    text = (ROOT / "p4src/build/fabric.p4info.txtpb").read_text(encoding="utf-8")
     p4info.write_text(text.replace('"FabricIngress.route"', '"FabricIngress.path"'))
     program = str(ROOT / "p4src/build/fabric.json")
     files = ("--program", program, "--p4info", str(p4info))
@@ -372,7 +372,7 @@ def test_deploy_says_what_it_did_of_a_program_without_tables_of_ours(network: st
 @pytest.mark.root
 def test_another_program_is_deployed_or_the_former_stays(network: str, tmp_path: Path) -> None:
     program, p4info = tmp_path / "other.json", ROOT / "p4src/build/fabric.p4info.txtpb"
-    text = (ROOT / "p4src/build/fabric.json").read_text()
+    text = (ROOT / "p4src/build/fabric.json").read_text(encoding="utf-8")
     command = ("deploy", "--target", network, "--network", NAME)
     files = ("--program", str(program), "--p4info", str(p4info))
     try:

@@ -107,7 +107,11 @@ def test_what_is_read_is_what_was_written(tmp_path: Path, experiment: Experiment
 
 @pytest.mark.parametrize(
     "path",
-    sorted(path for path in (ROOT / "experiments").glob("*.toml") if "[experiment]" in path.read_text()),
+    sorted(
+        path
+        for path in (ROOT / "experiments").glob("*.toml")
+        if "[experiment]" in path.read_text(encoding="utf-8")
+    ),
     ids=lambda path: path.stem,
 )
 def test_every_experiment_that_comes_with_it_can_be_read_back(tmp_path: Path, path: Path) -> None:

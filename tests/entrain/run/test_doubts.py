@@ -79,7 +79,7 @@ def test_a_topology_in_a_file_of_its_own_is_named_by_that_file(tmp_path: Path) -
 
 
 def test_a_clusters_rate_without_a_queue_is_named(tmp_path: Path) -> None:
-    text = (ROOT / "experiments/vclos-small.toml").read_text()
+    text = (ROOT / "experiments/vclos-small.toml").read_text(encoding="utf-8")
     path = tmp_path / "cluster.toml"
     path.write_text(text)
     assert told(path) == ()

@@ -71,7 +71,9 @@ def test_a_mistake_names_file_key_and_remedy(tmp_path: Path, keys: str, told: st
 
 @pytest.mark.root
 def test_the_example_runs_on_a_network_that_is_up() -> None:
-    topology = (ROOT / "examples/topology/ring.toml").read_text().replace('"ring"', '"of-jobs"')
+    topology = (
+        (ROOT / "examples/topology/ring.toml").read_text(encoding="utf-8").replace('"ring"', '"of-jobs"')
+    )
     with entrain.up(topology) as network:
         command = [
             sys.executable,

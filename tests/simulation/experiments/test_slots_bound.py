@@ -38,7 +38,7 @@ def test_each_worker_has_a_gpu_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", SPEEDS)
 def test_the_setting_is_that_of_the_live_experiment(name: str) -> None:
-    live = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
+    live = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text(encoding="utf-8"))
     assert 2 * live["topology"]["hosts_per_side"] == LIVE_SERVERS
     assert {job["compute_scale"] for job in live["job"]} == {COMPUTE_SCALE}
     assert {job["parts"] for job in live["job"]} == {LIVE_PARTS}
@@ -49,7 +49,7 @@ def test_the_setting_is_that_of_the_live_experiment(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*SPEEDS, *SIBLINGS])
 def test_siblings_have_the_same_five_jobs(name: str) -> None:
-    live = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
+    live = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text(encoding="utf-8"))
     assert [
         (
             *(job["name"], job["model"], tuple(int(host[1:]) - 1 for host in job["hosts"])),
