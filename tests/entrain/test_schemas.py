@@ -12,7 +12,10 @@ from jsonschema import Draft202012Validator
 from entrain.schemas import KINDS, schema
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = {path.name: tomllib.loads(path.read_text()) for path in (ROOT / "experiments").glob("*.toml")}
+FILES = {
+    path.name: tomllib.loads(path.read_text(encoding="utf-8"))
+    for path in (ROOT / "experiments").glob("*.toml")
+}
 
 
 def kind_of(tables: dict[str, Any]) -> str | None:

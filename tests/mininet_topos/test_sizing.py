@@ -107,7 +107,8 @@ def stated_and_given(path: Path) -> Iterator[tuple[str, float, float]]:
     sorted(
         path
         for path in EXPERIMENTS.glob("*.toml")
-        if not is_slot_rates(path) and {"experiment", "topology"} & tomllib.loads(path.read_text()).keys()
+        if not is_slot_rates(path)
+        and {"experiment", "topology"} & tomllib.loads(path.read_text(encoding="utf-8")).keys()
     ),
     ids=lambda path: path.stem,
 )
@@ -125,7 +126,7 @@ def test_experiments_follow_the_rule_or_say_why_not(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    sorted(path for path in EXPERIMENTS.glob("*.toml") if "dctcp" in path.read_text()),
+    sorted(path for path in EXPERIMENTS.glob("*.toml") if "dctcp" in path.read_text(encoding="utf-8")),
     ids=lambda path: path.stem,
 )
 def test_in_no_experiment_a_shaper_alone_makes_dctcp_slow_down(path: Path) -> None:

@@ -239,7 +239,7 @@ def test_rows_have_what_runs_measured(everything: dict[str, list[Row]]) -> None:
 
 
 def test_results_of_one_experiment_may_be_in_several_directories(tmp_path: Path) -> None:
-    text = EXPERIMENTS["mltcp-seeds"].read_text()
+    text = EXPERIMENTS["mltcp-seeds"].read_text(encoding="utf-8")
     before = next(line for line in text.splitlines() if line.startswith("congestion_control"))
     for control in ("cubic", "bpf_dctcp"):
         path = tmp_path / "mltcp-seeds.toml"
@@ -274,5 +274,5 @@ def test_report_shows_and_draws_what_was_kept(tmp_path: Path) -> None:
         assert (tmp_path / "slots-two-jobs" / picture).stat().st_size > 10_000
     assert (tmp_path / "slot-rates" / "results.png").exists()
     printed = json.loads(entrain("report", str(tmp_path / "slots-two-jobs"), "--json").stdout)
-    assert printed == json.loads((tmp_path / "slots-two-jobs" / "results.json").read_text())
+    assert printed == json.loads((tmp_path / "slots-two-jobs" / "results.json").read_text(encoding="utf-8"))
     assert entrain("report", str(tmp_path / "slots-two-jobs" / "runs")).returncode == 2
