@@ -64,6 +64,8 @@ class Section(Strict):
     base: str = ""
     """The live experiment that iteration times of the others are compared with."""
     text: str = ""
+    kept: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Figures that rows keep, and no table shows."""
     table: Annotated[tuple[Pivot, ...], Field(strict=False)]
 
     @model_validator(mode="after")
@@ -134,11 +136,11 @@ def publish(made: Mapping[str, Sequence[Row]], directory: Path = ROWS) -> None:
 
 
 def _shown(name: str) -> set[str]:
-    """Return the figures of an experiment that tables and claims show."""
+    """Return the figures of an experiment that tables and claims show, and those that are kept."""
     figures = _declared().figure
     shown = set[str]()
-    for pivot in (pivot for section in sections() if name in section.names for pivot in section.table):
-        for figure in pivot.figures:
+    for section in (section for section in sections() if name in section.names):
+        for figure in (*section.kept, *(figure for pivot in section.table for figure in pivot.figures)):
             shown |= {f"{figure}_least", f"{figure}_most"} if figures[figure].span else {figure}
     for claim in (claim for claim in claims() if claim.of_what == name):
         wanted = claim.of["figure"]
