@@ -4,7 +4,7 @@
     gpus_per_server = 4
     strategy = "vclos"
 
-docs/vclos.md describes each key.
+docs/placement.md describes each key.
 """
 
 from __future__ import annotations

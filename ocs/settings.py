@@ -7,7 +7,7 @@
     password_file = "/etc/entrain/ocs-password"
     port_names = ["1.1.1", "1.1.2", "1.1.3", "1.1.4"]
 
-docs/ocs.md describes each key.
+docs/placement.md describes each key.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def command(file: Path, as_json: bool) -> None:
 
     ocs = load_network(file).ocs
     if ocs is None:
-        raise BadInput(f"{file}: has no [ocs]; docs/ocs.md describes it")
+        raise BadInput(f"{file}: has no [ocs]; docs/placement.md describes it")
     try:
         driver = remote_driver(ocs.settings, ocs.ports)
     except BadInput as error:
