@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a training process tells its host's scheduler how far it is: the flows that it sends and receives, in one
 // file of shared memory. For NCCL network plugins, parameter-server libraries and whatever else moves gradients; C
-// and C++, Linux, no library. wire/progress.py has the same layout for Python, docs/monitor.md tells the whole.
+// and C++, Linux, no library. wire/progress.py has the same layout for Python, docs/monitor.md the rules.
 //
 //     struct entrain_publisher publisher;
 //     struct entrain_flow_progress *sent;
