@@ -1,4 +1,4 @@
-"""docs/struct_ops.md works as it stands: its program compiles, loads, is chosen, and is gone afterwards."""
+"""The congestion control of docs/extend.md works: it compiles, loads, is chosen, and is gone afterwards."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.root
-def test_the_page_works(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "struct_ops.md").read_text(encoding="utf-8")
+def test_the_example_works(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```c\n(.*?)```", page, re.DOTALL)
     (script,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "fixed.bpf.c").write_text(program)
