@@ -14,7 +14,7 @@
     gpus = [2, 4, 8, 16]
     duration_s = [3, 6]
 
-Host h1 is the NIC of GPU 0, h2 of GPU 1 and so on. docs/experiments.md describes each key.
+Host h1 is the NIC of GPU 0, h2 of GPU 1 and so on. docs/experiment-files.md describes each key.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@
     iterations = 10
 
 With `[cluster]` instead of `[topology]` and `[[job]]`, jobs arrive over time and are placed
-(`entrain.cluster`). The whole file is checked before anything is created. docs/experiments.md describes each
-key.
+(`entrain.cluster`). The whole file is checked before anything is created. docs/experiment-files.md describes
+each key.
 """
 
 from __future__ import annotations

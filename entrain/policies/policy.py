@@ -1,7 +1,7 @@
 """The interface of policies: a policy decides when and how fast flows send in live runs.
 
 A policy is one module. Subclass `Policy`, and register an instance under its name in `entrain.policies.OURS`,
-or from another distribution through an entry point. docs/experiments.md has an example.
+or from another distribution through an entry point, as examples/policy does.
 """
 
 from __future__ import annotations

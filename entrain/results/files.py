@@ -55,7 +55,7 @@ Rows = list[dict[str, Any]]
 
 
 def rows(experiment: Experiment, runs: Sequence[RunResult]) -> dict[str, Rows]:
-    """Return the rows of each table of results, by the table's name; docs/experiments.md has the columns.
+    """Return the rows of each table of results, by the table's name; docs/results-format.md has the columns.
 
     There are always `jobs`, `links` and `iterations`. `queues` are those of runs that read them, `delays`
     those of policy `slots`, `throughput` and `windows` those of `sample_ms`.

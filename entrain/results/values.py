@@ -431,7 +431,7 @@ def losses_equal(runs: Sequence[RunResult]) -> bool | None:
 
 
 def document(experiment: Experiment, runs: Sequence[RunResult]) -> dict[str, Any]:
-    """Return the content of `results.json`, which docs/experiments.md describes."""
+    """Return the content of `results.json`, which docs/results-format.md describes."""
     topology = experiment.topology
     return {
         "experiment": experiment.name,

@@ -76,7 +76,7 @@ class SlotRatesFile(Strict):
 
 @dataclass(frozen=True)
 class Figures:
-    """A trial's figures, as in results.json. docs/experiments.md describes them."""
+    """A trial's figures, as in results.json. docs/results-format.md describes them."""
 
     slot_ms: float
     flows: int

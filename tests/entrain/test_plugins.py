@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -114,9 +113,8 @@ def installed(site: Path, entries: dict[str, str], **modules: str) -> Path:
 
 @pytest.fixture
 def guest(tmp_path: Path) -> Path:
-    """A distribution with the policy that docs/experiments.md shows."""
-    page = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
-    (policy,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    """A distribution with the policy of examples/policy, and with one of each other kind."""
+    policy = (ROOT / "examples/policy/shifts.py").read_text(encoding="utf-8")
     modules = {"shifts": policy, "ours": COLLECTIVE, "simulated": SIMULATOR, "placed": STRATEGY}
     return installed(tmp_path / "site", ENTRIES, **modules)
 

@@ -93,7 +93,7 @@ OURS = [
     for path in sorted((ROOT / folder).rglob("*.toml"))
     if re.search(r"^\[(topology|cluster)\]", text := path.read_text(), re.MULTILINE)
     and ("[experiment]" in text or "[cluster]" not in text)
-    and path.parent.name not in ("collective", "scheduler", "ocs_driver")  # of plugins
+    and path.parent.name not in ("collective", "scheduler", "policy", "ocs_driver")  # of plugins
 ]
 
 
