@@ -1,8 +1,9 @@
-"""What MkDocs adds to docs/ (mkdocs.yml): reference pages made from the code, and the pages of the root."""
+"""What MkDocs adds to docs/ (mkdocs.yml): reference pages made from the code, root pages, and design/."""
 
 from __future__ import annotations
 
 import inspect
+import posixpath
 import re
 import sys
 from pathlib import Path
@@ -38,24 +39,32 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = (ROOT / name).read_text()
         made[f"project/{name}"] = re.sub(r"\]\((?:docs/)(?=[\w./-]+\.md)", "](../", text)
     made["project/CITATION.cff"] = (ROOT / "CITATION.cff").read_text()
+    for each in sorted((ROOT / "design").glob("*.md")):
+        text = each.read_text(encoding="utf-8")
+        made[f"project/design/{each.name}"] = re.sub(r"\]\(\.\./docs/(?=[\w./-]+\.md)", "](../../", text)
     for path, text in made.items():
         files.append(File.generated(config, path, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links into the root to the site's copies, and pictures to themselves; name pages by titles."""
-    markdown = re.sub(r"\]\(\.\./(?=[A-Z_]+\.(?:md|cff)\b)", "](project/", markdown)
+    """Point links to the root and to design/ to the site's copies, and pictures to themselves; name pages by
+    titles."""
+    directory = posixpath.dirname(page.file.src_uri)
+    if not directory.startswith("project"):  # the copies lie relative to one another as the originals do
+        outside = r"\]\(((?:\.\./)*)\.\./(?=[A-Z_]+\.(?:md|cff)\b|design/)"
+        markdown = re.sub(outside, r"](\1project/", markdown)
     markdown = re.sub(r"^(!\[[^\]]*\]\(([^)]+)\))$", r"[\1](\2)", markdown, flags=re.MULTILINE)
-    return re.sub(r"\[([\w-]+\.md)\](?=\()", lambda link: f"[{_title(link[1])}]", markdown)
+
+    def titled(link: re.Match[str]) -> str:
+        file = files.get_file_from_path(posixpath.normpath(posixpath.join(directory, link[1])))
+        return link[0] if file is None else f"[{_title(file)}]({link[1]}"
+
+    return re.sub(r"\[(?:design/)?[\w-]+\.md\]\(([^)#]+)", titled, markdown)
 
 
-def _title(name: str) -> str:
-    """Return the title of a page of docs/ or of the root, by the name of its file."""
-    for file in (ROOT / "docs" / name, ROOT / name):
-        if file.exists():
-            return file.read_text().partition("\n")[0].removeprefix("# ")
-    return name
+def _title(file: File) -> str:
+    return file.content_string.partition("\n")[0].removeprefix("# ")
 
 
 def command_line() -> str:
