@@ -6,7 +6,7 @@ link before may send at once:
 - Queue: C RTT + B. A queue of one bandwidth-delay product keeps the link busy while one flow's halved window
   grows again (Appenzeller et al., SIGCOMM 2004). B is at least two offloaded packets.
 - Marking threshold K: C RTT / 7 + B. DCTCP's guideline (Alizadeh et al., SIGCOMM 2010, equation 13), plus
-  room for bursts (section 3.5). docs/decisions.md has the derivation.
+  room for bursts (section 3.5). design/switch-program.md has the derivation.
 - Least retransmission timeout: twice the longest round trip, which is RTT and a full queue. Linux adds it to
   the smoothed round trip, which may lag by a whole queue. Below, timeouts are spurious; far above, an incast
   waits for nothing (Vasudevan et al., SIGCOMM 2009).

@@ -1,6 +1,6 @@
 """The 13 models of Cassini's evaluation (table 4.2) and what they send in an iteration.
 
-The thesis gives sizes, batches and few traffic patterns. docs/decisions.md says how the rest was put
+The thesis gives sizes, batches and few traffic patterns. design/schedulers.md says how the rest was put
 together.
 """
 

@@ -1,4 +1,4 @@
-"""Every example in README and docs/ runs.
+"""Every example in README, docs/ and design/ runs.
 
 A block marked `sh` runs as it stands, from the repository, with the virtual environment on PATH; one marked
 `python` runs in a process of its own. A block that cannot run in a test says why in a comment
@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "KNOWN_ISSUES.md")),
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "design").glob("*.md")),
 ]
 GUIDES = [ROOT / "CONTRIBUTING.md", ROOT / "docs/architecture.md"]
 PACKAGES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))

@@ -35,6 +35,12 @@ def test_every_page_of_docs_is_on_the_site(site: Path) -> None:
         assert (site / f"{page.stem}.html").exists(), page
 
 
+def test_every_page_of_design_is_on_the_site(site: Path) -> None:
+    for page in (ROOT / "design").glob("*.md"):
+        name = "index" if page.stem == "README" else page.stem
+        assert (site / "project" / "design" / f"{name}.html").exists(), page
+
+
 def test_the_overview_has_every_page() -> None:
     overview = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     missing = {page.name for page in (ROOT / "docs").glob("*.md")} - set(re.findall(r"[\w-]+\.md", overview))
