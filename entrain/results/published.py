@@ -1,7 +1,7 @@
 """The published results: rows in `data/results/`, and the pages of docs/ that follow from them.
 
 `entrain report DIR... --publish` puts rows in place and writes the pages. They are a function of the rows,
-`claims.toml`, `pages.toml` and the prose in `docs/results-notes/`.
+`claims.toml`, `pages.toml` and the prose in `notes/`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from machine.whole import whole
 
 ROWS = ROOT / "data" / "results"
 DOCS = ROOT / "docs"
-NOTES = DOCS / "results-notes"
+NOTES = Path(__file__).parent / "notes"
 """The prose of simulated sections: one file per experiment. It follows the tables, or surrounds them where a
 file says `{tables}`."""
 DECLARED = Path(__file__).with_name("pages.toml")
@@ -66,7 +66,7 @@ class Section(Strict):
     text: str = ""
     kept: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Figures that rows keep, and no table shows."""
-    table: Annotated[tuple[Pivot, ...], Field(strict=False)]
+    table: Annotated[tuple[Pivot, ...], Field(strict=False)] = ()
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Section:
@@ -124,7 +124,7 @@ def publish(made: Mapping[str, Sequence[Row]], directory: Path = ROWS) -> None:
 
     Only figures that a table or a claim shows are kept. Raises BadInput without a checkout to publish in.
     """
-    if not NOTES.is_dir():
+    if not DOCS.is_dir():
         raise BadInput("this installation has no docs/; publish results in a checkout of entrain")
     for name, rows in made.items():
         shown = _shown(name)
@@ -185,7 +185,6 @@ def _summary(known: Sequence[Judged]) -> str:
             each.claim.value,
             each.here,
             each.verdict or "",
-            each.claim.why,
             f"[{each.claim.experiment}](results/{each.claim.paper}.md)",
         ]
         for each in known
@@ -193,7 +192,7 @@ def _summary(known: Sequence[Judged]) -> str:
     ]
     return SUMMARY.read_text(encoding="utf-8").format(
         pages=", ".join(f"[{title}](results/{name}.md)" for name, title in TITLES.items()),
-        table=markdown(["claim", "paper", "here", "reproduced?", "why", "experiment"], lines),
+        table=markdown(["claim", "paper", "here", "reproduced?", "experiment"], lines),
         total=sum(counts.values()),
         **{verdict: counts[verdict] for verdict in ("reproduced", "partly", "not")},
     )
@@ -202,11 +201,11 @@ def _summary(known: Sequence[Judged]) -> str:
 def _page(name: str, rows: Mapping[str, Sequence[Row]], known: Sequence[Judged]) -> str:
     text = _OPENING.format(title=TITLES[name])
     beside = [
-        [each.claim.text, each.claim.value, each.here, each.verdict or ""]
+        [each.claim.text, each.claim.value, each.here, each.verdict or "", each.claim.why]
         for each in known
         if each.claim.paper == name
     ]
-    text += "\n" + markdown(["claim", "paper", "here", "reproduced?"], beside) if beside else ""
+    text += "\n" + markdown(["claim", "paper", "here", "reproduced?", "why"], beside) if beside else ""
     for section in sections():
         if section.page == name and (shown := section.rows(rows)):
             text += _section(section, shown)
