@@ -98,7 +98,7 @@ def naming_absence(method: Callable[..., Any]) -> Callable[..., Any]:
         if not p4info.ByteSize():
             print(
                 "entrain shell: the switch has no P4Info, so no table is known here. A program from its "
-                "command line has none; docs/softswitch.md sets both by hand",
+                "command line has none; docs/softswitch-programs.md sets both",
                 file=sys.stderr,
                 flush=True,
             )
