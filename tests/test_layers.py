@@ -1,4 +1,4 @@
-"""Who may import whom. `docs/architecture.md` draws the picture that this file holds to."""
+"""Who may import whom. `docs/architecture.md` shows the table that this file checks."""
 
 from __future__ import annotations
 
