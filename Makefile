@@ -35,7 +35,7 @@ lint: .venv/.dev  ## Check style, types and the formatting of C
 	git ls-files '*.c' '*.h' | xargs .venv/bin/clang-format --dry-run --Werror
 
 site: .venv/.dev  ## Build the site of docs/ in build/site; a broken link is an error
-	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
 
 deb: setup  ## Build a Debian package of the agent, the controller and the command line in build/
 	packaging/build-deb

@@ -77,7 +77,7 @@ def command_line() -> str:
         "# Command line\n\nEach command's own help. Exit status: 0 success, 1 failure, 2 bad input.\n\n"
         'With `--json`, a command prints nothing but JSON on standard output; on failure, `{"error": …}`.\n'
         "Only commands that run another program or a service have no `--json`: `exec`, `train`, `capture`, "
-        "`controller` and `emulated-switch`.\n"
+        "`controller` and `emulated-switch`. `schema` prints nothing else.\n"
     ]
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)

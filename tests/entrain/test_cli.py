@@ -19,6 +19,7 @@ def test_each_command_is_listed_once_and_its_summary_fits() -> None:
 
 
 def test_every_command_prints_json_but_those_that_run_something_else() -> None:
+    """`schema` prints nothing else."""
     context = click.Context(cli)
     commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
     jobs = commands["jobs"]
@@ -29,4 +30,4 @@ def test_every_command_prints_json_but_those_that_run_something_else() -> None:
         for name, command in commands.items()
         if command is not None and not any("--json" in parameter.opts for parameter in command.params)
     }
-    assert plain == {"exec", "train", "capture", "controller", "emulated-switch"}
+    assert plain == {"exec", "train", "capture", "controller", "emulated-switch", "schema"}

@@ -13,6 +13,8 @@ from entrain.experiment import load_emulated
 from entrain.run.doubts import doubts
 
 ROOT = Path(__file__).resolve().parents[3]
+READY = {"process_id": 1, "namespace": "none", "seconds": 0.0, "removed": 0}
+"""What a network that has come up reports."""
 TOPOLOGY = """
 [topology]
 kind = "dumbbell"
@@ -53,7 +55,7 @@ def test_run_and_up_warn_in_one_line_with_file_and_key(
     old: str, new: str, network: str, about: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("entrain.doctor.check_network", lambda *_: None)
-    monkeypatch.setattr("entrain.run.starting.start", lambda plan: None)
+    monkeypatch.setattr("entrain.run.starting.start", lambda plan: dict(READY))
     path = written(tmp_path / "net.toml", old, new, network)
     (line,) = told(path)
     assert line.startswith(f"{path}: ") and about in line

@@ -29,6 +29,8 @@ from machine.record import RECORDS, Record
 from mininet_topos.servers import Servers
 
 ROOT = Path(__file__).resolve().parents[3]
+READY = {"process_id": 1, "namespace": "none", "seconds": 0.0, "removed": 0}
+"""What a network that has come up reports."""
 NAME = f"em{os.getpid() % 10000}"
 OTHERS: dict[str, Any] = {
     "shaping": "tbf",
@@ -114,7 +116,7 @@ def test_up_names_the_keys_that_it_does_not_apply_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("entrain.doctor.check_network", lambda *_: None)
-    monkeypatch.setattr("entrain.run.starting.start", lambda plan: None)
+    monkeypatch.setattr("entrain.run.starting.start", lambda plan: dict(READY))
     path = file_with(tmp_path, gap_ms=3, loss=0.5)
     done = CliRunner().invoke(cli, ["up", str(path)])
     assert done.exit_code == 0
@@ -140,7 +142,7 @@ def test_up_in_python_warns_of_the_same_at_the_callers_line(
 def test_up_tries_first_what_the_network_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[set[str], str]] = []
     monkeypatch.setattr("entrain.doctor.check_network", lambda *needs: asked.append(needs))
-    monkeypatch.setattr("entrain.run.starting.start", lambda plan: None)
+    monkeypatch.setattr("entrain.run.starting.start", lambda plan: dict(READY))
     for options in ({}, {"loss": 0.5, "shaping": "tbf"}):
         assert CliRunner().invoke(cli, ["up", str(file_with(tmp_path, **options))]).exit_code == 0
     assert asked == [({"P4 switch"}, "htb"), ({"P4 switch", "loss"}, "tbf")]
