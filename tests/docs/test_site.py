@@ -23,7 +23,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of the built site. `strict` in mkdocs.yml turns a broken link into a failure."""
     directory = tmp_path_factory.mktemp("site")
     offline = ["unshare", "--net"] if os.geteuid() == 0 else []
-    command = [*offline, sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(directory)]
+    command = [*offline, sys.executable, "-m", "mkdocs", "build", "--site-dir", str(directory)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
