@@ -18,7 +18,7 @@ Directory = click.Path(path_type=Path, exists=True, file_okay=False)
 
 
 @click.command(short_help="Report results; compare two experiments.")
-@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=Directory)
+@click.argument("directories", metavar="DIR...", nargs=-1, type=Directory)
 @click.option("--draw", is_flag=True, help="Write results.json, CSV files and plots to DIR again.")
 @click.option(
     "--json",
@@ -29,7 +29,12 @@ Directory = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.option(
     "--publish",
     is_flag=True,
-    help="Put the rows of simulated experiments in DIR into data/results/, and write docs/results/ anew.",
+    help="Put the rows of the results in DIR into data/results/, and write the pages of results from them.",
+)
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Check that the pages of results follow from data/results/, and that every claim has rows; no DIR.",
 )
 @click.option(
     "--html",
@@ -47,6 +52,7 @@ def command(
     draw: bool,
     as_json: bool,
     publish: bool,
+    check: bool,
     html: Path | None,
     form: str | None,
 ) -> None:
@@ -57,6 +63,13 @@ def command(
     """
     if form is not None and not draw:
         raise click.UsageError("--format is the format of plots; add --draw")
+    if check:
+        if directories or publish or draw or as_json or html:
+            raise click.UsageError("--check takes neither DIR nor other options")
+        _check()
+        return
+    if not directories:
+        raise click.UsageError("give DIR, the --out of an experiment")
     if publish:
         if draw or as_json or html:
             raise click.UsageError("--publish cannot be combined with --draw, --json or --html")
@@ -124,6 +137,13 @@ def _publish(directories: Sequence[Path]) -> None:
     published.publish(rows)
     published.write()
     click.echo(f"published {', '.join(rows)}; commit data/results and docs/", err=True)
+
+
+def _check() -> None:
+    from entrain.results import published
+
+    published.check_pages()
+    click.echo(f"the pages of results follow from the rows in {published.ROWS}")
 
 
 def _write_html(directories: Sequence[Path], path: Path) -> None:

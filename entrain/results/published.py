@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from entrain.results.claimed import Judged, claims, judged, named
+from entrain.results.claimed import CLAIMS, Judged, claims, judged, named
 from entrain.results.pivots import Figure, Pivot, markdown, tables
 from machine import rows as rows_of
 from machine.errors import BadInput
@@ -122,10 +122,18 @@ def read(directory: Path = ROWS) -> dict[str, list[Row]]:
 def publish(made: Mapping[str, Sequence[Row]], directory: Path = ROWS) -> None:
     """Write rows by name, each to a file of its own, in place of those that were there.
 
-    Only figures that a table or a claim shows are kept. Raises BadInput without a checkout to publish in.
+    Only figures that a table or a claim shows are kept. Raises BadInput without a checkout to publish in, and
+    if a claim would lose its value.
     """
     if not DOCS.is_dir():
         raise BadInput("this installation has no docs/; publish results in a checkout of entrain")
+    before = read(directory)
+    lost = _valued(before) - _valued({**before, **made})
+    if lost:
+        raise BadInput(
+            f"claims {', '.join(sorted(lost))} would lose their values: run what they compare, too "
+            f"(`entrain/results/claims.toml` names it), or remove them"
+        )
     for name, rows in made.items():
         shown = _shown(name)
         if not shown:
@@ -133,6 +141,10 @@ def publish(made: Mapping[str, Sequence[Row]], directory: Path = ROWS) -> None:
         path = directory / f"{name}.csv"
         path.parent.mkdir(parents=True, exist_ok=True)
         rows_of.write(path, (row for row in rows if row.figure in shown))
+
+
+def _valued(rows: Mapping[str, Sequence[Row]]) -> set[str]:
+    return {each.claim.id for each in all_judged(rows)}
 
 
 def _shown(name: str) -> set[str]:
@@ -164,8 +176,11 @@ def write(directory: Path = DOCS) -> None:
 
 
 def check_pages(directory: Path = DOCS) -> None:
-    """Raise BadInput if a page is not what follows from the published rows."""
-    for name, text in pages(read()).items():
+    """Raise BadInput if a page is not what follows from the published rows, or if a claim has no rows."""
+    rows = read()
+    if missing := {claim.id for claim in claims()} - _valued(rows):
+        raise BadInput(f"{CLAIMS}: {ROWS} has no rows for {', '.join(sorted(missing))}; publish them")
+    for name, text in pages(rows).items():
         path = directory / name
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             raise BadInput(f"{path}: is not what {ROWS} gives; write it with `entrain report --publish`")

@@ -123,6 +123,15 @@ def test_every_table_of_a_page_has_cells() -> None:
             assert known & set(pivot.figures), f"{section.names}: no rows of {pivot.figures}"
 
 
+def test_publishing_part_of_an_experiment_cannot_take_a_claims_value(tmp_path: Path) -> None:
+    known = published.read()["simulated/parrot-jct"]
+    published.publish({"simulated/parrot-jct": known}, tmp_path)
+    part = [one for one in known if one.policy != "aalo"]
+    with pytest.raises(BadInput, match="claims parrot-against-aalo-10g would lose their values"):
+        published.publish({"simulated/parrot-jct": part}, tmp_path)
+    assert published.read(tmp_path)["simulated/parrot-jct"] == known
+
+
 def test_published_rows_stay_small_enough_for_a_repository() -> None:
     sizes = [path.stat().st_size for path in published.ROWS.rglob("*.csv")]
     assert sum(sizes) < 2 * 2**20 and max(sizes) < 2**18
