@@ -301,35 +301,17 @@ def _shifts(live: Live) -> Iterator[Row]:
     runs = [run for runs in live.runs.values() for run in runs]
     if live.experiment is None or not any(run.paced.score is not None for run in runs):
         return
-    for run in runs:
-        of = _Of(live, label(live.experiment, run, runs))
-        over = []
-        for job in run.jobs:
-            mean = fmean(job.summary.iteration_ms)
-            over.append(mean / job.ideal_ms)
-            yield of.row("iteration_ms", mean, job=job.name)
-            yield of.row("alone_ms", job.ideal_ms, job=job.name)
-        yield of.row("mean_to_alone", fmean(over))
-        yield of.row("marks_per_iteration", fmean(job.summary.marks_per_iteration or 0.0 for job in run.jobs))
-        meet = _overlap([mbps[len(mbps) // 2 :] for mbps in _throughput(run).values()])
-        paced = run.paced
-        shown: dict[str, float | None] = {
-            "overlap_late_percent": None if meet is None else 100 * meet,
-            "score": paced.score,
-            "shifted_to_alone": over_ideal_shifted(run),
-            "drift_p99_ms": paced.drift_ms_p99,
-            "corrections": None if paced.score is None else paced.corrections,
-            "corrections_per_minute": paced.adjustments_per_minute,
-            "waited_percent": None if paced.waited is None else 100 * paced.waited,
-            "marks_shifted": marks_shifted(run),
-        }
-        for figure, value in shown.items():
-            if value is not None:
-                yield of.row(figure, value)
-        for name, shift in paced.shifts_ms.items():
-            yield of.row("shift_ms", shift, job=name)
+    for group in summarized(runs):
+        alike = [run for run in runs if run.combination.seed == group.runs[0].combination.seed]
+        of = _Of(live, label(live.experiment, group.runs[0], alike))
+        by_figure: dict[tuple[str, str], dict[int, float]] = {}
+        for run in group.runs:
+            for figure, job, value in _shifted(run):
+                by_figure.setdefault((figure, job), {})[run.combination.seed] = value
+        for (figure, job), by_seed in by_figure.items():
+            yield from of.seeds(figure, by_seed, job)
     for plain, shifted in live.shifted():
-        marks = [value for run in live.runs[shifted] if (value := marks_shifted(run)) is not None]
+        marks = [mean for run in live.runs[shifted] if (mean := marks_shifted(run)) is not None]
         if marks:
             jobs = [job for run in live.runs[plain] for job in run.jobs]
             without = fmean(job.summary.marks_per_iteration or 0.0 for job in jobs)
@@ -338,6 +320,32 @@ def _shifts(live: Live) -> Iterator[Row]:
         before, after = live.communication_ms(plain), live.communication_ms(shifted)
         for name, value in before.items():
             yield _Of(live, shifted).row("communication_gain", value / after[name], job=name)
+
+
+def _shifted(run: RunResult) -> Iterator[tuple[str, str, float]]:
+    """Yield figure, job (empty: all) and value of a run that shifts jobs, or that is compared with one."""
+    over = []
+    for job in run.jobs:
+        mean = fmean(job.summary.iteration_ms)
+        over.append(mean / job.ideal_ms)
+        yield "iteration_ms", job.name, mean
+        yield "alone_ms", job.name, job.ideal_ms
+    meet = _overlap([mbps[len(mbps) // 2 :] for mbps in _throughput(run).values()])
+    paced = run.paced
+    figures: dict[str, float | None] = {
+        "mean_to_alone": fmean(over),
+        "marks_per_iteration": fmean(job.summary.marks_per_iteration or 0.0 for job in run.jobs),
+        "overlap_late_percent": None if meet is None else 100 * meet,
+        "score": paced.score,
+        "shifted_to_alone": over_ideal_shifted(run),
+        "drift_p99_ms": paced.drift_ms_p99,
+        "corrections": None if paced.score is None else paced.corrections,
+        "corrections_per_minute": paced.adjustments_per_minute,
+        "waited_percent": None if paced.waited is None else 100 * paced.waited,
+        "marks_shifted": marks_shifted(run),
+    }
+    yield from ((figure, "", value) for figure, value in figures.items() if value is not None)
+    yield from (("shift_ms", name, shift) for name, shift in paced.shifts_ms.items())
 
 
 def _remedies(live: Live) -> Iterator[Row]:
