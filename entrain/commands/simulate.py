@@ -299,6 +299,7 @@ _SHOWN = (
     "p99_to_alone",
     "slowest_to_alone",
     "marks_per_iteration",
+    "mean_flows",
 )
 """The figures in the table, by their names in `simulation.results`."""
 
@@ -322,6 +323,7 @@ _MEANS = {
     "p99_to_alone": "its 99th percentile",
     "slowest_to_alone": "the same of the slowest job",
     "marks_per_iteration": "packets of a job marked by ECN in an iteration",
+    "mean_flows": "flows on the most used link of a flow",
 }
 """What the figures in the table mean."""
 _VARIANTS = {
