@@ -134,9 +134,9 @@ def publish(made: Mapping[str, Sequence[Row]], directory: Path = ROWS) -> None:
             f"claims {', '.join(sorted(lost))} would lose their values: run what they compare, too "
             f"(`entrain/results/claims.toml` names it), or remove them"
         )
+    figures = {name: _shown(name) for name in made}
     for name, rows in made.items():
-        shown = _shown(name)
-        if not shown:
+        if not (shown := figures[name]):
             continue
         path = directory / f"{name}.csv"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,9 @@ def _shown(name: str) -> set[str]:
     shown = set[str]()
     for section in (section for section in sections() if name in section.names):
         for figure in (*section.kept, *(figure for pivot in section.table for figure in pivot.figures)):
-            shown |= {f"{figure}_least", f"{figure}_most"} if figures[figure].span else {figure}
+            declared = figures.get(figure)
+            is_span = declared is not None and declared.span
+            shown |= {f"{figure}_least", f"{figure}_most"} if is_span else {figure}
     for claim in (claim for claim in claims() if claim.of_what == name):
         wanted = claim.of["figure"]
         shown |= {wanted} if isinstance(wanted, str) else set(wanted)

@@ -132,6 +132,12 @@ def test_publishing_part_of_an_experiment_cannot_take_a_claims_value(tmp_path: P
     assert published.read(tmp_path)["simulated/parrot-jct"] == known
 
 
+def test_publishing_all_rows_again_keeps_each(tmp_path: Path) -> None:
+    known = {name: [row for row in rows if row.how != "paper"] for name, rows in published.read().items()}
+    published.publish(known, tmp_path)
+    assert published.read(tmp_path) == known
+
+
 def test_published_rows_stay_small_enough_for_a_repository() -> None:
     sizes = [path.stat().st_size for path in published.ROWS.rglob("*.csv")]
     assert sum(sizes) < 2 * 2**20 and max(sizes) < 2**18
