@@ -43,7 +43,7 @@ class Link(Attachment):
 
     def pin(self, path: Path) -> None:
         """Keep the attachment after this process, pinned at `path` in a BPF file system."""
-        if libbpf.lib().bpf_obj_pin(self.fd, str(path).encode()) < 0:
+        if libbpf.lib().bpf_obj_pin(self.fd, os.fsencode(path)) < 0:
             raise describe(f"cannot pin {self.what} at {path}", ct.get_errno())
 
     def close(self) -> None:

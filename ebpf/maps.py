@@ -6,6 +6,7 @@ import ctypes as ct
 import errno
 import functools
 import mmap
+import os
 from collections.abc import Iterable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -65,14 +66,14 @@ class Map(MutableMapping[bytes, bytes]):
     @classmethod
     def open_pinned(cls, path: Path) -> Map:
         """Return the map pinned at `path`. The caller closes its `fd`."""
-        fd = libbpf.lib().bpf_obj_get(str(path).encode())
+        fd = libbpf.lib().bpf_obj_get(os.fsencode(path))
         if fd < 0:
             raise describe(f"no map pinned at {path}", ct.get_errno())
         return cls(path.name, fd)
 
     def pin(self, path: Path) -> None:
         """Keep the map after this process, pinned at `path` in a BPF file system."""
-        if libbpf.lib().bpf_obj_pin(self.fd, str(path).encode()) < 0:
+        if libbpf.lib().bpf_obj_pin(self.fd, os.fsencode(path)) < 0:
             raise describe(f"map {self.name}: cannot pin it at {path}", ct.get_errno())
 
     def lookup(self, key: bytes, flags: int = 0) -> bytes:

@@ -166,7 +166,7 @@ class Object:
             raise EbpfError(f"{path}: no such BPF object; build it first (make build)")
         with libbpf.capture() as log:
             opts = libbpf.ObjectOpenOpts()
-            pointer = libbpf.lib().bpf_object__open_file(str(path).encode(), ct.byref(opts))
+            pointer = libbpf.lib().bpf_object__open_file(os.fsencode(path), ct.byref(opts))
         if not pointer:
             raise describe(f"{path}: cannot be opened", ct.get_errno(), log())
         return cls(path, pointer)

@@ -99,7 +99,7 @@ def test_the_pages_are_what_the_rows_give(tmp_path: Path) -> None:
     published.write(tmp_path)
     published.check_pages(tmp_path)
     page = tmp_path / "results" / "parrot.md"
-    page.write_text(page.read_text(encoding="utf-8").replace("| 2.67 |", "| 2.68 |"))
+    page.write_text(page.read_text(encoding="utf-8").replace("| 2.67 |", "| 2.68 |"), encoding="utf-8")
     with pytest.raises(BadInput, match=r"parrot\.md: is not what"):
         published.check_pages(tmp_path)
 
