@@ -479,7 +479,7 @@ class Admission:
     async def _round(self) -> EntrainError | None:
         """Release what jobs leave, then admit those that can start, until one fails, which is undone.
 
-        A job that cannot be released holds nobody up. Returns what has failed.
+        A job that cannot be released delays no other. Returns what has failed.
         """
         leaving = list(self._leaving)
         kept = await self._leave_all(leaving)

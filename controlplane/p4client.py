@@ -151,7 +151,7 @@ class SwitchClient:
                     continue  # another controller asks too, but our claim is under way and wins
                 if claimed or self.primary_id != self._earlier:
                     return
-            # There is no primary, or we are: by the bare id, which nobody can undercut, or by the last one.
+            # There is no primary, or we are: by the bare id, which no other can undercut, or by the last one.
             await self._stream.write(self._claim())
 
     def _bid(self) -> p4r.StreamMessageRequest:
