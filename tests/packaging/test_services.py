@@ -23,6 +23,7 @@ from hostbpf.rates.enforcers import choose
 from machine.errors import BadInput
 from wire.progress import DIRECTORY, ROOM
 
+pytestmark = pytest.mark.sockets
 ROOT = Path(__file__).resolve().parents[2]
 UNITS = ROOT / "packaging"
 
@@ -183,7 +184,7 @@ def test_a_purge_leaves_no_settings_and_no_keys(step: str, left: int, tmp_path: 
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     for directory in ("/etc/", "/var/"):
-        script = script.replace(directory, f"{tmp_path}{directory}")
+        script = script.replace(directory, f"'{tmp_path}'{directory}")
     subprocess.run(["sh", "-c", script, "_", step], check=True)
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == left
 

@@ -15,6 +15,9 @@ from entrain.watch.source import Source
 from tests.entrain.watch.network import JOB, Controller
 
 Watched = tuple[RunningNetwork, Controller]
+pytestmark = pytest.mark.sockets
+
+
 DASHBOARD = Path(__file__).resolve().parents[3] / "docs/grafana-dashboard.json"
 
 

@@ -17,6 +17,9 @@ Watched = tuple[RunningNetwork, Controller]
 Act = Callable[[Watch], Awaitable[None]]
 
 
+pytestmark = pytest.mark.sockets
+
+
 def play(network: RunningNetwork, act: Act, width: int = 80) -> None:
     """Run the app without a terminal until `act` is done."""
 

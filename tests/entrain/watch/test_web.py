@@ -22,6 +22,9 @@ from tests.browser import browsed, needs_browser
 from tests.entrain.watch.network import JOB, Controller
 
 Watched = tuple[RunningNetwork, Controller]
+pytestmark = pytest.mark.sockets
+
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
