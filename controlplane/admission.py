@@ -130,7 +130,7 @@ class Admission:
             await admission.submit(Request("bert", 8))
 
     `hosts` has the name of each GPU's host. `order`, `backfill` and `share` are those of `Queue`. A submitter
-    has at most `most_jobs` jobs that wait or run. `clock` returns seconds since 1970. `on_step` is told each
+    has at most `most_jobs` jobs that wait or run. `clock` returns seconds since 1970. `on_step` gets each
     step of a job as soon as it is done, `on_event` a line about each failure.
     """
 
